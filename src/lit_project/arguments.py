@@ -1,0 +1,155 @@
+"""The options of a run: what is read before LightningCLI parses, what is added to its parser, what is checked after."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Optional
+
+from jsonargparse import Namespace
+from lightning.pytorch.cli import LightningArgumentParser
+
+from lit_project.errors import UserError
+from lit_project.run import RunDir
+
+SUBCOMMANDS = ("fit", "validate", "test", "predict")
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """A command line.
+
+    Args:
+        args: to parse: with `--run DIR`, the run's config stands before all other options.
+        run: the run that `--run` names.
+        config_name: stem of the first config file, which names new runs.
+    """
+
+    args: list[str]
+    run: RunDir | None
+    config_name: str
+
+
+def prepare(args: Sequence[str]) -> Invocation:
+    """Reads `--run` and the first `-c`/`--config` of a command line.
+
+    Raises:
+        UserError: `--run` without a folder; RunError: it is not a run directory.
+    """
+    args = list(args)
+    position = next((i for i, arg in enumerate(args) if arg in SUBCOMMANDS), None)
+    run_path = _value(args, "--run")
+    configs = [_value(args, flag) for flag in ("-c", "--config")]
+    first = next((c for c in configs if c), None)
+    if run_path is None or position is None:
+        return Invocation(args, None, _name(first))
+    run = RunDir.open(run_path)
+    args[position + 1 : position + 1] = ["--config", str(run.config_file)]
+    return Invocation(args, run, run.path.parent.name)
+
+
+def _value(args: list[str], flag: str) -> str | None:
+    for i, arg in enumerate(args):
+        if arg == flag:
+            if i + 1 == len(args) or args[i + 1].startswith("--"):
+                raise UserError(f"{flag} needs a value")
+            return args[i + 1]
+        if flag.startswith("--") and arg.startswith(f"{flag}="):
+            return arg.partition("=")[2]
+    return None
+
+
+def _name(config: str | None) -> str:
+    """`configs/quickstart.yaml` → `quickstart`; the config.yaml of a run → the name that this run had."""
+    if config is None:
+        return "unnamed"
+    path = Path(config)
+    in_run = path.stem == "config" and (path.parent / "provenance.json").exists()
+    return path.resolve().parent.parent.name if in_run else path.stem
+
+
+# What a model takes from the data: attribute of the data module → argument of the task or of its net. A pair counts
+# where both exist. A task of another kind adds its own here.
+LINKS = {
+    "class_names": "class_names",
+    "mean": "mean",
+    "std": "std",
+    "num_classes": "net.init_args.num_classes",
+    "input_shape": "net.init_args.input_shape",
+}
+
+
+def add_options(parser: LightningArgumentParser) -> None:
+    """Adds the options of the run and the links from data to model to the parser of a subcommand."""
+    add = parser.add_argument
+    add("--run", type=Optional[str], default=None, help="A run directory: `fit` resumes it, the others evaluate it.")
+    add("--run_name", type=Optional[str], default=None, help="Name of a new run; default: the time.")
+    add("--runs_dir", type=str, default="runs", help="Where new runs are made, as RUNS_DIR/CONFIG/NAME.")
+    add("--init_from", type=Optional[str], default=None, help="fit: a run or checkpoint whose weights to start from.")
+    add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
+    add("--allow_untrained", type=bool, default=False, help="validate, test, predict: without any checkpoint.")
+    add("--images", type=Optional[str], default=None, help="predict: a folder of image files, not the test split.")
+    for source, target in LINKS.items():
+        parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
+
+
+# Options that say where a run goes and not what it is: they are not kept in its config.
+NOT_IN_CONFIG = ("run", "run_name", "runs_dir", "init_from", "allow_untrained", "images", "ckpt_path", "config")
+
+
+def check(subcommand: str, options: Namespace) -> None:
+    """Raises UserError for options that contradict each other or leave nothing to do."""
+    fit = subcommand == "fit"
+    for name, belongs in (("init_from", fit), ("images", subcommand == "predict"), ("allow_untrained", not fit)):
+        if options[name] and not belongs:
+            raise UserError(f"{name} is not an option of {subcommand}")
+    if options.run and options.run_name:
+        raise UserError("run_name names a new run, and --run goes on with an old one: give one of them")
+    if fit and options.run and options.init_from:
+        raise UserError("--run resumes with the weights of the run: --init_from does not go with it")
+    split = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}[subcommand]
+    if options.trainer.get(f"limit_{split}_batches") == 0:
+        raise UserError(f"trainer.limit_{split}_batches is 0: that leaves no batch to {subcommand}")
+    if fit and (options.trainer.max_epochs == 0 or options.trainer.max_steps == 0):
+        raise UserError("trainer.max_epochs or max_steps is 0: that leaves nothing to fit")
+    if fit and options.trainer.max_epochs is None and options.trainer.max_steps == -1:
+        raise UserError("the run has no end: set trainer.max_epochs (or max_steps; -1 epochs to run until stopped)")
+
+
+def hyper_parameters(model: dict[str, Any], data: Any) -> dict[str, Any]:
+    """The model's config with the values that the links gave it: plain data, from which it can be made again.
+
+    In the form that `load_from_checkpoint` reads.
+    """
+    values: dict[str, Any] = {**model.get("init_args", {}), **model.get("dict_kwargs", {})}
+    for source, target in LINKS.items():
+        *path, name = target.split(".init_args.")
+        owner: dict[str, Any] | None = {"class_path": model["class_path"], "init_args": values}
+        for key in path:
+            owner = owner["init_args"].get(key) if owner else None
+        if owner and "class_path" in owner and hasattr(data, source) and _accepts(owner["class_path"], name):
+            owner.setdefault("init_args", {})[name] = _plain(getattr(data, source))
+    return {"_instantiator": "lightning.pytorch.cli.instantiate_module", "_class_path": model["class_path"], **values}
+
+
+def _accepts(class_path: str, name: str) -> bool:
+    module, _, attribute = class_path.rpartition(".")
+    return name in inspect.signature(getattr(import_module(module), attribute)).parameters
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def replace_run_dir(value: Any, run: Path) -> Any:
+    """Replaces `{run_dir}` in all texts of a config, so that loggers and callbacks can be told where the run is."""
+    if isinstance(value, str):
+        return value.replace("{run_dir}", str(run))
+    if isinstance(value, list):
+        return [replace_run_dir(item, run) for item in value]
+    if isinstance(value, dict | Namespace):
+        for key, item in list(value.items(branches=True) if isinstance(value, Namespace) else value.items()):
+            if not isinstance(item, Namespace):
+                value[key] = replace_run_dir(item, run)
+    return value

@@ -1,0 +1,18 @@
+"""What Lightning lacks: run records, checkpoints that survive, predictions as a table, figures, progress."""
+
+from lit_project.callbacks.checkpoint import Checkpoint
+from lit_project.callbacks.figures import Figures
+from lit_project.callbacks.predictions import PredictionTable
+from lit_project.callbacks.progress import ProgressLines, RichProgress
+from lit_project.callbacks.record import RunRecord
+from lit_project.callbacks.tensorboard import TensorBoardExtras
+
+__all__ = [
+    "Checkpoint",
+    "Figures",
+    "PredictionTable",
+    "ProgressLines",
+    "RichProgress",
+    "RunRecord",
+    "TensorBoardExtras",
+]

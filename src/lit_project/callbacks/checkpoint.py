@@ -1,0 +1,79 @@
+"""Best and last checkpoint of a run."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lit_project.errors import UserError
+
+
+class Checkpoint(ModelCheckpoint):
+    """Lightning's ModelCheckpoint as a run wants it: `checkpoints/best-epochNNN.ckpt` by a metric, and `last.ckpt`.
+
+    Args:
+        monitor: the metric that decides, such as `val/accuracy`; null keeps only the last checkpoint.
+        mode: whether the metric is better when it is higher (`max`) or lower (`min`).
+        save_top_k: how many of the best are kept.
+        every_n_epochs: how often to save.
+    """
+
+    def __init__(
+        self,
+        monitor: str | None = "val/accuracy",
+        mode: Literal["min", "max"] = "max",
+        save_top_k: int = 1,
+        every_n_epochs: int = 1,
+    ) -> None:
+        super().__init__(
+            monitor=monitor,
+            mode=mode,
+            save_top_k=save_top_k if monitor else 0,
+            save_last=True,
+            every_n_epochs=every_n_epochs,
+            filename="best-epoch{epoch:03d}",
+            auto_insert_metric_name=False,  # the slash of val/accuracy would make a folder
+            enable_version_counter=False,
+        )
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Puts the checkpoints into the run directory."""
+        if self.dirpath is None:
+            self.dirpath = str(Path(trainer.default_root_dir) / "checkpoints")
+        super().setup(trainer, pl_module, stage)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stops early if the metric would never exist."""
+        super().on_train_start(trainer, pl_module)
+        validates = trainer.enable_validation and trainer.limit_val_batches != 0
+        if self.monitor and self.monitor.startswith("val/") and not validates and not trainer.fast_dev_run:
+            raise UserError(
+                f"the checkpoint callback watches {self.monitor}, but there is no validation (limit_val_batches is "
+                f"{trainer.limit_val_batches}): give it another monitor, or null for the last checkpoint only"
+            )
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Names the metrics there are if the one to watch is not among them."""
+        if not trainer.sanity_checking and self.monitor and self.monitor not in trainer.callback_metrics:
+            known = ", ".join(sorted(n for n in trainer.callback_metrics if "class_accuracy" not in n))
+            if not self.monitor.startswith("train/"):
+                raise UserError(f"the checkpoint callback watches {self.monitor!r}; there are: {known}")
+        super().on_validation_end(trainer, pl_module)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """A run that was moved keeps its best score: the folder is where the run is now."""
+        best = state_dict.get("best_model_path")
+        if self.dirpath is not None and best and Path(best).parent != Path(self.dirpath):
+            moved = {key: _moved(value, self.dirpath) for key, value in state_dict.items()}
+            state_dict = {**moved, "dirpath": self.dirpath}
+        super().load_state_dict(state_dict)
+
+
+def _moved(value: Any, folder: str) -> Any:
+    """Checkpoint paths in the callback's state, as they are in `folder`."""
+    if isinstance(value, str) and value.endswith(".ckpt"):
+        return str(Path(folder) / Path(value).name)
+    if isinstance(value, dict):
+        return {_moved(key, folder): _moved(item, folder) for key, item in value.items()}
+    return value

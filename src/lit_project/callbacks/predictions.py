@@ -1,0 +1,65 @@
+"""Predictions as a CSV table in the run directory."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from lit_project.run import write_text
+
+
+class PredictionTable(Callback):
+    """Writes one row a sample, ordered by index, from tasks whose `predict_step` gives columns with an `index`.
+
+    Args:
+        file: where to; its folder is made.
+        files: the file of each index, if the samples are files; adds the column `file`.
+
+    Attributes:
+        missing: indices that got no prediction although the whole source was read.
+    """
+
+    def __init__(self, file: Path, files: Sequence[Path] | None = None) -> None:
+        self.file = file
+        self.files = files
+        self.missing: list[int] = []
+        self._rows: list[dict[str, Any]] = []
+
+    def on_predict_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Keeps the rows of a batch."""
+        names = list(outputs)
+        self._rows += [dict(zip(names, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gathers the rows of all processes and writes the table."""
+        rows = self._rows
+        if trainer.world_size > 1:
+            shares: list[Any] = [None] * trainer.world_size
+            torch.distributed.all_gather_object(shares, rows)
+            rows = [row for share in shares for row in share]
+        rows.sort(key=lambda row: row["index"])
+        if self.files is not None:
+            rows = [{"index": row["index"], "file": str(self.files[row["index"]]), **row} for row in rows]
+            found = {row["index"] for row in rows}
+            self.missing = [index for index in range(len(self.files)) if index not in found]
+        if trainer.is_global_zero and rows:
+            text = io.StringIO()
+            writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+            write_text(self.file, text.getvalue())
+        self._rows = []
+        self.count = len(rows)

@@ -1,0 +1,65 @@
+"""Progress: a rich bar on a terminal, a line an epoch elsewhere; both show the exact running means of the task."""
+
+from time import perf_counter
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
+from lightning.pytorch.utilities import rank_zero_only
+
+
+def shown(trainer: Trainer, pl_module: LightningModule) -> dict[str, str]:
+    """The means of the epoch so far and the newest validation loss and accuracy, as text."""
+    running = getattr(pl_module, "running", None)
+    values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
+    for name in ("val/loss", "val/accuracy"):
+        if name in trainer.callback_metrics:
+            values[name] = trainer.callback_metrics[name].item()
+    return {name: f"{value:.4f}" for name, value in values.items()}
+
+
+class RichProgress(RichProgressBar):
+    """Rich's bar with loss and accuracy.
+
+    Args:
+        refresh_rate: batches between two refreshes; each costs about as much as a small training step.
+    """
+
+    def __init__(self, refresh_rate: int = 20) -> None:
+        super().__init__(refresh_rate=refresh_rate)
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        """What is shown beside the bar."""
+        if not trainer.training:
+            return {}
+        return shown(trainer, pl_module)
+
+
+class ProgressLines(ProgressBar):
+    """One line an epoch, for log files and pipes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._enabled = True
+        self._start = 0.0
+
+    def disable(self) -> None:
+        """Lightning calls this on all processes but the first."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Shows the lines again."""
+        self._enabled = True
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock."""
+        self._start = perf_counter()
+
+    @rank_zero_only
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Prints the line."""
+        if self._enabled:
+            total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else "?"
+            values = "  ".join(f"{name} {value}" for name, value in shown(trainer, pl_module).items())
+            seconds = perf_counter() - self._start
+            print(f"epoch {trainer.current_epoch + 1}/{total}  {values}  {seconds:.1f} s", flush=True)

@@ -1,0 +1,87 @@
+"""Keeps the books of a run: metrics.json."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lit_project.callbacks.checkpoint import Checkpoint
+from lit_project.run import RunDir
+
+
+class RunRecord(Callback):
+    """Writes the final numbers of `fit`, `validate` and `test` to metrics.json, with the number of samples.
+
+    Args:
+        run: the run directory of this process; all processes use that of the first.
+
+    Attributes:
+        started: whether training began, so that the run holds something.
+    """
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.started = False
+        self.checkpoint: Path | None = None  # whose weights are evaluated
+        self._start = 0.0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Agrees on one directory."""
+        self.run = RunDir(Path(trainer.strategy.broadcast(str(self.run.path))))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock."""
+        self.started = True
+        self._start = time.perf_counter()
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Records the last epoch and which checkpoint is best."""
+        if not self.started or not trainer.is_global_zero:
+            return
+        values: dict[str, Any] = {
+            "epochs": trainer.current_epoch,
+            "steps": trainer.global_step,
+            "seconds": round(time.perf_counter() - self._start, 2),
+            **_numbers(trainer, ("train/", "val/")),
+        }
+        best = best_checkpoint(trainer)
+        if best is not None and best.best_model_score is not None:
+            values["best_checkpoint"] = Path(best.best_model_path).name
+            values[f"best {best.monitor}"] = best.best_model_score.item()
+        self.run.record("fit", values)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Records `validate`."""
+        if trainer.state.fn == "validate":
+            self._evaluated(trainer, "validate", "val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Records `test`."""
+        self._evaluated(trainer, "test", "test")
+
+    def _evaluated(self, trainer: Trainer, section: str, split: str) -> None:
+        if not trainer.is_global_zero:
+            return
+        values = _numbers(trainer, (f"{split}/",))
+        size_of = getattr(trainer.datamodule, "size_of", None)  # type: ignore[attr-defined]
+        samples = values.get(f"{split}/samples")
+        if size_of is not None and samples is not None and samples != size_of(split):
+            rank_zero_warn(f"{section}: {samples:.0f} of {size_of(split)} samples were evaluated")
+            values[f"{split}/dataset_size"] = size_of(split)
+        checkpoint = str(self.checkpoint) if self.checkpoint else None
+        self.run.record(section, {"checkpoint": checkpoint, **values})
+
+
+def best_checkpoint(trainer: Trainer) -> Checkpoint | None:
+    """The callback that follows a metric, if there is one."""
+    callbacks = [c for c in trainer.checkpoint_callbacks if isinstance(c, Checkpoint) and c.monitor]
+    return callbacks[0] if callbacks else None
+
+
+def _numbers(trainer: Trainer, prefixes: tuple[str, ...]) -> dict[str, float]:
+    metrics = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith(prefixes)}
+    # float32 from Lightning: six digits are what it holds
+    return {name: int(value) if name.endswith("/samples") else float(f"{value:.6g}") for name, value in metrics.items()}

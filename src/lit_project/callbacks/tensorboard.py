@@ -1,0 +1,43 @@
+"""What the TensorBoard overlay adds to the scalars: a grid of training images and the graph of the model."""
+
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+
+
+class TensorBoardExtras(Callback):
+    """Logs the first training batch as an image grid (as augmented) and the graph of the model.
+
+    Args:
+        images: number of images in the grid; 0 for none.
+        graph: whether to trace and log the model.
+    """
+
+    def __init__(self, images: int = 64, graph: bool = True) -> None:
+        self.images = images
+        self.graph = graph
+        self._done = False
+
+    @rank_zero_only
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Logs both once."""
+        writers = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
+        if self._done or not writers:
+            return
+        self._done = True
+        images = batch[0]
+        if self.images:
+            from torchvision.utils import make_grid
+
+            grid = make_grid(images[: self.images].float().cpu(), nrow=8)
+            for writer in writers:
+                writer.add_image("train/images", grid, trainer.global_step)
+        if self.graph:
+            training = pl_module.training
+            pl_module.eval()  # tracing must not move batch norm statistics
+            for writer in writers:
+                writer.add_graph(pl_module, images[:1])
+            pl_module.train(training)

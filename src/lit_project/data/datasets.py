@@ -1,0 +1,154 @@
+"""Image data that do not fit in memory: any map-style dataset, through a DataLoader with workers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities.types import EVAL_DATALOADERS, TRAIN_DATALOADERS
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from lit_project.data.batch import ImageBatch
+from lit_project.data.images import ImageData, Split
+from lit_project.data.in_memory import random_split
+from lit_project.data.picture_files import to_tensor
+from lit_project.errors import DataError
+
+
+class Batched(Dataset):
+    """Makes a dataset of `(image, target)` give whole `ImageBatch`es for a tensor of indices.
+
+    Images may be PIL images or tensors `(C, H, W)`; they become uint8 (floats in [0, 1] stay float) of `input_shape`.
+    """
+
+    def __init__(self, dataset: Dataset, input_shape: tuple[int, int, int]) -> None:
+        self.dataset = dataset
+        self.input_shape = input_shape
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, indices: Tensor) -> ImageBatch:
+        """Samples `indices` `(b,)` as one batch."""
+        samples = [self.dataset[index] for index in indices.tolist()]
+        images = [self.fit(image) for image, _ in samples]
+        return ImageBatch(torch.stack(images), torch.tensor([int(target) for _, target in samples]), indices)
+
+    def fit(self, image: Tensor | Image.Image) -> Tensor:
+        """One image as `(C, H, W)` of `input_shape`; a tensor of that shape is taken as it is."""
+        if isinstance(image, Image.Image):
+            return to_tensor(image, self.input_shape)
+        if tuple(image.shape) != self.input_shape:
+            raise DataError(f"the dataset gives an image of shape {tuple(image.shape)}, not {self.input_shape}")
+        return image
+
+
+class DatasetImages(ImageData):
+    """Images from any map-style datasets that give `(image, target)`, such as those of torchvision.
+
+    Without `val`, a fixed `val_size` of `train` becomes validation; without `test`, only `fit` and `validate` work.
+
+    Args:
+        train: training samples.
+        val: validation samples.
+        test: test samples.
+        val_size: samples of validation where `val` is not given; a share of `train` if below 1.
+        class_names: names of the classes; default: the `classes` of `train`.
+        input_shape: `(C, H, W)` that images are resized to.
+        mean: of each channel, of values in [0, 1].
+        std: of each channel.
+        num_workers: processes that load batches; 0 loads in the main process.
+        pin_memory: copies through page-locked memory, which speeds up the way to a GPU.
+        **kwargs: of `ImageData`.
+
+    Raises:
+        DataError: no class names, or a split that is asked for and not given.
+    """
+
+    def __init__(
+        self,
+        train: Dataset | None = None,
+        val: Dataset | None = None,
+        test: Dataset | None = None,
+        val_size: float = 0.1,
+        class_names: list[str] | None = None,
+        input_shape: tuple[int, int, int] = (3, 224, 224),
+        mean: Sequence[float] = (0.485, 0.456, 0.406),  # ImageNet's
+        std: Sequence[float] = (0.229, 0.224, 0.225),
+        num_workers: int = 2,
+        pin_memory: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        names = class_names or getattr(train, "classes", None)
+        if not names:
+            raise DataError(f"{type(self).__name__}: the training data have no `classes`: give class_names")
+        if len(mean) != input_shape[0] or len(std) != input_shape[0]:
+            raise DataError(f"mean and std need a value for each of the {input_shape[0]} channel(s) of input_shape")
+        self.class_names = list(names)
+        self.input_shape = input_shape
+        self.mean, self.std = list(mean), list(std)
+        self.num_workers = num_workers
+        self.pin_memory = pin_memory
+        self.splits: dict[str, Dataset] = {}
+        self._given = {"train": train, "val": val, "test": test}
+        self._val_size = val_size
+
+    def setup(self, stage: str) -> None:
+        """Makes the splits and checks their labels, where these are at hand without loading the images."""
+        if self.splits or not self.needs_split:
+            return
+        splits = {name: dataset for name, dataset in self._given.items() if dataset is not None}
+        if "val" not in splits and "train" in splits:
+            size = len(splits["train"])  # type: ignore[arg-type]
+            val_size = round(size * self._val_size) if self._val_size < 1 else int(self._val_size)
+            if not 0 < val_size < size:
+                raise DataError(f"val_size {self._val_size} leaves no training or no validation sample of {size}")
+            train, val = random_split(size, val_size)
+            splits["val"] = Subset(splits["train"], val.tolist())
+            splits["train"] = Subset(splits["train"], train.tolist())
+        for name, dataset in splits.items():
+            targets = getattr(dataset, "targets", None)
+            if targets is not None:
+                self.check_targets(torch.as_tensor(np.asarray(targets)), name)  # type: ignore[arg-type]
+        self.splits = splits
+
+    def size_of(self, split: Split) -> int:
+        """Number of samples of a split that has been set up."""
+        return len(self._split(split))  # type: ignore[arg-type]
+
+    def _split(self, split: Split) -> Dataset:
+        if split not in self.splits:
+            raise DataError(f"{type(self).__name__} has no {split} split: only {', '.join(self.splits) or 'none'}")
+        return self.splits[split]
+
+    def loader(self, split: Split) -> DataLoader:
+        """Batches of a split for this process, loaded by `num_workers` processes."""
+        dataset = Batched(self._split(split), self.input_shape)
+        return DataLoader(
+            dataset,
+            batch_size=None,  # the sampler gives whole batches
+            sampler=self.order(len(dataset), split),
+            num_workers=self.num_workers,
+            pin_memory=self.pin_memory,
+            persistent_workers=self.num_workers > 0,
+        )
+
+    def train_dataloader(self) -> TRAIN_DATALOADERS:
+        """Shuffled training batches."""
+        return self.loader("train")
+
+    def val_dataloader(self) -> EVAL_DATALOADERS:
+        """Validation batches in order."""
+        return self.loader("val")
+
+    def test_dataloader(self) -> EVAL_DATALOADERS:
+        """Test batches in order."""
+        return self.loader("test")
+
+    def predict_dataloader(self) -> EVAL_DATALOADERS:
+        """The test split, or the folder of image files that `predict_from` named."""
+        return self.loader("test") if self.needs_split else self.predict_pictures()

@@ -1,0 +1,40 @@
+"""Handwritten digits bundled with scikit-learn: 1,797 real scans of 8×8 pixels, no download (Alpaydin & Kaynak 1998)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_project.data.images import Split
+from lit_project.data.in_memory import InMemoryImages, random_split
+
+
+class Digits(InMemoryImages):
+    """Ten classes, 8×8 grey. There is no official split: a fixed 360 are test, a fixed `val_size` validation.
+
+    Args:
+        val_size: samples of validation, of the 1,437 that are not test.
+        **kwargs: of `InMemoryImages` and `ImageData`; `root` is not used.
+    """
+
+    TEST_SIZE = 360
+
+    def __init__(self, val_size: int = 180, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.val_size = val_size
+        self.class_names = [str(digit) for digit in range(10)]
+        self.input_shape = (1, 8, 8)
+        self.mean, self.std = [0.305], [0.376]  # of the training split
+
+    def load(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Images, uint8 `(N, 1, 8, 8)`, and targets, int64 `(N,)`."""
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        # 17 grey levels (0 to 16) to 256
+        images = torch.from_numpy(digits.images).mul(255 / 16).round().to(torch.uint8)[:, None]
+        targets = torch.from_numpy(digits.target).long()
+        rest, test = random_split(len(targets), self.TEST_SIZE)
+        train, val = random_split(len(rest), self.val_size)
+        chosen = {"train": rest[train], "val": rest[val], "test": test}[split]
+        return images[chosen], targets[chosen]

@@ -1,0 +1,114 @@
+"""Image data that fit in memory: each split is one tensor, and a batch is one indexing operation."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities.types import EVAL_DATALOADERS, TRAIN_DATALOADERS
+from torch import Tensor
+
+from lit_project.data.batch import ImageBatch
+from lit_project.data.images import ImageData, Split
+from lit_project.data.order import EpochBatches
+from lit_project.seeding import derive
+
+# Carves validation from train. Its own constant, so that it is the same whatever the seed of a run.
+SPLIT_SEED = 2017
+
+
+def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
+    """Indices of train and validation, `(size - val_size,)` and `(val_size,)`, each ascending; always the same."""
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(derive(SPLIT_SEED, size)))
+    return order[val_size:].sort().values, order[:val_size].sort().values
+
+
+class TensorLoader:
+    """Iterates over batches of in-memory tensors by indexing; as resumable as its `sampler`.
+
+    Args:
+        images: uint8 `(N, C, H, W)`.
+        targets: int64 `(N,)`.
+        order: the batches of indices.
+    """
+
+    def __init__(self, images: Tensor, targets: Tensor, order: EpochBatches) -> None:
+        self.images = images
+        self.targets = targets
+        self.sampler = order  # Lightning calls sampler.set_epoch before each epoch
+        self.batch_sampler = None  # and looks here too
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[ImageBatch]:
+        """Yields the batches of the epoch from the current position on."""
+        device = self.images.device
+        for indices in self.sampler:
+            indices = indices.to(device)
+            yield ImageBatch(self.images.index_select(0, indices), self.targets.index_select(0, indices), indices)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position in the epoch."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues at a position."""
+        self.sampler.load_state_dict(state)
+
+
+class InMemoryImages(ImageData):
+    """Base of image data held as one uint8 tensor `(N, C, H, W)` a split.
+
+    A subclass implements `load`, and `prepare_data` if there is something to download.
+
+    Args:
+        on_device: keep the splits on the accelerator, so that no batch travels; they need a byte a value there.
+        **kwargs: of `ImageData`.
+    """
+
+    def __init__(self, on_device: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.on_device = on_device
+        self.splits: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def load(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Images, uint8 `(N, C, H, W)`, and targets, int64 `(N,)`, of one split."""
+        raise NotImplementedError
+
+    def setup(self, stage: str) -> None:
+        """Loads the splits that the stage needs, once."""
+        needed: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}
+        for split in needed.get(stage, ("test",) if self.needs_split else ()):
+            if split not in self.splits:
+                images, targets = self.load(split)
+                self.check_targets(targets, split)
+                if self.on_device and self.trainer is not None:
+                    device = self.trainer.strategy.root_device
+                    images, targets = images.to(device), targets.to(device)
+                self.splits[split] = images, targets
+
+    def size_of(self, split: Split) -> int:
+        """Number of samples of a split that has been set up."""
+        return len(self.splits[split][1])
+
+    def loader(self, split: Split) -> TensorLoader:
+        """Batches of a split for this process."""
+        images, targets = self.splits[split]
+        return TensorLoader(images, targets, self.order(len(targets), split))
+
+    def train_dataloader(self) -> TRAIN_DATALOADERS:
+        """Shuffled training batches."""
+        return self.loader("train")
+
+    def val_dataloader(self) -> EVAL_DATALOADERS:
+        """Validation batches in order."""
+        return self.loader("val")
+
+    def test_dataloader(self) -> EVAL_DATALOADERS:
+        """Test batches in order."""
+        return self.loader("test")
+
+    def predict_dataloader(self) -> EVAL_DATALOADERS:
+        """The test split, or the folder of image files that `predict_from` named."""
+        return self.loader("test") if self.needs_split else self.predict_pictures()

@@ -1,0 +1,100 @@
+"""The order of the samples as a pure function of (seed, epoch), shared out over processes without loss or repetition."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DistributedSampler
+
+from lit_project.errors import DataError
+from lit_project.seeding import derive
+
+
+class EpochBatches(DistributedSampler):
+    """Yields this process's batches of sample indices for one epoch.
+
+    Every process makes the same number of batches (collective operations would hang otherwise), each batch has at
+    least one sample, and over all processes each sample occurs exactly once an epoch; nothing is padded. The order
+    depends on (seed, epoch) alone: not on the global random state, on workers or on what ran before.
+
+    It counts the batches that it has handed out, so that a checkpoint in the middle of an epoch knows the position.
+    It is a `DistributedSampler` so that Lightning leaves it as it is.
+
+    Args:
+        size: number of samples.
+        batch_size: samples a batch and process.
+        shuffle: a new permutation each epoch; otherwise ascending indices.
+        drop_last: leave out what does not fill a batch on every process.
+        seed: with the epoch, all that the order depends on.
+        num_replicas: number of processes.
+        rank: this process, from 0.
+
+    Raises:
+        DataError: fewer samples than processes, or `drop_last` leaves no batch.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        drop_last: bool = False,
+        seed: int = 0,
+        num_replicas: int = 1,
+        rank: int = 0,
+    ) -> None:
+        super().__init__(range(size), num_replicas, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
+        self.batch_size = batch_size
+        self.position = 0  # batches handed out in this epoch
+        self._start = 0  # where the next iteration begins
+        if drop_last:
+            size -= size % (batch_size * num_replicas)
+            if size == 0:
+                raise DataError(f"drop_last with batch_size {batch_size} leaves no batch of {len(self.dataset)} samples")
+        elif size < num_replicas:
+            raise DataError(f"{size} samples cannot be shared by {num_replicas} processes")
+        self.used = size
+
+    def __len__(self) -> int:
+        """Number of batches a process makes in one epoch."""
+        share = -(-self.used // self.num_replicas)
+        return -(-share // self.batch_size)
+
+    def indices(self) -> Tensor:
+        """This process's share of the samples of this epoch, in order: `(share,)` int64."""
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(derive(self.seed, "order", self.epoch))
+            order = torch.randperm(len(self.dataset), generator=generator)
+        else:
+            order = torch.arange(len(self.dataset))
+        return order[: self.used][self.rank :: self.num_replicas]
+
+    def batches(self) -> list[Tensor]:
+        """All batches of this epoch: index tensors `(b,)` with 1 ≤ b ≤ batch_size."""
+        share = self.indices()
+        count = len(self)
+        cuts = list(range(self.batch_size, count * self.batch_size, self.batch_size))
+        # A share that fills one batch less than the largest share gives its last sample to the last batch.
+        cuts = [min(cut, len(share) - (count - 1 - i)) for i, cut in enumerate(cuts)]
+        return list(torch.tensor_split(share, cuts))
+
+    def __iter__(self) -> Iterator[Tensor]:  # type: ignore[override]
+        """Yields the batches of the epoch; once after `load_state_dict`, those from its position on."""
+        self.position, self._start = self._start, 0
+        for batch in self.batches()[self.position :]:
+            self.position += 1
+            yield batch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Lightning calls this before each epoch."""
+        self.epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the iteration is: batches handed out in which epoch."""
+        return {"epoch": self.epoch, "position": self.position % len(self)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues there."""
+        self.epoch, self._start = state["epoch"], state["position"]

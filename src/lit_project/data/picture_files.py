@@ -1,0 +1,77 @@
+"""A folder of image files that a user wants classified."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lit_project.data.batch import ImageBatch
+from lit_project.errors import DataError
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+
+
+# what Pillow raises on files that are no images, truncated or hostile
+UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+
+
+def to_tensor(image: Image.Image, input_shape: tuple[int, int, int]) -> Tensor:
+    """uint8 of `input_shape` = (C, H, W): grey (C = 1) or RGB (C = 3), resized.
+
+    16-bit images are scaled to 8 bits; palettes, CMYK and transparency (on white) become plain colours.
+    """
+    if image.mode.startswith("I") or image.mode == "F":
+        values = np.asarray(image, dtype=np.float64)
+        image = Image.fromarray((values / (65535 if values.max() > 255 else 255) * 255).round().astype(np.uint8))
+    if "A" in image.mode or "transparency" in image.info:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    channels, height, width = input_shape
+    image = image.convert("L" if channels == 1 else "RGB")
+    if image.size != (width, height):
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    array = np.array(image)
+    return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
+
+
+class PictureFiles(Dataset):
+    """The image files below a folder, in the order of their names.
+
+    It is indexed by the index tensor of a whole batch.
+
+    Args:
+        folder: searched with its subfolders.
+        input_shape: `(C, H, W)` that the images are converted to.
+
+    Raises:
+        DataError: no such folder, or no image file in it.
+    """
+
+    def __init__(self, folder: str | Path, input_shape: tuple[int, int, int]) -> None:
+        self.folder = Path(folder)
+        self.input_shape = input_shape
+        if not self.folder.is_dir():
+            raise DataError(f"no such folder of images: {folder}")
+        self.files = sorted(p for p in self.folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+        if not self.files:
+            raise DataError(f"no image file in {folder} (looked for {', '.join(sorted(SUFFIXES))})")
+
+    def __len__(self) -> int:
+        """Number of files, readable or not."""
+        return len(self.files)
+
+    def __getitem__(self, indices: Tensor) -> ImageBatch:
+        """The files `indices` `(b,)` as a batch without those that cannot be read; it may be empty."""
+        images = [torch.empty(0, *self.input_shape, dtype=torch.uint8)]
+        readable: list[int] = []
+        for index in indices.tolist():
+            try:
+                with Image.open(self.files[index]) as image:
+                    images.append(to_tensor(image, self.input_shape)[None])
+            except UNREADABLE:
+                continue
+            readable.append(index)
+        found = torch.tensor(readable, dtype=torch.int64)
+        return ImageBatch(torch.cat(images), torch.full_like(found, -1), found)

@@ -1,0 +1,7 @@
+"""Plain `nn.Module`s: images or features in, logits out (no softmax). They know nothing of Lightning or of a dataset."""
+
+from lit_project.models.cnn import CNN
+from lit_project.models.mlp import MLP
+from lit_project.models.small_resnet import SmallResNet
+
+__all__ = ["CNN", "MLP", "SmallResNet"]

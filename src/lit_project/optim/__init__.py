@@ -1,0 +1,29 @@
+"""Optimizer and scheduler assembly. The classes here are what a config names under `schedulers`."""
+
+from lit_project.optim.horizon import ScheduleError, horizon
+from lit_project.optim.schedules import OptimizerFactory, Schedule, configure, run_length
+from lit_project.optim.schedulers import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    LinearLR,
+    OneCycleLR,
+    PolynomialLR,
+    SchedulerFactory,
+    SequentialLR,
+)
+
+__all__ = [
+    "ChainedScheduler",
+    "CosineAnnealingLR",
+    "LinearLR",
+    "OneCycleLR",
+    "OptimizerFactory",
+    "PolynomialLR",
+    "Schedule",
+    "ScheduleError",
+    "SchedulerFactory",
+    "SequentialLR",
+    "configure",
+    "horizon",
+    "run_length",
+]

@@ -1,0 +1,98 @@
+"""From factories in a config to what `configure_optimizers` returns."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lightning.pytorch import Trainer
+from torch import Tensor
+from torch.optim import Optimizer, lr_scheduler
+
+from lit_project.optim.horizon import ScheduleError, horizon_is
+from lit_project.optim.schedulers import SchedulerFactory, check_length, check_multiply
+
+OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
+
+
+@dataclass
+class Schedule:
+    """A learning rate scheduler and when it is stepped.
+
+    Args:
+        scheduler: from `lit_project.optim` or `torch.optim.lr_scheduler`.
+        interval: unit of its steps: optimizer steps or epochs. There is no default: a wrong guess is a wrong curve.
+        frequency: it is stepped once in so many intervals.
+        monitor: the metric that ReduceLROnPlateau watches, such as `val/loss`.
+    """
+
+    scheduler: SchedulerFactory
+    interval: Literal["step", "epoch"]
+    frequency: int = 1
+    monitor: str | None = None
+
+
+def run_length(trainer: Trainer, interval: str) -> int | None:
+    """Length of the run in optimizer steps or in epochs; None without end."""
+    steps = trainer.estimated_stepping_batches
+    if steps == float("inf"):
+        return None
+    if interval == "step":
+        return int(steps)
+    by_epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+    if trainer.max_steps and trainer.max_steps > 0:
+        per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
+        by_steps = -(-trainer.max_steps // per_epoch)
+        return by_steps if by_epochs is None else min(by_epochs, by_steps)
+    return by_epochs
+
+
+def configure(
+    parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
+    optimizer: OptimizerFactory,
+    schedules: Sequence[Schedule],
+    length: Callable[[str], int | None],
+) -> dict[str, Any] | tuple[list[Optimizer], list[dict[str, Any]]]:
+    """Builds the optimizer and its schedules, whose factors multiply where there are several.
+
+    Args:
+        parameters: tensors or parameter groups.
+        optimizer: makes the optimizer of them.
+        schedules: in the form of the config.
+        length: of the run in the given interval.
+
+    Returns:
+        What `LightningModule.configure_optimizers` returns.
+
+    Raises:
+        ScheduleError: a schedule contradicts itself, another one or the length of the run.
+    """
+    optim = optimizer(parameters)
+    configs = []
+    for number, schedule in enumerate(schedules):
+        if schedule.frequency < 1:
+            raise ScheduleError(f"schedulers[{number}]: frequency must be at least 1, got {schedule.frequency}")
+        end = length(schedule.interval)
+        with horizon_is(None if end is None else -(-end // schedule.frequency)):
+            scheduler = schedule.scheduler(optim)
+            _check(scheduler, schedule, number)
+        config: dict[str, Any] = {
+            "scheduler": scheduler,
+            "interval": schedule.interval,
+            "frequency": schedule.frequency,
+            "name": f"schedule{number}",
+        }
+        if schedule.monitor is not None:
+            config["monitor"] = schedule.monitor
+        configs.append(config)
+    check_multiply([config["scheduler"] for config in configs])
+    return [optim], configs
+
+
+def _check(scheduler: Any, schedule: Schedule, number: int) -> None:
+    where = f"schedulers[{number}] ({type(scheduler).__name__})"
+    plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
+    if plateau and schedule.monitor is None:
+        raise ScheduleError(f"{where} needs a metric to watch, such as monitor: val/loss")
+    if not plateau and schedule.monitor is not None:
+        raise ScheduleError(f"{where} watches no metric: remove monitor: {schedule.monitor}")
+    check_length(scheduler, where)

@@ -1,0 +1,206 @@
+"""A run is a directory: config, checkpoints, metrics, predictions, figures and provenance of one training.
+
+    runs/CONFIG/STAMP/
+        config.yaml        complete; `lit-project fit -c` on it repeats the run
+        checkpoints/       best*.ckpt, last.ckpt
+        metrics.csv        by step and epoch
+        metrics.json       final numbers: {"fit": {…}, "validate": {…}, "test": {…}}
+        provenance.json    where the numbers come from: commit, versions, host, seed, command
+        predictions/, figures/
+"""
+
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lit_project.checkpoints import by_age, is_intact, read
+from lit_project.errors import RunError
+
+PACKAGES = ("lit-project", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        file.write(text)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The directory of one run."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, runs: str | Path, config: str, name: str | None) -> "RunDir":
+        """Makes `runs/config/name`, or `runs/config/TIMESTAMP` without a name.
+
+        Raises:
+            RunError: it exists, the name is not a plain folder name, or it cannot be written.
+        """
+        parent = Path(runs) / config
+        if name is not None and (not name or name in (".", "..") or re.search(r"[/\\]", name)):
+            raise RunError(f"run_name must be a plain folder name, got {name!r}")
+        stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        try:
+            for suffix in ["", *(f"-{n}" for n in range(2, 1000))]:
+                path = parent / (name or stamp + suffix)
+                try:
+                    path.mkdir(parents=True)
+                    return cls(path)
+                except FileExistsError as error:
+                    if name is not None:
+                        raise RunError(
+                            f"{path} exists and is not written to: choose another --run_name, or resume it with "
+                            f"`fit --run {path}`"
+                        ) from error
+        except OSError as error:
+            raise RunError(f"cannot make the run directory {parent}: {error.strerror}") from error
+        raise RunError(f"cannot make a run directory in {parent}")
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDir":
+        """An existing run.
+
+        Raises:
+            RunError: no such folder, or not one of a run.
+        """
+        run = cls(Path(path))
+        if not run.path.is_dir():
+            raise RunError(f"no such run directory: {path}")
+        if not run.config_file.is_file():
+            inside = sorted(p.parent for p in run.path.glob("**/config.yaml"))[-3:]
+            hint = f"; runs inside it: {', '.join(map(str, inside))}" if inside else ""
+            raise RunError(f"{path} is not a run directory: it has no config.yaml{hint}")
+        return run
+
+    @property
+    def config_file(self) -> Path:
+        """The complete, reusable config."""
+        return self.path / "config.yaml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    def save_config(self, text: str) -> None:
+        """Writes config.yaml; one that differs is kept as config.1.yaml, config.2.yaml…"""
+        if self.config_file.exists():
+            if self.config_file.read_text() == text:
+                return
+            number = 1 + len(list(self.path.glob("config.*.yaml")))
+            self.config_file.rename(self.path / f"config.{number}.yaml")
+        write_text(self.config_file, text)
+
+    def newest(self) -> tuple[Path, list[Path]]:
+        """The intact checkpoint of the latest step, and the damaged ones that were passed over.
+
+        Raises:
+            RunError: there is no intact checkpoint.
+        """
+        files = sorted(self.checkpoints.glob("*.ckpt"))
+        damaged = [path for path in files if not is_intact(path)]
+        intact = by_age(path for path in files if path not in damaged)
+        if not intact:
+            names = ", ".join(path.name for path in damaged)
+            raise RunError(
+                f"{self.path} has no {'intact ' if damaged else ''}checkpoint{f' ({names} damaged)' if damaged else ''}"
+            )
+        return intact[0], damaged
+
+    def checkpoint(self, which: str = "best") -> Path:
+        """The checkpoint `best`, `last`, or one by its path or its name in the run.
+
+        `best` of a run without one (no metric monitored) is the newest.
+
+        Raises:
+            RunError: there is no such checkpoint.
+        """
+        if which == "last":
+            return self._named(self.checkpoints / "last.ckpt")
+        if which != "best":
+            inside = self.checkpoints / which
+            return inside if inside.is_file() else self._named(Path(which))
+        candidates = sorted(self.checkpoints.glob("best*.ckpt"))
+        if len(candidates) > 1:
+            recorded = self.metrics().get("fit", {}).get("best_checkpoint")
+            candidates = [path for path in candidates if path.name == recorded] or by_age(candidates)
+        return candidates[0] if candidates else self.newest()[0]
+
+    def _named(self, path: Path) -> Path:
+        if not path.is_file():
+            there = ", ".join(sorted(p.name for p in self.checkpoints.glob("*.ckpt"))) or "none"
+            raise RunError(f"no such checkpoint: {path} (in the run: {there})")
+        return path
+
+    def metrics(self) -> dict[str, Any]:
+        """The content of metrics.json."""
+        file = self.path / "metrics.json"
+        return json.loads(file.read_text()) if file.exists() else {}
+
+    def record(self, section: str, values: Mapping[str, Any]) -> None:
+        """Replaces one section of metrics.json."""
+        write_text(self.path / "metrics.json", json.dumps({**self.metrics(), section: dict(values)}, indent=2) + "\n")
+
+    def add_provenance(self, seed: int, config: str) -> None:
+        """Appends what is known of this process to provenance.json; earlier entries are kept."""
+        file = self.path / "provenance.json"
+        entries = json.loads(file.read_text()) if file.exists() else []
+        write_text(file, json.dumps([*entries, {"config": config, "seed": seed, **provenance()}], indent=2) + "\n")
+
+
+def provenance() -> dict[str, Any]:
+    """Time, command, commit, versions, host and devices of this process."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "git": git_state(Path(__file__).parent),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] or ["cpu"],
+        "cpu_threads": torch.get_num_threads(),
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit of the code and whether it had uncommitted changes; None outside a repository."""
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        )
+        status = subprocess.run(
+            ["git", "-C", str(folder), "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit.stdout.strip(), "dirty": bool(status.stdout.strip())}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def resume_step(checkpoint: Path) -> int:
+    """The optimizer step that a checkpoint was saved at."""
+    return int(read(checkpoint).get("global_step", 0))

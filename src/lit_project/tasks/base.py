@@ -1,0 +1,146 @@
+"""What all tasks share: optimizer and schedules, exact running means, rates and speed, one random stream a step."""
+
+from collections.abc import Iterable, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from lit_project.optim import OptimizerFactory, Schedule, configure, run_length
+from lit_project.seeding import global_seed, seed_step
+
+
+class Totals:
+    """Sums over samples and their count, from which means are exact: ragged batches and processes weigh right."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.count = 0
+
+    def add(self, count: int, **sums: Tensor) -> None:
+        """Adds sums over `count` samples; each is a scalar tensor. Nothing is synchronised with the device."""
+        self.count += count
+        for name, value in sums.items():
+            value = value.detach()
+            if name in self.sums:
+                self.sums[name] += value
+            else:  # double: a million float32 additions lose digits
+                self.sums[name] = value.double() if value.device.type != "mps" else value.float()
+
+    def means(self) -> dict[str, float]:
+        """Sum / count of each name in this process."""
+        return {name: value.item() / self.count for name, value in self.sums.items()} if self.count else {}
+
+    def reduce(self, task: LightningModule) -> "Totals":
+        """The totals over all processes."""
+        total = Totals()
+        total.count = self.count
+        total.sums = dict(self.sums)
+        if task.trainer.world_size > 1:
+            names = sorted(self.sums)
+            packed = torch.stack([*(self.sums[name] for name in names), torch.tensor(self.count).to(self.sums[names[0]])])
+            packed = task.trainer.strategy.reduce(packed, reduce_op="sum")
+            total.sums = dict(zip(names, packed[:-1], strict=True))
+            total.count = int(packed[-1].item())
+        return total
+
+
+class Task(LightningModule):
+    """Base of the tasks.
+
+    A subclass implements the steps. In `training_step` it calls `self.running.add(batch_size, loss=…, accuracy=…)`;
+    the means are logged as `train/loss`, `train/accuracy` at the end of each epoch, with `train/samples_per_second`
+    and the learning rate of each parameter group (`lr`, or `lr/NAME` for several), and shown while it runs.
+
+    Args:
+        optimizer: makes the optimizer of the parameters.
+        schedulers: learning rate schedules, multiplied where there are several; see `lit_project.optim.Schedule`.
+    """
+
+    def __init__(self, optimizer: OptimizerFactory, schedulers: Sequence[Schedule] | None = None) -> None:
+        super().__init__()
+        self.optimizer_factory = optimizer
+        self.schedules = list(schedulers or [])
+        self.running = Totals()
+        self._clock = _Clock()
+        self._seed = 0
+        self._rates: dict[str, float] = {}
+        self._logged = 0  # optimizer steps at the last log of a single step
+
+    def parameter_groups(self) -> Iterable[Any]:
+        """What is optimised: parameters, or groups of them; frozen ones are left out."""
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer and its chained schedules, whose horizons come from the trainer.
+
+        Raises:
+            ScheduleError: a schedule contradicts itself, another one or the length of the run.
+        """
+        groups = self.parameter_groups()
+        return configure(groups, self.optimizer_factory, self.schedules, lambda unit: run_length(self.trainer, unit))
+
+    def on_fit_start(self) -> None:
+        """Remembers the seed of the run."""
+        self._seed = global_seed()
+
+    def on_train_epoch_start(self) -> None:
+        """Starts the sums and the clock."""
+        self.running = Totals()
+        self._clock = _Clock()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Random numbers of the model (dropout) depend on the seed, the step and the rank alone."""
+        seed_step(self._seed, "step", self.current_epoch, batch_idx, self.global_rank, device=self.device)
+        trainer = self.trainer
+        if (trainer.global_step + 1) % trainer.log_every_n_steps == 0 or batch_idx + 1 == trainer.num_training_batches:
+            self._rates = self.learning_rates()  # of this step: at its end the schedulers have moved on
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Logs loss and rates of single steps every `log_every_n_steps` optimizer steps."""
+        self._clock.lap()
+        done = self.trainer.global_step
+        if done % self.trainer.log_every_n_steps == 0 and done != self._logged and outputs is not None:
+            self._logged = done
+            values = {"train/loss_step": outputs["loss"].item(), **self._rates, "epoch": self.current_epoch}
+            for logger in self.trainer.loggers:
+                logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
+
+    def on_validation_end(self) -> None:
+        """Validation within an epoch is not training time."""
+        self._clock.skip()
+
+    def on_train_epoch_end(self) -> None:
+        """Logs the exact means of the epoch."""
+        totals = self.running.reduce(self)
+        values = {f"train/{name}": mean for name, mean in totals.means().items()}
+        values["train/samples"] = float(totals.count)
+        values["train/samples_per_second"] = totals.count / self._clock.seconds if self._clock.seconds > 0 else 0.0
+        self.log_dict({**values, **self._rates}, sync_dist=True)
+
+    def learning_rates(self) -> dict[str, float]:
+        """The current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) for several."""
+        optimizers = self.optimizers(use_pl_optimizer=False)
+        optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        if len(groups) == 1:
+            return {"lr": float(groups[0]["lr"])}
+        return {f"lr/{group.get('name', number)}": float(group["lr"]) for number, group in enumerate(groups)}
+
+
+class _Clock:
+    """Seconds of laps, without what lies between a pause and its end."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._mark = perf_counter()
+
+    def lap(self) -> None:
+        now = perf_counter()
+        self.seconds += now - self._mark
+        self._mark = now
+
+    def skip(self) -> None:
+        self._mark = perf_counter()

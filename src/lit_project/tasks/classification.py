@@ -1,0 +1,160 @@
+"""Image classification with one class an image."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
+
+from lit_project.optim import OptimizerFactory, Schedule
+from lit_project.tasks.base import Task, Totals
+
+
+class ImageClassifier(Task):
+    """Trains a net that gives logits `(B, num_classes)` of images `(B, C, H, W)`.
+
+    The checkpoint holds all that prediction needs: class names, `mean` and `std` are hyper-parameters that the
+    config takes from the data, and `forward` normalises.
+
+    Logged at each epoch's end, over all samples and processes: `train/loss`, `train/accuracy`; for `val` and `test`
+    also `top{k}_accuracy`, `class_accuracy/NAME` (recall) and `samples`.
+
+    Args:
+        net: images in, logits out (no softmax).
+        optimizer: makes the optimizer of the parameters.
+        class_names: in the order of the logits; from the data.
+        mean: of each channel, of values in [0, 1]; from the data.
+        std: the same.
+        schedulers: learning rate schedules; see `lit_project.optim.Schedule`.
+        loss: of logits `(B, num_classes)` and classes `(B,)`, averaged over the batch; default: cross-entropy.
+        label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016); only for the
+            default loss.
+        top_k: also report how often the class is among the k likeliest; 1 for not.
+        channels_last: keep images and convolutions in (B, H, W, C) order in memory, which is faster on many CPUs and
+            on GPUs with half precision; results are the same up to rounding.
+
+    Raises:
+        ValueError: `label_smoothing` next to a `loss`, or outside [0, 1); `top_k` beyond the number of classes.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        optimizer: OptimizerFactory,
+        class_names: Sequence[str],
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        schedulers: Sequence[Schedule] | None = None,
+        loss: nn.Module | None = None,
+        label_smoothing: float = 0.0,
+        top_k: int = 3,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__(optimizer, schedulers)
+        num_classes = len(class_names)
+        if loss is not None and label_smoothing:
+            raise ValueError("label_smoothing belongs to the default loss: give it to your own loss instead")
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
+        if not 1 <= top_k <= num_classes:
+            raise ValueError(f"top_k must be between 1 and the {num_classes} classes, got {top_k}")
+        self.net = net
+        self.loss = loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
+        self.class_names = list(class_names)
+        self.channels_last = channels_last
+        if channels_last:
+            self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1))
+        self.evaluated = Totals()
+        # by sums and counts; arguments are checked once a split by the data module, not at every step
+        self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
+        self.top_k = MulticlassAccuracy(num_classes, top_k=top_k, average="micro", validate_args=False)
+        self.confusion_matrix: Tensor | None = None  # of the last evaluation: [target, prediction], counts
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
+        images = (images - self.mean) / self.std
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return self.net(images)
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """The loss of one batch of `(images, targets, …)`."""
+        images, targets = batch[0], batch[1]
+        logits = self(images)
+        loss = self.loss(logits, targets)
+        size = len(targets)
+        correct = (logits.detach().argmax(dim=1) == targets).sum()
+        self.running.add(size, loss=loss.detach() * size, accuracy=correct)
+        return {"loss": loss}
+
+    def _evaluation_step(self, batch: Any) -> dict[str, Tensor]:
+        images, targets = batch[0], batch[1]
+        logits = self(images).float()
+        self.evaluated.add(len(targets), loss=self.loss(logits, targets) * len(targets))
+        self.confusion.update(logits, targets)
+        self.top_k.update(logits, targets)
+        return {"logits": logits, "targets": targets}
+
+    def _evaluation_start(self) -> None:
+        self.evaluated = Totals()
+        self.confusion.reset()
+        self.top_k.reset()
+
+    def _evaluation_end(self, split: str) -> None:
+        totals = self.evaluated.reduce(self)
+        counts = self.confusion.compute().double()
+        self.confusion_matrix = counts.cpu()
+        right = counts.diagonal()
+        values = {
+            f"{split}/loss": totals.means()["loss"],
+            f"{split}/accuracy": (right.sum() / counts.sum()).item(),
+            f"{split}/samples": counts.sum().item(),
+        }
+        if self.top_k.top_k > 1:
+            values[f"{split}/top{self.top_k.top_k}_accuracy"] = self.top_k.compute().item()
+        for name, accuracy in zip(self.class_names, (right / counts.sum(dim=1)).tolist(), strict=True):
+            values[f"{split}/class_accuracy/{name}"] = accuracy
+        self.log_dict(values, sync_dist=True)
+
+    def on_validation_epoch_start(self) -> None:
+        """Starts the sums."""
+        self._evaluation_start()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Adds one batch to the sums; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
+        return self._evaluation_step(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs `val/…`."""
+        self._evaluation_end("val")
+
+    def on_test_epoch_start(self) -> None:
+        """Starts the sums."""
+        self._evaluation_start()
+
+    def test_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """As `validation_step`."""
+        return self._evaluation_step(batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Logs `test/…`."""
+        self._evaluation_end("test")
+
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
+        """Rows of a table, one a sample: index, class, its name and its probability; the target where it is known."""
+        images, targets, indices = batch
+        if len(indices) == 0:
+            return {}
+        probabilities, classes = self(images).float().softmax(dim=1).max(dim=1)
+        rows: dict[str, list[Any]] = {
+            "index": indices.tolist(),
+            "prediction": classes.tolist(),
+            "class_name": [self.class_names[k] for k in classes.tolist()],
+            "probability": probabilities.tolist(),
+        }
+        if (targets >= 0).all():
+            rows["target"] = targets.tolist()
+        return rows

@@ -1,0 +1,96 @@
+"""The figures of a run. matplotlib is imported when the first one is drawn: it costs a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Curve = Sequence[tuple[float, float]]
+
+
+def _figure(width: float, height: float) -> Figure:
+    """A figure without the global state of pyplot: nothing to close, no display needed."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | None = None) -> Figure:
+    """One panel a metric, one line a split.
+
+    Args:
+        curves: metric → split → points (epoch, value), such as `{"loss": {"train": [(1, 2.3), …]}}`.
+        best: the epoch of the best checkpoint, marked by a line.
+    """
+    figure = _figure(5.5 * max(len(curves), 1), 4)
+    for number, (metric, splits) in enumerate(curves.items()):
+        axes = figure.add_subplot(1, len(curves), number + 1)
+        for split, points in splits.items():
+            x, y = zip(*points, strict=True)
+            axes.plot(x, y, marker="o" if len(points) < 30 else None, markersize=3, label=f"{split} (last {y[-1]:.4g})")
+        if best is not None:
+            axes.axvline(best, color="grey", linewidth=0.8, linestyle=":", label=f"best checkpoint (epoch {best:.0f})")
+        axes.set(xlabel="epoch", ylabel=metric, title=metric)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    return figure
+
+
+def learning_rates(curves: Mapping[str, Curve]) -> Figure:
+    """Learning rate of each parameter group over the optimizer steps: name → points (step, rate)."""
+    figure = _figure(6, 4)
+    axes = figure.add_subplot()
+    for name, points in curves.items():
+        x, y = zip(*points, strict=True)
+        axes.plot(x, y, marker="." if len(points) < 50 else None, label=name)
+    axes.set(xlabel="optimizer step", ylabel="learning rate", title="learning rate", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    if len(curves) > 1:
+        axes.legend()
+    return figure
+
+
+def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> Figure:
+    """Counts `(K, K)`, rows the true class, columns the predicted one; colours are shares of the row."""
+    size = len(names)
+    side = min(max(4.5, 0.62 * size + 2), 24)
+    figure = _figure(side + 1, side)
+    axes = figure.add_subplot()
+    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
+    if size <= 30:  # beyond that the digits would not be legible
+        for row in range(size):
+            for column in range(size):
+                if counts[row, column] > 0:
+                    colour = "white" if shares[row, column] > 0.5 else "black"
+                    text = f"{int(counts[row, column])}"
+                    axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
+    ticks: dict[str, Any] = {"labels": names} if size <= 60 else {}
+    axes.set_xticks(range(size) if ticks else [], **ticks, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(size) if ticks else [], **ticks)
+    axes.set(xlabel="predicted", ylabel="true", title=title)
+    return figure
+
+
+def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", columns: int = 6) -> Figure:
+    """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], C = 1 or 3."""
+    rows = -(-len(images) // columns) or 1
+    figure = _figure(1.75 * columns, 2.15 * rows + 0.4)
+    for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        pixels = image.clamp(0, 1).movedim(0, -1).numpy()
+        axes.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=1)
+        axes.set_title(caption, fontsize=8)
+        axes.set_axis_off()
+    figure.suptitle(title, fontsize=10)
+    return figure
