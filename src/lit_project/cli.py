@@ -8,6 +8,7 @@
 
 import os
 import random
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from lit_project.callbacks import PredictionTable, ProgressLines, RichProgress, 
 from lit_project.callbacks.record import best_checkpoint
 from lit_project.checkpoints import SafeCheckpointIO, read
 from lit_project.errors import UserError
-from lit_project.explain import UsageError, explain
+from lit_project.explain import UsageError, explain, reasons
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.quiet import quiet_lightning
 from lit_project.run import RunDir, resume_step
@@ -113,7 +114,6 @@ class LitCLI(LightningCLI):
             self.checkpoint, damaged = self.run.newest()
             for path in damaged:
                 print(f"warning: {path} is damaged and was passed over", file=sys.stderr)
-            print(f"resuming from {self.checkpoint}")
         elif not fit:
             self.checkpoint = self._checkpoint_to_evaluate()
         if self.checkpoint is not None:
@@ -127,7 +127,6 @@ class LitCLI(LightningCLI):
                 os.environ[RUN_DIR_OF_PARENT] = str(self.run.path)  # for the processes that a strategy launches
             else:  # RunRecord has the first process tell the path where it was not inherited
                 self.run = RunDir(Path(os.environ.get(RUN_DIR_OF_PARENT, options.runs_dir)))
-        print_once(f"run: {self.run.path}")
         arguments.replace_run_dir(options.trainer, self.run.path)
 
     def _checkpoint_to_evaluate(self) -> Path | None:
@@ -156,9 +155,17 @@ class LitCLI(LightningCLI):
         try:
             super().instantiate_classes()
         except (ValueError, TypeError, ImportError, OSError, MisconfigurationException) as error:
-            raise UserError(f"{type(error).__name__}: {error}") from error
+            class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # of the object that could not be made
+            raise UserError(": ".join([*class_path, *reasons(str(error))[:1]])) from error
         model_config = yaml.safe_load(self.parser.dump(self.config, skip_none=False))[self.subcommand]["model"]
         self.model.save_hyperparameters(arguments.hyper_parameters(model_config, self.datamodule), logger=False)
+
+    def after_instantiate_classes(self) -> None:
+        """Everything could be made: the run begins."""
+        assert self.run is not None
+        print_once(f"run: {self.run.path}")
+        if self.subcommand == "fit" and self.checkpoint is not None:
+            print_once(f"resuming from {self.checkpoint}")
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Adds the run's own parts to the trainer that the config describes."""
@@ -273,18 +280,14 @@ def main(args: Sequence[str] | None = None) -> int:
     quiet_lightning()
     cli = LitCLI.__new__(LitCLI)  # kept where __init__, which does everything, raises
     debug = os.environ.get("LIT_PROJECT_DEBUG", "0") not in ("", "0")
+    args = list(sys.argv[1:] if args is None else args)
     try:
-        cli.__init__(sys.argv[1:] if args is None else args)  # type: ignore[misc]
+        cli.__init__(args)  # type: ignore[misc]
         return cli.status
-    except UserError as error:
+    except (UserError, MisconfigurationException) as error:
         if debug:
             raise
-        print(f"error: {explain(error)}", file=sys.stderr)
-        return 2
-    except MisconfigurationException as error:
-        if debug:
-            raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {explain(error, args)}", file=sys.stderr)
         return 2
     finally:
         _leave(cli)

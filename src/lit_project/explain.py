@@ -1,8 +1,39 @@
 """Turns jsonargparse's nested messages into one or two lines: the key, the value, the nearest valid name."""
 
+import ast
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from lit_project.errors import UserError
+
+# Where a class written without its module may come from, for "did you mean".
+CLASS_MODULES = (
+    "lit_project.tasks",
+    "lit_project.models",
+    "lit_project.data",
+    "lit_project.callbacks",
+    "lit_project.optim",
+    "lit_project.data.transforms",
+    "torch.optim",
+    "torch.optim.lr_scheduler",
+    "lightning.pytorch.callbacks",
+    "lightning.pytorch.loggers",
+)
+# Lines of jsonargparse's messages that frame the reasons.
+_FRAME = re.compile(
+    r"Does not validate|Subtypes:|Errors:|Given value|Parser key|Problem with given class_path|"
+    r"Expected a <class 'NoneType'>|Expected a path but|tip:"
+)
+_RENAMED = {
+    "--ckpt_path": "fit has no --ckpt_path: --run DIR resumes a run, --init_from FILE starts from its weights",
+    "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
+    "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
+}
 
 
 class UsageError(UserError):
@@ -18,6 +49,129 @@ class UsageError(UserError):
         self.parser = parser
 
 
-def explain(error: UserError) -> str:
-    """The message for the user."""
-    return str(error)
+def explain(error: Exception, args: Sequence[str]) -> str:
+    """What is wrong, in a few lines.
+
+    Args:
+        error: what was raised; anything but a UsageError is already written for the user.
+        args: the command line, whose config files tell which classes are in use.
+    """
+    message = str(error)
+    if not isinstance(error, UsageError):
+        return message
+    options = [option for option in error.parser._option_string_actions if option.startswith("--")]
+    if found := re.search(r"unrecognized arguments: (.*)", message, re.IGNORECASE | re.DOTALL):
+        option = next((word for word in found[1].split() if word.startswith("-")), found[1].split()[0]).partition("=")[0]
+        if option in _RENAMED:
+            return _RENAMED[option]
+        return f"no such option: {option}{_nearest(option, options)}"
+    if found := re.search(r"does not accept option '([^']*)'", message):
+        return f"no such key: {found[1]}{_nearest(found[1], [option[2:] for option in options])}"
+    if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+        choices = re.findall(r"'([^']*)'", found[2])
+        return f"no such command: {found[1]}{_nearest(found[1], choices)} (one of: {', '.join(choices)})"
+    if "arguments are required" in message:
+        required = message.rpartition(":")[2].strip()
+        return f"nothing describes {re.sub(r'[a-z]+[.]', '', required)}: give a config, such as -c configs/quickstart.yaml"
+    if found := re.search(r"File does not exist: '([^']*)'", message):
+        path = Path(found[1])
+        files = [file.name for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+        return f"no such config file: {path}{_nearest(path.name, files)}"
+    return _nested(message, args)
+
+
+def reasons(message: str) -> list[str]:
+    """The innermost reasons in a nested message, without the frame around them."""
+    lines = [line.strip().removeprefix("- ").strip() for line in message.splitlines()]
+    kept = [line for line in lines if line and not _FRAME.match(line)]
+    return list(dict.fromkeys(kept)) or [line for line in lines if line][:1]
+
+
+def _nested(message: str, args: Sequence[str]) -> str:
+    """Explains a message about a value somewhere in the config."""
+    key = ".".join(re.findall(r'Parser key "([^"]*)":', message))
+    nested = re.findall(r"NestedArg\(key='([^']*)'", message)
+    if nested:  # an option of the command line: the outermost one has the whole path
+        key = f"{key.partition('.')[0]}.{nested[-1]}"
+    if found := re.search(r"Option '([^']*)' is not accepted", message):
+        name = found[1]
+        given = re.findall(r"Given value: (\{.*\})", message)
+        path = _path_to(name, ast.literal_eval(given[-1])) if given else None
+        where = key if key.endswith(name) else ".".join(filter(None, (key.partition(".")[0], path or name)))
+        return f"no such key: {where}{_nearest(name, _parameters_in_use(args, message))}"
+    if found := re.search(r"module '([^']*)' has no attribute '([^']*)'", message):
+        return f"{key}: no class {found[1]}.{found[2]}{_nearest(found[2], dir(import_module(found[1])), found[1])}"
+    if found := re.search(r"No module named '([^']*)'", message):
+        return f"{key}: no module {found[1]}"
+    if found := re.search(r"Key \"([^\"]*)\" is required", message):
+        return f"{key}: the class needs a value for {found[1]!r}"
+    got = re.search(r"Got value: (.*)", message) or re.search(r"Given value: (.*)", message)
+    value = got[1].strip() if got else ""
+    if found := re.search(r"Expected a dot import path string: (\S*)", message):
+        types = re.findall(r"Expected a (<class '(?:int|float|bool)'>)", message)
+        if not types:
+            classes = {name: module for module in CLASS_MODULES for name in _public_classes(module)}
+            return f"{key}: no class {found[1]}{_nearest(found[1], classes, classes)}"
+    expected = [_type_name(text) for text in re.findall(r"Expected an? (.*?)(?:\. Got value.*)?$", message, re.MULTILINE)
+                if text.startswith(("<class", "typing.Literal"))]  # fmt: skip
+    expected = [name for name in dict.fromkeys(expected) if name != "NoneType"]
+    if expected:
+        choices = re.findall(r"'([^']*)'", " ".join(expected))
+        return f"{key}: expected {' or '.join(expected)}, got {value}{_nearest(value, choices)}"
+    return "\n  ".join([f"{key}: {reasons(message)[0]}" if key else reasons(message)[0], *reasons(message)[1:3]])
+
+
+def _nearest(name: str, candidates: Iterable[str], module: Any = None) -> str:
+    """`; did you mean X?` for the candidate nearest to a name, or nothing."""
+    # the end of a dotted name first: trainer.max_epoch is near to trainer.max_epochs, not to trainer.max_time
+    found = get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    if not found:
+        return ""
+    prefix = module.get(found[0], "") if isinstance(module, dict) else module or ""
+    return f"; did you mean {prefix}{'.' if prefix else ''}{found[0]}?"
+
+
+def _path_to(name: str, value: Any) -> str | None:
+    """Where a key stands in nested dicts and lists: `init_args.net.init_args.hiden`."""
+    if isinstance(value, dict):
+        if name in value:
+            return name
+        items: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    else:
+        return None
+    paths = ((key, _path_to(name, item)) for key, item in items)
+    return next((f"{key}.{path}" for key, path in paths if path), None)
+
+
+def _type_name(text: str) -> str:
+    """`<class 'int'>` → `int`; `typing.Literal['a', 'b']` → `'a' or 'b'`."""
+    if found := re.match(r"<class '(?:.*\.)?([^']*)'>", text):
+        return found[1]
+    if found := re.match(r"typing.Literal\[(.*)\]", text):
+        return " or ".join(repr(choice) for choice in ast.literal_eval(f"[{found[1]}]"))
+    return text
+
+
+def _public_classes(module: str) -> list[str]:
+    return [name for name, value in vars(import_module(module)).items() if isinstance(value, type) and name[0] != "_"]
+
+
+def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
+    """Arguments of all classes that the message, the command line or its config files name."""
+    texts = [message, *args]
+    for arg in args:
+        path = Path(arg.partition("=")[2] if arg.startswith("--config=") else arg)
+        if path.suffix in (".yaml", ".yml") and path.is_file():
+            texts.append(path.read_text())
+    names: set[str] = set()
+    for class_path in set(re.findall(r"[A-Za-z_][\w.]*\.[A-Za-z_]\w*", "\n".join(texts))):
+        module, _, name = class_path.rpartition(".")
+        try:
+            value = getattr(import_module(module), name, None)
+        except ImportError:
+            continue
+        for kind in value.__mro__ if isinstance(value, type) else []:
+            names |= set(inspect.signature(kind.__init__).parameters) - {"self", "args", "kwargs"}
+    return names

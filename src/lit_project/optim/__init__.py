@@ -1,7 +1,7 @@
 """Optimizer and scheduler assembly. The classes here are what a config names under `schedulers`."""
 
 from lit_project.optim.horizon import ScheduleError, horizon
-from lit_project.optim.schedules import OptimizerFactory, Schedule, configure, run_length
+from lit_project.optim.schedules import OptimizerFactory, Schedule, check_resumed, configure, run_length
 from lit_project.optim.schedulers import (
     ChainedScheduler,
     CosineAnnealingLR,
@@ -23,6 +23,7 @@ __all__ = [
     "ScheduleError",
     "SchedulerFactory",
     "SequentialLR",
+    "check_resumed",
     "configure",
     "horizon",
     "run_length",

@@ -3,14 +3,25 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 
 from lit_project.errors import UserError
 
-_horizon: ContextVar[int | None] = ContextVar("horizon", default=None)
 
 
 class ScheduleError(UserError):
     """A learning rate schedule contradicts itself or the length of the run."""
+
+
+@dataclass
+class Horizon:
+    """Steps until the end (None: without end), and whether a scheduler asked for them."""
+
+    steps: int | None
+    used: bool = False
+
+
+_horizon: ContextVar[Horizon] = ContextVar("horizon")
 
 
 def horizon() -> int:
@@ -21,22 +32,30 @@ def horizon() -> int:
     Raises:
         ScheduleError: the run has no end, or the scheduler is built outside `configure`.
     """
-    steps = _horizon.get()
+    steps = known_horizon()
     if steps is None:
-        raise ScheduleError("a scheduler that ends with the run needs a run with an end: set trainer.max_epochs or max_steps")
+        raise ScheduleError(
+            "a scheduler that ends with the run needs a run with an end: set trainer.max_epochs or max_steps"
+        )
+    _horizon.get().used = True
     return steps
-
-
-@contextmanager
-def horizon_is(steps: int | None) -> Iterator[None]:
-    """Within it, `horizon()` is `steps` (None: without end)."""
-    token = _horizon.set(steps)
-    try:
-        yield
-    finally:
-        _horizon.reset(token)
 
 
 def known_horizon() -> int | None:
     """`horizon()`, or None where there is none."""
-    return _horizon.get()
+    current = _horizon.get(None)
+    return current.steps if current else None
+
+
+@contextmanager
+def horizon_is(steps: int | None) -> Iterator[Horizon]:
+    """Within it, `horizon()` is `steps` (None: without end)."""
+    outer = _horizon.get(None)
+    current = Horizon(steps)
+    token = _horizon.set(current)
+    try:
+        yield current
+    finally:
+        _horizon.reset(token)
+        if outer is not None:
+            outer.used |= current.used

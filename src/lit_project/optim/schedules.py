@@ -72,9 +72,11 @@ def configure(
         if schedule.frequency < 1:
             raise ScheduleError(f"schedulers[{number}]: frequency must be at least 1, got {schedule.frequency}")
         end = length(schedule.interval)
-        with horizon_is(None if end is None else -(-end // schedule.frequency)):
+        with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
             scheduler = schedule.scheduler(optim)
             _check(scheduler, schedule, number)
+        # an attribute, so that it is saved with the scheduler's state and compared on resume
+        scheduler.planned_length = end if seen.used else None  # type: ignore[attr-defined]
         config: dict[str, Any] = {
             "scheduler": scheduler,
             "interval": schedule.interval,
@@ -86,6 +88,19 @@ def configure(
         configs.append(config)
     check_multiply([config["scheduler"] for config in configs])
     return [optim], configs
+
+
+def check_resumed(trainer: Trainer) -> None:
+    """Raises ScheduleError if a schedule that was resumed ends elsewhere than the run does now."""
+    for config in trainer.lr_scheduler_configs:
+        planned = getattr(config.scheduler, "planned_length", None)
+        length = run_length(trainer, config.interval)
+        if planned is not None and planned != length:
+            raise ScheduleError(
+                f"the learning rate schedule of this run ends after {planned} {config.interval}s, but the run would now "
+                f"have {length}: keep its max_epochs, batch size and number of devices, or start a new run from its "
+                "weights with --init_from"
+            )
 
 
 def _check(scheduler: Any, schedule: Schedule, number: int) -> None:

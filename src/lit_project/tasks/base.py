@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from lit_project.optim import OptimizerFactory, Schedule, configure, run_length
+from lit_project.optim import OptimizerFactory, Schedule, check_resumed, configure, run_length
 from lit_project.seeding import global_seed, seed_step
 
 
@@ -82,9 +82,10 @@ class Task(LightningModule):
         groups = self.parameter_groups()
         return configure(groups, self.optimizer_factory, self.schedules, lambda unit: run_length(self.trainer, unit))
 
-    def on_fit_start(self) -> None:
-        """Remembers the seed of the run."""
+    def on_train_start(self) -> None:
+        """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
         self._seed = global_seed()
+        check_resumed(self.trainer)
 
     def on_train_epoch_start(self) -> None:
         """Starts the sums and the clock."""
