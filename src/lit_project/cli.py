@@ -68,6 +68,7 @@ class LitCLI(LightningCLI):
             parser_class=Parser,
             seed_everything_default=42,  # any fixed number: Lightning's default is 0 and says that it is random
             save_config_callback=None,  # the run directory keeps the config, once
+            trainer_defaults={"enable_model_summary": False},  # a line of ours says it
             auto_configure_optimizers=False,  # optimizers and schedulers are injected into the task
             load_from_checkpoint_support=False,  # done below, for it cannot skip links that a model does not have
             args=self.invocation.args,  # type: ignore[arg-type]
@@ -164,6 +165,10 @@ class LitCLI(LightningCLI):
         """Everything could be made: the run begins."""
         assert self.run is not None
         print_once(f"run: {self.run.path}")
+        trainable = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        everything = sum(p.numel() for p in self.model.parameters())
+        net = type(getattr(self.model, "net", self.model)).__name__
+        print_once(f"{net}: {everything:,} parameters" + ("" if trainable == everything else f", {trainable:,} trainable"))
         if self.subcommand == "fit" and self.checkpoint is not None:
             print_once(f"resuming from {self.checkpoint}")
 

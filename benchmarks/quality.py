@@ -1,0 +1,85 @@
+"""Test accuracy of the shipped configs over several seeds: what the headers of the configs state.
+
+    python benchmarks/quality.py                                       all configs, seeds 1 to 3, one after the other
+    python benchmarks/quality.py mnist_mlp fashion_mnist_mlp --seeds 1 2 3 --workers 2
+
+Each run is `lit-project fit`; the checkpoint is chosen on validation and tested once on the official test split. Runs
+are kept in runs/; finished ones are not repeated and cut ones are resumed. Prints a table, writes
+benchmarks/results/quality.json.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+BF16 = ["-c", "configs/overlays/bf16.yaml"]
+# config → overlay options, target of the test accuracy in percent
+CONFIGS: dict[str, tuple[list[str], float | None]] = {
+    "quickstart": ([], 98.0),
+    "mnist_mlp": ([], 98.4),
+    "fashion_mnist_mlp": ([], 89.5),
+    "mnist_cnn": (BF16, 99.4),
+    "fashion_mnist_cnn": (BF16, 93.4),
+    "fashion_mnist_resnet20": (BF16, None),
+}
+
+
+def run(config: str, seed: int, threads: int) -> dict[str, Any]:
+    """Fits and tests one config with one seed, unless that run is finished; returns its metrics.json."""
+    folder = ROOT / "runs" / config / f"quality-seed{seed}"
+    metrics = folder / "metrics.json"
+    if not (metrics.exists() and "test" in json.loads(metrics.read_text())):
+        started = ["--run", str(folder)] if (folder / "checkpoints" / "last.ckpt").exists() else [
+            "-c", f"configs/{config}.yaml", *CONFIGS[config][0], f"--seed_everything={seed}", "--run_name", folder.name,
+        ]  # fmt: skip
+        environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
+        command = [sys.executable, "-m", "lit_project", "fit", *started, "--test_after_fit=true"]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return json.loads(metrics.read_text())
+
+
+def main() -> None:
+    """Runs what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configs", nargs="*", default=list(CONFIGS), help="names of configs")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads a run")
+    options = parser.parse_args()
+    jobs = [(config, seed) for config in options.configs for seed in options.seeds]
+    with ThreadPoolExecutor(options.workers) as pool:
+        done = list(pool.map(lambda job: run(*job, options.threads), jobs))
+    file = ROOT / "benchmarks" / "results" / "quality.json"
+    file.parent.mkdir(exist_ok=True)
+    table = json.loads(file.read_text()) if file.exists() else {}
+    for config in options.configs:
+        results = [metrics for job, metrics in zip(jobs, done, strict=True) if job[0] == config]
+        accuracies = [100 * metrics["test"]["test/accuracy"] for metrics in results]
+        table[config] = {
+            "seeds": options.seeds,
+            "test accuracy %": [round(a, 2) for a in accuracies],
+            "mean": round(statistics.mean(accuracies), 2),
+            "std": round(statistics.stdev(accuracies), 2) if len(accuracies) > 1 else None,
+            "target": CONFIGS[config][1],
+            "test samples": [metrics["test"]["test/samples"] for metrics in results],
+            "epochs": [metrics["fit"]["epochs"] for metrics in results],
+            "seconds": [metrics["fit"]["seconds"] for metrics in results],
+            "threads": options.threads,
+            "runs at a time": options.workers,
+        }
+    file.write_text(json.dumps(table, indent=2) + "\n")
+    print(f"{'config':<26}{'test accuracy %':>18}{'target':>8}{'seeds':>7}")
+    for config, row in table.items():
+        target = "" if row["target"] is None else f"{row['target']:.1f}"
+        print(f"{config:<26}{row['mean']:>11.2f} ± {row['std'] or 0:.2f}{target:>8}{len(row['seeds']):>7}")
+
+
+if __name__ == "__main__":
+    main()
