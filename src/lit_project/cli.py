@@ -10,6 +10,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,7 +146,7 @@ class LitCLI(LightningCLI):
 
     def _config_text(self) -> str:
         """The config as config.yaml keeps it."""
-        config = yaml.safe_load(self.parser.dump(self.config, skip_none=False))[self.subcommand]
+        config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))[self.subcommand]
         for name in arguments.NOT_IN_CONFIG:
             config.pop(name, None)
         header = "# The complete config of this run. `lit-project fit -c` on it makes a new run of the same kind.\n"
@@ -158,7 +159,7 @@ class LitCLI(LightningCLI):
         except (ValueError, TypeError, ImportError, OSError, MisconfigurationException) as error:
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # of the object that could not be made
             raise UserError(": ".join([*class_path, *reasons(str(error))[:1]])) from error
-        model_config = yaml.safe_load(self.parser.dump(self.config, skip_none=False))[self.subcommand]["model"]
+        model_config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))[self.subcommand]["model"]
         self.model.save_hyperparameters(arguments.hyper_parameters(model_config, self.datamodule), logger=False)
 
     def after_instantiate_classes(self) -> None:
@@ -212,7 +213,7 @@ class LitCLI(LightningCLI):
         before = resume_step(self.checkpoint) if self.checkpoint else 0
         trainer.fit(model, ckpt_path=self.checkpoint, weights_only=True, **kwargs)
         if trainer.received_sigterm:
-            self.status = 128 + 15
+            self.status = 128 + signal.SIGTERM
             return
         if trainer.global_step == before:
             print_once(f"nothing to do: the run has its {trainer.max_epochs} epochs; more with --trainer.max_epochs")
@@ -294,6 +295,13 @@ def main(args: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {explain(error, args)}", file=sys.stderr)
         return 2
+    except (KeyboardInterrupt, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and not isinstance(ended.__context__, KeyboardInterrupt):
+            raise  # --help
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning turned it off to end in order
+        if getattr(cli, "record", None) is not None and cli.subcommand == "fit" and cli.run.checkpoints.is_dir():  # type: ignore[union-attr]
+            print_once(f"interrupted; go on with: lit-project fit --run {cli.run.path}")  # type: ignore[union-attr]
+        return 128 + signal.SIGINT
     finally:
         _leave(cli)
 

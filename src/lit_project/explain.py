@@ -62,8 +62,9 @@ def explain(error: Exception, args: Sequence[str]) -> str:
     options = [option for option in error.parser._option_string_actions if option.startswith("--")]
     if found := re.search(r"unrecognized arguments: (.*)", message, re.IGNORECASE | re.DOTALL):
         option = next((word for word in found[1].split() if word.startswith("-")), found[1].split()[0]).partition("=")[0]
-        if option in _RENAMED:
-            return _RENAMED[option]
+        root = option.partition(".")[0]
+        if root in _RENAMED:
+            return _RENAMED[root]
         return f"no such option: {option}{_nearest(option, options)}"
     if found := re.search(r"does not accept option '([^']*)'", message):
         return f"no such key: {found[1]}{_nearest(found[1], [option[2:] for option in options])}"

@@ -28,10 +28,11 @@ class MetricsCSV(Logger):
         self._written = 0  # rows that are in the file and final
         self._end = 0  # where they end in the file, in bytes
         if resume_step is not None and self.file.exists():
-            with self.file.open(newline="") as file:
-                reader = csv.DictReader(file)
-                self._rows = [row for row in reader if int(row["step"]) <= resume_step]
-                self._columns = list(reader.fieldnames or [])
+            # a crash or a full disk may have cut the last line short
+            lines = [line for line in self.file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            reader = csv.DictReader(lines)
+            self._rows = [row for row in reader if int(row["step"]) <= resume_step]
+            self._columns = list(reader.fieldnames or [])
 
     @property
     def name(self) -> str:

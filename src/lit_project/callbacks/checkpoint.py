@@ -12,11 +12,14 @@ from lit_project.errors import UserError
 class Checkpoint(ModelCheckpoint):
     """Lightning's ModelCheckpoint as a run wants it: `checkpoints/best-epochNNN.ckpt` by a metric, and `last.ckpt`.
 
+    `last.ckpt` is written at the end of every epoch: with Lightning's `save_last` it is a copy of the newest *best*
+    one, so that a run resumed from it repeats all epochs that brought no improvement.
+
     Args:
         monitor: the metric that decides, such as `val/accuracy`; null keeps only the last checkpoint.
         mode: whether the metric is better when it is higher (`max`) or lower (`min`).
         save_top_k: how many of the best are kept.
-        every_n_epochs: how often to save.
+        every_n_epochs: how often to save both.
     """
 
     def __init__(
@@ -30,7 +33,7 @@ class Checkpoint(ModelCheckpoint):
             monitor=monitor,
             mode=mode,
             save_top_k=save_top_k if monitor else 0,
-            save_last=True,
+            save_last=False,
             every_n_epochs=every_n_epochs,
             filename="best-epoch{epoch:03d}",
             auto_insert_metric_name=False,  # the slash of val/accuracy would make a folder
@@ -38,20 +41,20 @@ class Checkpoint(ModelCheckpoint):
         )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Puts the checkpoints into the run directory."""
+        """Puts the checkpoints into the run directory.
+
+        Raises:
+            UserError: the metric to watch is one of validation, and there will be none.
+        """
+        watches_validation = self.monitor is not None and self.monitor.startswith("val/")
+        if stage == "fit" and watches_validation and trainer.limit_val_batches == 0 and not trainer.fast_dev_run:
+            raise UserError(
+                f"the checkpoint callback watches {self.monitor}, but trainer.limit_val_batches is 0: give it another "
+                "monitor, or null for the last checkpoint only"
+            )
         if self.dirpath is None:
             self.dirpath = str(Path(trainer.default_root_dir) / "checkpoints")
         super().setup(trainer, pl_module, stage)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stops early if the metric would never exist."""
-        super().on_train_start(trainer, pl_module)
-        validates = trainer.enable_validation and trainer.limit_val_batches != 0
-        if self.monitor and self.monitor.startswith("val/") and not validates and not trainer.fast_dev_run:
-            raise UserError(
-                f"the checkpoint callback watches {self.monitor}, but there is no validation (limit_val_batches is "
-                f"{trainer.limit_val_batches}): give it another monitor, or null for the last checkpoint only"
-            )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Names the metrics there are if the one to watch is not among them."""
@@ -60,6 +63,13 @@ class Checkpoint(ModelCheckpoint):
             if not self.monitor.startswith("train/"):
                 raise UserError(f"the checkpoint callback watches {self.monitor!r}; there are: {known}")
         super().on_validation_end(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Saves the last checkpoint."""
+        super().on_train_epoch_end(trainer, pl_module)
+        due = (trainer.current_epoch + 1) % self._every_n_epochs == 0 or trainer.should_stop
+        if due and not trainer.fast_dev_run and self.dirpath is not None:
+            trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt", weights_only=False)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """A run that was moved keeps its best score: the folder is where the run is now."""

@@ -1,12 +1,12 @@
 """Keeps the books of a run: metrics.json."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_project.callbacks.checkpoint import Checkpoint
 from lit_project.run import RunDir
@@ -69,7 +69,7 @@ class RunRecord(Callback):
         size_of = getattr(trainer.datamodule, "size_of", None)  # type: ignore[attr-defined]
         samples = values.get(f"{split}/samples")
         if size_of is not None and samples is not None and samples != size_of(split):
-            rank_zero_warn(f"{section}: {samples:.0f} of {size_of(split)} samples were evaluated")
+            print(f"warning: {section}: {samples:.0f} of {size_of(split)} samples were evaluated", file=sys.stderr)
             values[f"{split}/dataset_size"] = size_of(split)
         checkpoint = str(self.checkpoint) if self.checkpoint else None
         self.run.record(section, {"checkpoint": checkpoint, **values})

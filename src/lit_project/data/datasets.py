@@ -1,6 +1,6 @@
 """Image data that do not fit in memory: any map-style dataset, through a DataLoader with workers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from lit_project.data.batch import ImageBatch
 from lit_project.data.images import ImageData, Split
 from lit_project.data.in_memory import random_split
+from lit_project.data.order import EpochBatches
 from lit_project.data.picture_files import to_tensor
 from lit_project.errors import DataError
 
@@ -44,6 +45,33 @@ class Batched(Dataset):
         if tuple(image.shape) != self.input_shape:
             raise DataError(f"the dataset gives an image of shape {tuple(image.shape)}, not {self.input_shape}")
         return image
+
+
+class ResumableLoader(DataLoader):
+    """A DataLoader over `EpochBatches` that continues where a checkpoint was taken, also with workers.
+
+    Workers fetch ahead, so it counts what it has handed out, not what the sampler has. Iteration begins when the first
+    batch is asked for: on resume Lightning makes the iterator before it sets the epoch and the position.
+    """
+
+    sampler: EpochBatches
+    position = 0
+
+    def __iter__(self) -> Iterator[ImageBatch]:  # type: ignore[override]
+        """Yields the batches of the epoch from the current position on."""
+        self.position = self.sampler.start
+        for batch in super().__iter__():
+            self.position += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position in the epoch."""
+        return {"epoch": self.sampler.epoch, "position": self.position % len(self)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues at a position."""
+        self.sampler.load_state_dict(state)
+        self.position = state["position"]
 
 
 class DatasetImages(ImageData):
@@ -102,6 +130,10 @@ class DatasetImages(ImageData):
         if self.splits or not self.needs_split:
             return
         splits = {name: dataset for name, dataset in self._given.items() if dataset is not None}
+        for name, dataset in splits.items():
+            targets = getattr(dataset, "targets", None)
+            if targets is not None:
+                self.check_targets(torch.as_tensor(np.asarray(targets)), name)  # type: ignore[arg-type]
         if "val" not in splits and "train" in splits:
             size = len(splits["train"])  # type: ignore[arg-type]
             val_size = round(size * self._val_size) if self._val_size < 1 else int(self._val_size)
@@ -110,10 +142,6 @@ class DatasetImages(ImageData):
             train, val = random_split(size, val_size)
             splits["val"] = Subset(splits["train"], val.tolist())
             splits["train"] = Subset(splits["train"], train.tolist())
-        for name, dataset in splits.items():
-            targets = getattr(dataset, "targets", None)
-            if targets is not None:
-                self.check_targets(torch.as_tensor(np.asarray(targets)), name)  # type: ignore[arg-type]
         self.splits = splits
 
     def size_of(self, split: Split) -> int:
@@ -125,10 +153,10 @@ class DatasetImages(ImageData):
             raise DataError(f"{type(self).__name__} has no {split} split: only {', '.join(self.splits) or 'none'}")
         return self.splits[split]
 
-    def loader(self, split: Split) -> DataLoader:
+    def loader(self, split: Split) -> ResumableLoader:
         """Batches of a split for this process, loaded by `num_workers` processes."""
         dataset = Batched(self._split(split), self.input_shape)
-        return DataLoader(
+        return ResumableLoader(
             dataset,
             batch_size=None,  # the sampler gives whole batches
             sampler=self.order(len(dataset), split),

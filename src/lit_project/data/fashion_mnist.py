@@ -1,6 +1,5 @@
 """Fashion-MNIST (Xiao et al. 2017) and MNIST (LeCun et al. 1998) from their official archives."""
 
-from pathlib import Path
 from typing import Any, ClassVar
 
 from lightning.pytorch.utilities import rank_zero_info
@@ -9,6 +8,9 @@ from torch import Tensor
 from lit_project.data.images import Split
 from lit_project.data.in_memory import InMemoryImages, random_split
 from lit_project.errors import DataError
+
+# what torchvision raises on files that are missing, cut short or of another format
+UNREADABLE = (OSError, RuntimeError, ValueError, AssertionError, KeyError)
 
 
 class FashionMNIST(InMemoryImages):
@@ -55,22 +57,25 @@ class FashionMNIST(InMemoryImages):
                 rank_zero_info(f"downloading {archive} to {raw}")
         try:
             dataset(str(self.root), download=True)
-        except (OSError, RuntimeError) as error:
-            missing = [a for a, md5 in dataset.resources if not check_integrity(str(raw / a), md5)]
+        except UNREADABLE as error:  # it reads the files, too
+            missing = [
+                archive
+                for archive, md5 in dataset.resources
+                if not (raw / archive).with_suffix("").exists() and not check_integrity(str(raw / archive), md5)
+            ]
+            if not missing:
+                raise self._unreadable(error) from error
             raise DataError(
-                f"{', '.join(missing) or 'the archives'} of {self.NAME} could not be downloaded or unpacked ({error}). "
-                f"Put into {raw}: {', '.join(self._source(a) for a in missing) or 'intact archives'}"
+                f"{', '.join(missing)} of {self.NAME} could not be downloaded ({error}). "
+                f"Put into {raw}: {', '.join(self._source(archive) for archive in missing)}"
             ) from error
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
         """Images, uint8 `(N, 1, 28, 28)`, and targets, int64 `(N,)`."""
         try:
             dataset = self._torchvision()(str(self.root), train=split != "test")
-        except (OSError, RuntimeError, ValueError, AssertionError) as error:
-            raw = self.root / self.NAME / "raw"
-            raise DataError(
-                f"cannot read {self.NAME} in {raw} ({error}): delete the unpacked *-ubyte files there"
-            ) from error
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
         images, targets = dataset.data[:, None], dataset.targets.long()
         if split == "test":
             return images, targets
@@ -84,6 +89,11 @@ class FashionMNIST(InMemoryImages):
         from torchvision import datasets
 
         return getattr(datasets, self.NAME)
+
+    def _unreadable(self, error: Exception) -> DataError:
+        reason = str(error) or type(error).__name__
+        raw = self.root / self.NAME / "raw"
+        return DataError(f"cannot unpack or read {self.NAME} in {raw} ({reason}): delete the *-ubyte files there")
 
     def _source(self, archive: str) -> str:
         return f"{self._torchvision().mirrors[0]}{archive}"

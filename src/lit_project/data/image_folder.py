@@ -96,6 +96,6 @@ def _read_folder(folder: Path, class_names: list[str] | None) -> Any:
     except FileNotFoundError as error:  # no class folder, or one without an image
         raise DataError(str(error)) from error
     if class_names and dataset.classes != list(class_names):
-        differing = sorted(set(dataset.classes) ^ set(class_names))
-        raise DataError(f"{folder} has other classes than expected; they differ in: {', '.join(differing)}")
+        differing = ", ".join(sorted(set(dataset.classes) ^ set(class_names))) or "their order, which must be sorted"
+        raise DataError(f"{folder} has other classes than expected; they differ in: {differing}")
     return dataset

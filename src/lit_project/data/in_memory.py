@@ -10,6 +10,7 @@ from torch import Tensor
 from lit_project.data.batch import ImageBatch
 from lit_project.data.images import ImageData, Split
 from lit_project.data.order import EpochBatches
+from lit_project.errors import DataError
 from lit_project.seeding import derive
 
 # Carves validation from train. Its own constant, so that it is the same whatever the seed of a run.
@@ -18,6 +19,8 @@ SPLIT_SEED = 2017
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
     """Indices of train and validation, `(size - val_size,)` and `(val_size,)`, each ascending; always the same."""
+    if not 0 <= val_size <= size:
+        raise DataError(f"a split of {val_size} samples cannot be taken from {size}")
     order = torch.randperm(size, generator=torch.Generator().manual_seed(derive(SPLIT_SEED, size)))
     return order[val_size:].sort().values, order[:val_size].sort().values
 

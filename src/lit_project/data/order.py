@@ -31,7 +31,8 @@ class EpochBatches(DistributedSampler):
         rank: this process, from 0.
 
     Raises:
-        DataError: fewer samples than processes, or `drop_last` leaves no batch.
+        DataError: fewer samples than processes, or `drop_last` leaves no batch, or batches of one sample cannot be
+            equally many on all processes.
     """
 
     def __init__(
@@ -48,13 +49,18 @@ class EpochBatches(DistributedSampler):
         super().__init__(range(size), num_replicas, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
         self.batch_size = batch_size
         self.position = 0  # batches handed out in this epoch
-        self._start = 0  # where the next iteration begins
+        self.start = 0  # where the next iteration begins
         if drop_last:
             size -= size % (batch_size * num_replicas)
             if size == 0:
                 raise DataError(f"drop_last with batch_size {batch_size} leaves no batch of {len(self.dataset)} samples")
         elif size < num_replicas:
             raise DataError(f"{size} samples cannot be shared by {num_replicas} processes")
+        elif batch_size == 1 and size % num_replicas:
+            raise DataError(
+                f"with batch_size 1, {size} samples cannot be shared by {num_replicas} processes in equally many "
+                "batches: use a larger batch size"
+            )
         self.used = size
 
     def __len__(self) -> int:
@@ -82,7 +88,7 @@ class EpochBatches(DistributedSampler):
 
     def __iter__(self) -> Iterator[Tensor]:  # type: ignore[override]
         """Yields the batches of the epoch; once after `load_state_dict`, those from its position on."""
-        self.position, self._start = self._start, 0
+        self.position, self.start = self.start, 0
         for batch in self.batches()[self.position :]:
             self.position += 1
             yield batch
@@ -97,4 +103,5 @@ class EpochBatches(DistributedSampler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues there."""
-        self.epoch, self._start = state["epoch"], state["position"]
+        self.epoch = state["epoch"]
+        self.position = self.start = state["position"]

@@ -25,7 +25,8 @@ def to_tensor(image: Image.Image, input_shape: tuple[int, int, int]) -> Tensor:
     """
     if image.mode.startswith("I") or image.mode == "F":
         values = np.asarray(image, dtype=np.float64)
-        image = Image.fromarray((values / (65535 if values.max() > 255 else 255) * 255).round().astype(np.uint8))
+        top = 65535 if image.mode.startswith("I;16") or values.max() > 255 else 255  # "I", "F" do not tell
+        image = Image.fromarray((values / top * 255).round().clip(0, 255).astype(np.uint8))
     if "A" in image.mode or "transparency" in image.info:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     channels, height, width = input_shape

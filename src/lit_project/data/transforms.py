@@ -4,7 +4,7 @@
 random ones are applied sample by sample; the two that nearly every recipe uses are vectorised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +80,17 @@ def is_random(transform: nn.Module) -> bool:
     return draws or any(is_random(child) for child in transform.children())
 
 
+def opened(transforms: Iterable[nn.Module]) -> Iterator[nn.Module]:
+    """The transforms in their order, those in a `v2.Compose` or `nn.Sequential` one by one."""
+    from torchvision.transforms import v2
+
+    for transform in transforms:
+        if isinstance(transform, v2.Compose | nn.Sequential):
+            yield from opened(transform.transforms if isinstance(transform, v2.Compose) else transform)
+        else:
+            yield transform if isinstance(transform, nn.Module) else v2.Lambda(transform)
+
+
 class BatchTransforms(nn.Module):
     """A sequence of transforms on a batch; random ones of torchvision are applied per sample.
 
@@ -89,7 +100,8 @@ class BatchTransforms(nn.Module):
 
     def __init__(self, transforms: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.steps = nn.ModuleList(PerSample(t) if is_random(t) else t for t in transforms)
+        steps = opened(transforms) if transforms else ()  # without any, torchvision is not imported
+        self.steps = nn.ModuleList(PerSample(step) if is_random(step) else step for step in steps)
 
     def forward(self, images: Tensor) -> Tensor:
         """`(B, C, H, W)` → `(B, C', H', W')`."""

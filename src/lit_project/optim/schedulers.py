@@ -97,6 +97,12 @@ class LinearLR(lr_scheduler.LinearLR):
         super().__init__(optimizer, start_factor, end_factor, total_iters=max(horizon(), 1))
 
 
+# They set the rate from the start of the run, or watch a metric.
+_NOT_IN_SEQUENCE = (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR, lr_scheduler.ReduceLROnPlateau)
+# torch cannot begin them at a milestone
+_ONLY_FIRST = (lr_scheduler.ChainedScheduler, lr_scheduler.SequentialLR)
+
+
 class SequentialLR(lr_scheduler.SequentialLR):
     """One scheduler after the other: warm-up, then the main one. Each gets what the others leave of the run.
 
@@ -119,21 +125,29 @@ class SequentialLR(lr_scheduler.SequentialLR):
                 f"SequentialLR of {len(schedulers)} schedulers needs {len(schedulers) - 1} milestone(s), "
                 f"got {len(milestones)}"
             )
-        if any(m <= 0 for m in milestones) or any(b <= a for a, b in pairwise(milestones)):
+        if any(m <= 0 for m in milestones) or any(b <= a and (a < 1) == (b < 1) for a, b in pairwise(milestones)):
             raise ScheduleError(f"the milestones of SequentialLR must ascend from above 0, got {list(milestones)}")
         end = known_horizon()
         borders = [round(m * horizon()) if m < 1 else int(m) for m in milestones]
         for milestone, border in zip(milestones, borders, strict=True):
             if milestone >= 1 and end is not None and border >= end:
                 raise ScheduleError(f"milestone {border} of SequentialLR is not within the run, which ends at {end}")
-        parts = []
+        if any(b < a for a, b in pairwise(borders)):
+            raise ScheduleError(f"the milestones of SequentialLR must ascend, got {list(milestones)}, that is {borders}")
+        parts: list[LRScheduler] = []
+        starts = []
         for start, stop, factory in zip([0, *borders], [*borders, end], schedulers, strict=True):
+            if start == stop:  # a share of a short run has rounded to nothing
+                continue
+            starts.append(start)
             with horizon_is(None if stop is None else stop - start):
                 parts.append(factory(optimizer))
                 check_length(parts[-1], "part of SequentialLR")
-            if isinstance(parts[-1], lr_scheduler.OneCycleLR | lr_scheduler.CyclicLR | lr_scheduler.ReduceLROnPlateau):
+            if isinstance(parts[-1], _NOT_IN_SEQUENCE):
                 raise ScheduleError(f"{type(parts[-1]).__name__} cannot be part of a SequentialLR")
-        super().__init__(optimizer, parts, borders)
+            if start > 0 and isinstance(parts[-1], _ONLY_FIRST):
+                raise ScheduleError(f"{type(parts[-1]).__name__} can only be the first part of a SequentialLR")
+        super().__init__(optimizer, parts, starts[1:])
 
 
 class ChainedScheduler(lr_scheduler.ChainedScheduler):
@@ -186,6 +200,11 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
     """Raises ScheduleError if several schedulers contain one that overwrites what the others did."""
     if len(schedulers) > 1:
         for scheduler in schedulers:
+            if getattr(scheduler, "eta_min", 0):
+                raise ScheduleError(
+                    f"{type(scheduler).__name__} with eta_min is no factor and cannot be multiplied with other "
+                    "schedulers: use eta_min 0, or use it alone"
+                )
             if isinstance(scheduler, _ABSOLUTE):
                 raise ScheduleError(
                     f"{type(scheduler).__name__} sets the learning rate and cannot be multiplied with other schedulers; "

@@ -40,6 +40,9 @@ def run_length(trainer: Trainer, interval: str) -> int | None:
         return int(steps)
     by_epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
     if trainer.max_steps and trainer.max_steps > 0:
+        trainer.fit_loop.setup_data()  # without max_epochs Lightning has not counted the batches yet
+        if trainer.num_training_batches == float("inf"):
+            return by_epochs
         per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
         by_steps = -(-trainer.max_steps // per_epoch)
         return by_steps if by_epochs is None else min(by_epochs, by_steps)
@@ -80,7 +83,8 @@ def configure(
         config: dict[str, Any] = {
             "scheduler": scheduler,
             "interval": schedule.interval,
-            "frequency": schedule.frequency,
+            # Lightning would count micro-batches within the epoch: Task.lr_scheduler_step counts optimizer steps
+            "frequency": schedule.frequency if schedule.interval == "epoch" else 1,
             "name": f"schedule{number}",
         }
         if schedule.monitor is not None:

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from lit_project.optim import OptimizerFactory, Schedule, check_resumed, configure, run_length
+from lit_project.optim import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
 from lit_project.seeding import global_seed, seed_step
 
 
@@ -27,7 +27,8 @@ class Totals:
             if name in self.sums:
                 self.sums[name] += value
             else:  # double: a million float32 additions lose digits
-                self.sums[name] = value.double() if value.device.type != "mps" else value.float()
+                dtype = torch.double if value.device.type != "mps" else torch.float
+                self.sums[name] = value.to(dtype, copy=True)  # the next addition is in place
 
     def means(self) -> dict[str, float]:
         """Sum / count of each name in this process."""
@@ -82,6 +83,18 @@ class Task(LightningModule):
         groups = self.parameter_groups()
         return configure(groups, self.optimizer_factory, self.schedules, lambda unit: run_length(self.trainer, unit))
 
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Steps a scheduler; by optimizer steps once in `frequency`, counted over the whole run.
+
+        Lightning counts micro-batches within the epoch, so that the schedule would depend on gradient accumulation.
+        """
+        config = next(c for c in self.trainer.lr_scheduler_configs if c.scheduler is scheduler)
+        if config.reduce_on_plateau and config.interval == "epoch":
+            return  # done by on_train_epoch_end
+        frequencies = {f"schedule{n}": s.frequency for n, s in enumerate(self.schedules) if s.interval == "step"}
+        if self.trainer.global_step % frequencies.get(str(config.name), 1) == 0:
+            super().lr_scheduler_step(scheduler, metric)
+
     def on_train_start(self) -> None:
         """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
         self._seed = global_seed()
@@ -120,6 +133,18 @@ class Task(LightningModule):
         values["train/samples"] = float(totals.count)
         values["train/samples_per_second"] = totals.count / self._clock.seconds if self._clock.seconds > 0 else 0.0
         self.log_dict({**values, **self._rates}, sync_dist=True)
+        self._step_plateaus()
+
+    def _step_plateaus(self) -> None:
+        """Lightning does this after saving the epoch's checkpoint, so that a resumed run would miss an epoch."""
+        for config in self.trainer.lr_scheduler_configs:
+            due = (self.current_epoch + 1) % config.frequency == 0
+            if due and config.reduce_on_plateau and config.interval == "epoch":
+                metrics = self.trainer.callback_metrics
+                if config.monitor not in metrics:
+                    known = ", ".join(sorted(metrics))
+                    raise ScheduleError(f"ReduceLROnPlateau watches {config.monitor!r}; there are: {known}")
+                super().lr_scheduler_step(config.scheduler, metrics[config.monitor])
 
     def learning_rates(self) -> dict[str, float]:
         """The current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) for several."""

@@ -84,6 +84,7 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
 
 def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", columns: int = 6) -> Figure:
     """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], C = 1 or 3."""
+    columns = min(columns, max(len(images), 3))
     rows = -(-len(images) // columns) or 1
     figure = _figure(1.75 * columns, 2.15 * rows + 0.4)
     for number, (image, caption) in enumerate(zip(images, captions, strict=True)):

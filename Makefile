@@ -1,0 +1,68 @@
+# make demo    set up, then train, test and predict on bundled real data, with no network once installed
+# make test    set up, then run the tests
+# make lint    set up, then check style, types and the direction of imports
+# make lock    renew requirements.lock
+#
+# PYTHON=python3.12      another interpreter (3.11 or newer) for .venv
+# TORCH_BACKEND=cpu      the CPU-only torch, or cu128…: resolved by uv, where it can reach PyTorch's own index
+# INSTALLER=pip          plain pip instead of uv, for mirrors that only pip is set up for
+
+PYTHON ?= python3
+INSTALLER ?= uv
+TORCH_BACKEND ?=
+
+BIN := .venv/bin
+UV = $(shell command -v uv || echo $(BIN)/uv)
+INSTALLED := .venv/.installed
+# spinning OpenMP threads would make everything crawl on a machine that does something else too
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: demo test lint lock setup clean
+
+setup: $(INSTALLED)
+
+demo: $(INSTALLED)
+	@name=demo-$$(date +%Y-%m-%d_%H-%M-%S) && \
+	$(BIN)/lit-project fit -c configs/quickstart.yaml --run_name $$name && \
+	$(BIN)/lit-project predict --run runs/quickstart/$$name
+
+test: $(INSTALLED)
+	$(BIN)/pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+lock: $(BIN)/uv
+	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev \
+	    --no-emit-index-url --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+
+$(INSTALLED): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
+	    { echo "cannot make .venv: on Debian and Ubuntu, apt install python3-venv"; rm -rf .venv; exit 1; }
+ifeq ($(INSTALLER),pip)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+else
+	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
+ifeq ($(TORCH_BACKEND),)
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+else
+	# the versions of the lock, but files (and hashes) of PyTorch's own index
+	$(UV) pip install --quiet --python $(BIN)/python hatchling editables
+	$(UV) pip install --quiet --python $(BIN)/python --torch-backend=$(TORCH_BACKEND) --no-verify-hashes \
+	    --constraints requirements.lock --no-build-isolation --editable ".[dev]"
+endif
+endif
+	@touch $@
+
+$(BIN)/uv:
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@command -v uv >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

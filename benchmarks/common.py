@@ -1,0 +1,153 @@
+"""What the benchmarks share: fits through the command line on a pseudo terminal, interleaved rounds, tables, JSON."""
+
+import json
+import os
+import platform
+import pty
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+import lightning
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from lit_project.cli import main as lit_project
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DATA = ROOT / "data"
+
+
+class EpochClock(Callback):
+    """Times the epochs of a fit: from the start of one to the start of the next, or to the end of training.
+
+    That holds everything an epoch costs: its iterator, steps, validation, logging, figures and checkpoints. Put first
+    among the callbacks, so that what the others do at the start of an epoch is counted in it.
+
+    Attributes:
+        seconds: of each epoch of the newest fit.
+        metrics: of its end.
+    """
+
+    seconds: ClassVar[list[float]] = []  # of the class, for the command line makes the instance
+    metrics: ClassVar[dict[str, float]] = {}
+
+    def __init__(self) -> None:
+        self._mark: float | None = None
+        EpochClock.seconds = []
+
+    def _lap(self) -> None:
+        now = time.perf_counter()
+        if self._mark is not None:
+            EpochClock.seconds.append(now - self._mark)
+        self._mark = now
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Ends the epoch before."""
+        self._lap()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Ends the last epoch."""
+        self._lap()
+        EpochClock.metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
+
+
+@contextmanager
+def terminal() -> Iterator[None]:
+    """Output goes to a pseudo terminal of 120 columns, so that progress bars are drawn; another process empties it."""
+    master, slave = pty.openpty()
+    drain = subprocess.Popen(["cat"], stdin=master, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.close(master)
+    os.environ.update(TERM="xterm-256color", COLUMNS="120", LINES="40")
+    try:
+        with os.fdopen(slave, "w", buffering=1) as screen, redirect_stdout(screen), redirect_stderr(screen):
+            yield
+    finally:
+        drain.wait(timeout=10)
+
+
+def fit(*args: str) -> list[float]:
+    """Seconds of the epochs of `lit-project fit ARGS`, run in this process and on a terminal, without its first epoch.
+
+    Raises:
+        RuntimeError: the command failed.
+    """
+    with TemporaryDirectory() as runs:
+        clock = f"--trainer.callbacks+={json.dumps({'class_path': 'common.EpochClock'})}"
+        with terminal():
+            status = lit_project(["fit", *args, clock, "--runs_dir", runs, f"--data.init_args.root={DATA}"])
+        if status != 0:
+            raise RuntimeError(f"lit-project fit {' '.join(args)} ended with status {status}")
+    return EpochClock.seconds[1:]
+
+
+def interleave(variants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """Runs the variants one after the other, again and again, and returns the value of each round.
+
+    Every round begins with another variant, so that none always runs after the same one.
+    """
+    names = list(variants)
+    values: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        start = number % len(names)
+        for name in names[start:] + names[:start]:
+            values[name].append(variants[name]())
+            print(f"\r\033[Kround {number + 1}/{rounds}: {name} {values[name][-1]:.3f}", end="", file=sys.stderr)
+    print("\r\033[K", end="", file=sys.stderr)
+    return values
+
+
+def ratio(values: Sequence[float], base: Sequence[float]) -> dict[str, float]:
+    """Median, least and greatest of the ratios of each round."""
+    ratios = [value / other for value, other in zip(values, base, strict=True)]
+    return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
+
+
+def show_ratio(ratios: Mapping[str, float]) -> str:
+    """`1.08 (1.05 to 1.11)`."""
+    return f"{ratios['median']:.2f} ({ratios['min']:.2f} to {ratios['max']:.2f})"
+
+
+def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows of text under their header; the first column is left-aligned."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    print(f"\n{title}")
+    for row in [header, ["-" * width for width in widths], *rows]:
+        cells = [text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(zip(row, widths))]
+        print("  " + "  ".join(cells).rstrip())
+
+
+def machine() -> dict[str, Any]:
+    """Where and when the numbers come from."""
+    info = Path("/proc/cpuinfo")
+    models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+              ] if info.exists() else []  # fmt: skip
+    return {
+        "cpu": models[0] if models else platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY"),
+        "load average": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "lightning": lightning.__version__,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def save(name: str, content: Mapping[str, Any]) -> None:
+    """Writes `benchmarks/results/NAME.json`, with the machine."""
+    RESULTS.mkdir(exist_ok=True)
+    rounded = json.loads(json.dumps(content), parse_float=lambda text: round(float(text), 5))
+    file = RESULTS / f"{name}.json"
+    file.write_text(json.dumps({"machine": machine(), **rounded}, indent=2) + "\n")
+    print(f"\n{file.relative_to(ROOT)}")

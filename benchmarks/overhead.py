@@ -1,0 +1,155 @@
+"""Where the time of a step goes besides computation: `python benchmarks/speed.py --where`.
+
+Starts from a loop by hand and adds one part of the template after the other. The net is a single linear layer, so that
+little computation hides the rest; an epoch is 860 steps of 64 Fashion-MNIST images and one validation, and what is done
+once an epoch is spread over its steps.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from baselines import MEAN, STD, Plain
+from common import DATA, EpochClock, interleave, save, table, terminal
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from lit_project.callbacks import Checkpoint, RichProgress, RunRecord
+from lit_project.checkpoints import SafeCheckpointIO
+from lit_project.data import FashionMNIST
+from lit_project.metrics_csv import MetricsCSV
+from lit_project.models import MLP
+from lit_project.quiet import quiet_lightning
+from lit_project.run import RunDir
+from lit_project.tasks import ImageClassifier
+
+BATCH = 64
+
+
+class Bare(LightningModule):
+    """The least a module can do."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def _loss(self, batch: Sequence[Tensor]) -> Tensor:
+        images, targets = batch[0], batch[1]
+        if images.dtype == torch.uint8:
+            images = images.float().div_(255)
+        return F.cross_entropy(self.net(images.sub(MEAN).div_(STD)), targets)
+
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
+        """The loss."""
+        return self._loss(batch)
+
+    def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """The loss, for nobody."""
+        self._loss(batch)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam."""
+        return torch.optim.Adam(self.parameters(), lr=0.001)
+
+
+class Batches:
+    """The least a loader can do.
+
+    Args:
+        images: uint8 `(N, C, H, W)`.
+        targets: int64 `(N,)`.
+        size: of a batch.
+        shuffle: a new order each epoch.
+    """
+
+    def __init__(self, images: Tensor, targets: Tensor, size: int, shuffle: bool) -> None:
+        self.images, self.targets, self.size, self.shuffle = images, targets, size, shuffle
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return -(-len(self.targets) // self.size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields them."""
+        order = torch.randperm(len(self.targets)) if self.shuffle else torch.arange(len(self.targets))
+        for indices in order.split(self.size):
+            yield self.images.index_select(0, indices), self.targets.index_select(0, indices)
+
+
+def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool = False,
+        bar: type[Callback] | None = None, epochs: int = 2) -> float:  # fmt: skip
+    """Seconds of the mean epoch after the first of a fit with these parts."""
+    with TemporaryDirectory() as folder, nullcontext() if bar is None else terminal():
+        callbacks: list[Callback] = [EpochClock()]
+        if record:
+            callbacks += [RunRecord(RunDir(Path(folder))), Checkpoint()]
+        if bar is not None:
+            callbacks.append(bar())
+        trainer = Trainer(
+            accelerator="cpu",
+            max_epochs=epochs + 1,
+            logger=MetricsCSV(folder) if csv else False,
+            callbacks=callbacks,
+            plugins=[SafeCheckpointIO()],
+            enable_progress_bar=bar is not None,
+            enable_checkpointing=record,
+            enable_model_summary=False,
+            default_root_dir=folder,
+        )
+        if isinstance(data, FashionMNIST):
+            trainer.fit(module, datamodule=data)
+        else:
+            trainer.fit(module, *data)
+    return statistics.mean(EpochClock.seconds[1:])
+
+
+def stages() -> tuple[dict[str, Callable[[], float]], int]:
+    """What is measured, from the least to all, and the number of steps of an epoch."""
+    quiet_lightning()
+    data = FashionMNIST(root=DATA, batch_size=BATCH)
+    data.prepare_data()
+    data.setup("fit")
+    loaders = Batches(*data.splits["train"], BATCH, True), Batches(*data.splits["val"], 1000, False)
+
+    def net() -> MLP:
+        return MLP((1, 28, 28), 10, hidden_sizes=[])
+
+    def task() -> ImageClassifier:
+        return ImageClassifier(net(), torch.optim.Adam, data.CLASSES, data.mean, data.std)
+
+    def plain() -> float:
+        return statistics.mean(Plain(net(), data.splits["train"], data.splits["val"], BATCH, None).seconds(2))
+
+    return {
+        "loop by hand, with sums": plain,
+        "bare Trainer, module and loader": lambda: run(Bare(net()), loaders),
+        "+ data module": lambda: run(Bare(net()), data),
+        "+ task: exact sums, seed of each step, validation metrics": lambda: run(task(), data),
+        "+ metrics.csv": lambda: run(task(), data, csv=True),
+        "+ run record, best and last checkpoint": lambda: run(task(), data, csv=True, record=True),
+        "+ progress bar": lambda: run(task(), data, csv=True, record=True, bar=RichProgress),
+    }, len(loaders[0])
+
+
+def measure(rounds: int) -> None:
+    """Measures and prints the stages, each with what it adds to the one before."""
+    variants, steps = stages()
+    seconds = interleave(variants, rounds)
+    rows, result = [], {}
+    before: list[float] | None = None
+    for name, values in seconds.items():
+        microseconds = [value / steps * 1e6 for value in values]
+        added = [a - b for a, b in zip(microseconds, before or microseconds, strict=True)]
+        before = microseconds
+        result[name] = {"µs a step": statistics.median(microseconds), "added": statistics.median(added),
+                        "added min": min(added), "added max": max(added)}  # fmt: skip
+        spread = f"{statistics.median(added):+.0f} ({min(added):+.0f} to {max(added):+.0f})"
+        rows.append([name, f"{statistics.median(microseconds):.0f}", spread if len(rows) else ""])
+    table(f"Linear net, batch {BATCH}, {steps} steps an epoch: µs a step", ["", "median", "added"], rows)
+    save("overhead", {"rounds": rounds, "steps": steps, "stages": result})

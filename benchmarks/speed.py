@@ -1,0 +1,138 @@
+"""Speed of a full-featured `lit-project fit`: against a loop by hand, and against the customary Lightning pipeline.
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py             about six minutes
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where     where the overhead of a step comes from
+
+All on Fashion-MNIST in one process, in turns, several rounds; a number is the median of the ratios of the rounds, with
+the least and the greatest beside it. What is timed is whole epochs, training and validation of 5,000 images, from the
+start of one to the start of the next; start-up and the first epoch of every fit are left out.
+
+- template: `lit-project fit` on a terminal: progress bar, metrics.csv, best and last checkpoint each epoch, figures.
+- plain: a loop by hand over the same tensors (`baselines.Plain`), which keeps loss and accuracy and nothing else.
+- customary: torchvision transforms a sample, DataLoader, `self.log` at each step (`baselines.customary`).
+
+The optimizer is Adam with its defaults everywhere. The customary pipeline and what it is compared with run epochs of
+400 steps, for time; template and plain are compared on full epochs (860 steps).
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from baselines import Plain, customary
+from common import DATA, fit, interleave, ratio, save, show_ratio, table
+
+from lit_project.data import FashionMNIST
+from lit_project.models import MLP
+
+SHORT = 400  # steps of an epoch where the customary pipeline takes part
+LARGE: dict[str, Any] = {"hidden_sizes": [512, 512]}
+SMALL: dict[str, Any] = {"hidden_sizes": [64, 128, 64], "norm": "batch"}
+
+
+def template(net: dict[str, Any], batch_size: int, epochs: int, steps: int | None) -> list[float]:
+    """Seconds of `epochs` epochs of `lit-project fit`, after one to warm up."""
+    model = {
+        "class_path": "lit_project.tasks.ImageClassifier",
+        "init_args": {
+            "net": {"class_path": "lit_project.models.MLP", "init_args": net},
+            "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.001}},
+        },
+    }
+    data = {"class_path": "lit_project.data.FashionMNIST", "init_args": {"batch_size": batch_size}}
+    callbacks = [{"class_path": f"lit_project.callbacks.{name}"} for name in ("Checkpoint", "Figures")]
+    trainer = {
+        "accelerator": "cpu",
+        "max_epochs": epochs + 1,
+        "limit_train_batches": steps,
+        "callbacks": callbacks,
+    }
+    return fit(*(f"--{name}={json.dumps(value)}" for name, value in
+                 (("model", model), ("data", data), ("trainer", trainer))))  # fmt: skip
+
+
+def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None, options: argparse.Namespace,
+            with_customary: bool) -> dict[str, Any]:  # fmt: skip
+    """Measures one net; prints a table and returns the numbers."""
+    data = FashionMNIST(root=DATA)
+    data.prepare_data()
+    data.setup("fit")
+
+    def new_net() -> MLP:
+        torch.manual_seed(42)
+        return MLP((1, 28, 28), 10, **net)
+
+    def plain() -> list[float]:
+        return Plain(new_net(), data.splits["train"], data.splits["val"], batch_size, steps).seconds(options.epochs)
+
+    def mean(run: Callable[[], list[float]]) -> Callable[[], float]:
+        return lambda: statistics.mean(run())
+
+    variants = {"plain": mean(plain), "template": mean(lambda: template(net, batch_size, options.epochs, steps))}
+    if with_customary:
+        for workers in (0, 2):
+            variants[f"customary, {workers} workers"] = mean(
+                lambda workers=workers: customary(new_net(), batch_size, workers, options.epochs, steps)
+            )
+    seconds = interleave(variants, options.rounds)
+    count = steps or -(-data.size_of("train") // batch_size)
+    ratios = {name: {"of plain": ratio(values, seconds["plain"]), "of template": ratio(values, seconds["template"])}
+              for name, values in seconds.items()}  # fmt: skip
+    rows = []
+    for name, values in seconds.items():
+        microseconds = statistics.median(values) / count * 1e6
+        rows.append([name, f"{statistics.median(values):.2f}", f"{microseconds:.0f}", *map(show_ratio, ratios[name].values())])
+    table(f"{title}, {count} steps an epoch", ["", "s/epoch", "µs/step", "of plain", "of template"], rows)
+    extra = [(a - b) / count * 1e6 for a, b in zip(seconds["template"], seconds["plain"], strict=True)]
+    print(f"  template - plain: {statistics.median(extra):.0f} µs a step ({min(extra):.0f} to {max(extra):.0f})")
+    return {"steps": count, "batch size": batch_size, "seconds an epoch": seconds, "ratios": ratios,
+            "overhead of the template in µs a step": statistics.median(extra)}  # fmt: skip
+
+
+def claims(results: dict[str, Any]) -> dict[str, Any]:
+    """The promised ratios and what was measured; the faster customary loader counts."""
+
+    def customary_ratio(part: str) -> dict[str, float]:
+        ratios = results[part]["ratios"]
+        return min((r["of template"] for name, r in ratios.items() if name.startswith("customary")),
+                   key=lambda r: r["median"])  # fmt: skip
+
+    return {
+        "template / plain, 784-512-512-10, batch 64": {
+            "target": "at most 1.15", **results["full epoch"]["ratios"]["template"]["of plain"]},
+        "customary / template, 784-64-128-64-10, batch 128": {"target": "at least 4", **customary_ratio("small net")},
+        "customary / template, 784-512-512-10, batch 64": {"target": "at least 1.4", **customary_ratio("large net")},
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measures what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--where", action="store_true", help="break the overhead down instead")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=2, help="timed epochs of each fit")
+    parser.add_argument("--threads", type=int, default=1, help="of torch; one is least disturbed by other programs")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.where:
+        from overhead import measure
+
+        return measure(options.rounds)
+    large = "784-512-512-10, batch 64"
+    results = {
+        "full epoch": compare(large, LARGE, 64, None, options, False),
+        "large net": compare(large, LARGE, 64, SHORT, options, True),
+        "small net": compare("784-64-128-64-10 with batch norm, batch 128", SMALL, 128, SHORT, options, True),
+    }
+    promised = claims(results)
+    rows = [[name, row["target"], show_ratio(row)] for name, row in promised.items()]
+    table("Claims", ["", "target", "measured"], rows)
+    save("speed", {"rounds": options.rounds, "timed epochs a fit": options.epochs, "claims": promised, **results})
+    return None
+
+
+if __name__ == "__main__":
+    main()

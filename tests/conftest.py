@@ -1,0 +1,128 @@
+"""Fixtures: the command line in-process, in an empty folder, offline, on small data of the real shapes."""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ["MPLBACKEND"] = "Agg"
+
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass
+class Result:
+    """What a command did: exit status, what it printed, and the run that it named last."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def run(self) -> Path:
+        return Path([line for line in self.out.splitlines() if line.startswith("run: ")][-1].removeprefix("run: "))
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test may reach beyond this machine."""
+    connect = socket.socket.connect
+
+    def local_only(self: socket.socket, address: object) -> None:
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"a test tried to connect to {address}")
+        connect(self, address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket.socket, "connect", local_only)
+
+
+@pytest.fixture()
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder with the project's configs."""
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture()
+def lit(workspace: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Runs `lit-project ARGS` in this process: a string is split at spaces, lists are taken as they are."""
+    from lit_project.cli import main
+
+    def run(*parts: object) -> Result:
+        args: list[str] = []
+        for part in parts:
+            args += part.split() if isinstance(part, str) else part if isinstance(part, list) else [str(part)]
+        capfd.readouterr()
+        status = main(args)
+        out, err = capfd.readouterr()
+        return Result(status, out, err)
+
+    return run
+
+
+@pytest.fixture()
+def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MNIST and Fashion-MNIST become 300 + 100 + 100 random images; nothing is read or downloaded."""
+    from lit_project.data import FashionMNIST
+
+    def load(self: FashionMNIST, split: str) -> tuple[torch.Tensor, torch.Tensor]:
+        size = {"train": 300, "val": 100, "test": 100}[split]
+        generator = torch.Generator().manual_seed(len(split))
+        targets = torch.randint(0, 10, (size,), generator=generator)
+        images = torch.randint(0, 100, (size, 1, 28, 28), generator=generator, dtype=torch.uint8)
+        images += 15 * targets[:, None, None, None].to(torch.uint8)  # brightness tells the class
+        return images, targets
+
+    monkeypatch.setattr(FashionMNIST, "load", load)
+    monkeypatch.setattr(FashionMNIST, "prepare_data", lambda self: None)
+
+
+@pytest.fixture()
+def trained(lit: Callable[..., Result]) -> Path:
+    """A quick run on the bundled digits: three epochs of a perceptron."""
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false --run_name=tiny")
+    assert result.status == 0
+    return result.run
+
+
+# a net that trains in a second
+TINY = (
+    "--model.net=lit_project.models.MLP --model.net.hidden_sizes=[32] --model.net.norm=none --data.batch_size=128 "
+    "--trainer.log_every_n_steps=5"
+)
+
+
+@pytest.fixture()
+def trainer(tmp_path: Path) -> Callable[..., "Trainer"]:
+    """Makes trainers on the CPU that print and write nothing; keyword arguments of Trainer come on top."""
+    from lightning.pytorch import Trainer
+
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+
+    def make(**kwargs: object) -> Trainer:
+        small = {"accelerator": "cpu", "devices": 1, "num_sanity_val_steps": 0, "default_root_dir": tmp_path}
+        return Trainer(**{**quiet, **small, **kwargs})  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture()
+def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Seeds everything as the command line does; the seed of the process is put back after the test."""
+    from lightning.pytorch import seed_everything
+
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+    monkeypatch.setenv("PL_SEED_WORKERS", "0")
+    return lambda seed: seed_everything(seed, verbose=False)

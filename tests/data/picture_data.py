@@ -1,0 +1,49 @@
+"""For the tests of data: a small set in memory, and a model that notes what it is given."""
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import nn
+
+from lit_project.data import InMemoryImages
+
+
+class Pictures(InMemoryImages):
+    """`size` random images `(1, 6, 5)` of three classes for training, `size // 2` for validation and for test."""
+
+    def __init__(self, size=23, **kwargs):
+        super().__init__(**kwargs)
+        self.size = size
+        self.class_names = ["a", "b", "c"]
+        self.input_shape = (1, 6, 5)
+        self.mean, self.std = [0.5], [0.25]
+
+    def load(self, split):
+        generator = torch.Generator().manual_seed(len(split))
+        size = self.size if split == "train" else self.size // 2
+        images = torch.randint(0, 256, (size, 1, 6, 5), generator=generator, dtype=torch.uint8)
+        return images, torch.arange(size) % 3
+
+
+class Witness(LightningModule):
+    """Keeps every batch that reaches its steps, by stage."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = {"train": [], "val": [], "test": [], "predict": []}
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch, batch_idx):
+        self.batches["train"].append(batch)
+        return self.weight * 0
+
+    def validation_step(self, batch, batch_idx):
+        self.batches["val"].append(batch)
+
+    def test_step(self, batch, batch_idx):
+        self.batches["test"].append(batch)
+
+    def predict_step(self, batch, batch_idx):
+        self.batches["predict"].append(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)

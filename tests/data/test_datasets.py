@@ -1,0 +1,89 @@
+"""Any map-style dataset as image data."""
+
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+from lit_project.data import DatasetImages
+from lit_project.errors import DataError
+
+
+class Pairs(Dataset):
+    """`(image, target)` of `size` samples; the image is filled with its index."""
+
+    def __init__(self, size, shape=(1, 3, 3), classes=("a", "b"), picture=False, label=None):
+        self.size, self.shape, self.picture = size, shape, picture
+        self.targets = [index % 2 for index in range(size)]
+        if label is not None:
+            self.targets[3] = label
+        if classes:
+            self.classes = list(classes)
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        if self.picture:
+            return Image.new("L", self.shape[1:], index), self.targets[index]
+        return torch.full(self.shape, index, dtype=torch.uint8), self.targets[index]
+
+
+def make(train=None, **kwargs):
+    return DatasetImages(train, input_shape=(1, 3, 3), mean=[0.5], std=[0.5], num_workers=0, **kwargs)
+
+
+@pytest.mark.parametrize("picture", [False, True])
+def test_batches_equal_the_samples(picture):
+    data = make(Pairs(20, picture=picture), val=Pairs(5), batch_size=6)
+    data.setup("fit")
+    seen = []
+    for batch in data.train_dataloader():
+        assert batch.images.dtype == torch.uint8
+        assert torch.equal(batch.images, batch.indices.view(-1, 1, 1, 1).expand(-1, 1, 3, 3).to(torch.uint8))
+        assert torch.equal(batch.targets, batch.indices % 2)
+        seen += batch.indices.tolist()
+    assert sorted(seen) == list(range(20))
+    assert data.class_names == ["a", "b"]
+
+
+def test_validation_is_carved_from_train_where_it_is_not_given():
+    data = make(Pairs(20), val_size=0.2)
+    data.setup("fit")
+    train, val = (
+        sorted(int(image[0, 0, 0]) for batch in data.loader(split) for image in batch.images)
+        for split in ("train", "val")
+    )
+    assert len(val) == 4
+    assert sorted(train + val) == list(range(20))
+
+
+@pytest.mark.parametrize("val", [None, Pairs(5)])
+def test_label_out_of_range_is_an_error(val):
+    with pytest.raises(DataError, match="sample 3 of the train split has label 2, but there are 2 classes"):
+        make(Pairs(20, label=2), val=val).setup("fit")
+
+
+def test_image_of_another_shape_is_an_error():
+    data = make(Pairs(20, shape=(1, 4, 3)))
+    data.setup("fit")
+    with pytest.raises(DataError, match=r"shape \(1, 4, 3\), not \(1, 3, 3\)"):
+        next(iter(data.train_dataloader()))
+
+
+def test_missing_split_is_an_error_that_names_those_there_are():
+    data = make(Pairs(20))
+    data.setup("test")
+    with pytest.raises(DataError, match="no test split: only train, val"):
+        data.test_dataloader()
+
+
+def test_class_names_are_needed():
+    with pytest.raises(DataError, match="give class_names"):
+        make(Pairs(20, classes=None))
+    assert make(Pairs(20, classes=None), class_names=["x", "y"]).class_names == ["x", "y"]
+
+
+def test_mean_and_std_need_a_value_a_channel():
+    with pytest.raises(DataError, match=r"each of the 1 channel\(s\)"):
+        DatasetImages(Pairs(20), input_shape=(1, 3, 3), mean=[0.5, 0.5, 0.5], std=[0.5])

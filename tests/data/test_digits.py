@@ -1,0 +1,64 @@
+"""The bundled digits: sizes, splits, range, statistics."""
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from lit_project.data import Digits
+from lit_project.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def digits():
+    data = Digits()
+    data.setup("fit")
+    data.setup("test")
+    return data
+
+
+def test_sizes(digits):
+    assert [digits.size_of(split) for split in ("train", "val", "test")] == [1257, 180, 360]
+    assert digits.input_shape == (1, 8, 8)
+    assert digits.num_classes == 10
+    for images, targets in digits.splits.values():
+        assert images.shape == (len(targets), 1, 8, 8)
+        assert images.dtype == torch.uint8
+        assert targets.dtype == torch.int64
+        assert set(targets.tolist()) == set(range(10))
+
+
+def test_splits_are_a_partition_of_the_original(digits):
+    def rows(images, targets):
+        return sorted((int(t), *image.flatten().tolist()) for image, t in zip(images, targets, strict=True))
+
+    original = load_digits()
+    grey = torch.from_numpy(original.images).mul(255 / 16).round().long()
+    joined = [row for split in digits.splits.values() for row in rows(*split)]
+    assert sorted(joined) == rows(grey, original.target)
+    assert len({tuple(row) for row in joined}) == 1797  # no image twice, so the splits are disjoint
+
+
+def test_grey_levels_span_uint8(digits):
+    images = torch.cat([images for images, _ in digits.splits.values()])
+    assert images.min() == 0
+    assert images.max() == 255
+
+
+def test_mean_and_std_are_those_of_the_training_split(digits):
+    values = digits.splits["train"][0].double() / 255
+    assert digits.mean == [pytest.approx(values.mean().item(), abs=0.01)]
+    assert digits.std == [pytest.approx(values.std().item(), abs=0.01)]
+
+
+def test_test_split_does_not_depend_on_val_size(digits):
+    other = Digits(val_size=500)
+    other.setup("fit")
+    other.setup("test")
+    assert [other.size_of(split) for split in ("train", "val", "test")] == [937, 500, 360]
+    assert torch.equal(other.splits["test"][0], digits.splits["test"][0])
+
+
+@pytest.mark.parametrize("val_size", [0, 1437, 1438, -1])
+def test_impossible_val_size_is_an_error(val_size):
+    with pytest.raises(DataError):
+        Digits(val_size=val_size).setup("fit")

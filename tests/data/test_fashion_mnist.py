@@ -1,0 +1,200 @@
+"""MNIST-like archives: official splits, corrupt and missing files. Synthetic archives; the real ones where they are."""
+
+import gzip
+import hashlib
+import struct
+import urllib.request
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import torch
+from torchvision import datasets
+
+from lit_project.data import MNIST, FashionMNIST
+from lit_project.errors import DataError
+
+ROOT = Path(__file__).parents[2]
+FILES = {
+    ("train", "images"): "train-images-idx3-ubyte.gz",
+    ("train", "labels"): "train-labels-idx1-ubyte.gz",
+    ("test", "images"): "t10k-images-idx3-ubyte.gz",
+    ("test", "labels"): "t10k-labels-idx1-ubyte.gz",
+}
+SIZES = {"train": 60, "test": 20}
+
+
+def idx(values):
+    """The idx format of a uint8 tensor (http://yann.lecun.com/exdb/mnist)."""
+    return bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.numpy().tobytes()
+
+
+@pytest.fixture
+def originals():
+    """Images and labels of both official splits; a class for every remainder by ten."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        split: (
+            torch.randint(0, 256, (size, 28, 28), generator=generator, dtype=torch.uint8),
+            torch.arange(size, dtype=torch.uint8) % 10,
+        )
+        for split, size in SIZES.items()
+    }
+
+
+@pytest.fixture(params=[FashionMNIST, MNIST])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch, originals, kind):
+    """The folder of the archives; torchvision expects their md5, and there is no network."""
+    folder = tmp_path / kind.NAME / "raw"
+    folder.mkdir(parents=True)
+    resources = []
+    for split, (images, labels) in originals.items():
+        for part, values in (("images", images), ("labels", labels)):
+            archive = folder / FILES[split, part]
+            archive.write_bytes(gzip.compress(idx(values), mtime=0))
+            resources.append((archive.name, hashlib.md5(archive.read_bytes()).hexdigest()))
+    torchvision = getattr(datasets, kind.NAME)
+    monkeypatch.setattr(torchvision, "resources", resources)
+    monkeypatch.setattr(torchvision, "mirrors", ["https://example.org/archives/"])
+
+    def no_network(*args, **kwargs):
+        raise URLError("no network")
+
+    monkeypatch.setattr(urllib.request, "urlopen", no_network)
+    return folder
+
+
+def prepared(kind, raw, **kwargs):
+    data = kind(**{"root": raw.parents[1], "val_size": 5, **kwargs})
+    data.prepare_data()
+    data.setup("fit")
+    data.setup("test")
+    return data
+
+
+def test_test_split_is_the_official_one_untouched(kind, raw, originals):
+    images, targets = prepared(kind, raw).splits["test"]
+    assert images.shape == (20, 1, 28, 28)
+    assert images.dtype == torch.uint8
+    assert targets.dtype == torch.int64
+    assert torch.equal(images[:, 0], originals["test"][0])
+    assert torch.equal(targets, originals["test"][1].long())
+
+
+def test_train_and_validation_are_a_partition_of_the_official_training_images(kind, raw, originals):
+    data = prepared(kind, raw)
+    assert (data.size_of("train"), data.size_of("val")) == (55, 5)
+
+    def rows(images, targets):
+        return sorted((int(t), *image.flatten().tolist()) for image, t in zip(images, targets, strict=True))
+
+    joined = rows(*data.splits["train"]) + rows(*data.splits["val"])
+    assert sorted(joined) == rows(*originals["train"])
+
+
+def test_split_is_the_same_for_every_seed(kind, raw, seed_run):
+    seed_run(1)
+    first = prepared(kind, raw, seed=1).splits["val"][0]
+    seed_run(2)
+    assert torch.equal(prepared(kind, raw, seed=2).splits["val"][0], first)
+
+
+def test_5000_validation_images_by_default(kind):
+    assert kind().val_size == 5000
+    assert kind().num_classes == 10
+    assert kind().input_shape == (1, 28, 28)
+
+
+@pytest.mark.parametrize("val_size", [0, 60, -1])
+def test_impossible_val_size_is_an_error(kind, raw, val_size):
+    with pytest.raises(DataError, match=f"val_size must be between 1 and 59, got {val_size}"):
+        prepared(kind, raw, val_size=val_size)
+
+
+@pytest.mark.parametrize("archive", FILES.values())
+@pytest.mark.parametrize("damage", ["flipped byte", "truncated", "empty"])
+def test_corrupt_archive_is_an_error_that_names_it_and_where_to_get_it(kind, raw, archive, damage):
+    content = bytearray((raw / archive).read_bytes())
+    if damage == "flipped byte":
+        content[len(content) // 2] ^= 1
+    (raw / archive).write_bytes({"truncated": content[:-8], "empty": b""}.get(damage, content))
+    with pytest.raises(DataError) as error:
+        prepared(kind, raw)
+    assert str(raw / archive) in str(error.value)
+    assert "is corrupt" in str(error.value)
+    assert f"https://example.org/archives/{archive}" in str(error.value)
+
+
+def test_missing_archive_without_network_is_an_error_that_says_what_to_put_where(kind, raw):
+    missing = [FILES["train", "labels"], FILES["test", "images"]]
+    for archive in missing:
+        (raw / archive).unlink()
+    with pytest.raises(DataError) as error:
+        prepared(kind, raw)
+    message = str(error.value)
+    assert "could not be downloaded" in message
+    assert f"Put into {raw}: " in message
+    for archive in FILES.values():
+        assert (f"https://example.org/archives/{archive}" in message) == (archive in missing)
+
+
+def test_missing_folder_without_network_is_an_error_that_names_all_archives(kind, raw, tmp_path):
+    with pytest.raises(DataError) as error:
+        kind(root=tmp_path / "elsewhere").prepare_data()
+    assert all(archive in str(error.value) for archive in FILES.values())
+    assert str(tmp_path / "elsewhere" / kind.NAME / "raw") in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\x08\x03", b"\xff" * 50], ids=["empty", "cut", "garbage"])
+def test_damaged_unpacked_file_is_an_error_that_says_what_to_do(kind, raw, content):
+    prepared(kind, raw)
+    (raw / "train-images-idx3-ubyte").write_bytes(content)
+    with pytest.raises(DataError, match=r"delete the \*-ubyte files") as error:
+        prepared(kind, raw)
+    assert str(raw) in str(error.value)
+
+
+def test_unpacked_files_are_enough(kind, raw):
+    before = prepared(kind, raw)
+    for archive in FILES.values():
+        (raw / archive).unlink()
+    after = prepared(kind, raw)
+    assert all(torch.equal(before.splits[s][0], after.splits[s][0]) for s in ("train", "val", "test"))
+
+
+def test_nothing_is_read_to_predict_on_a_folder(kind, tmp_path):
+    from PIL import Image
+
+    Image.new("L", (28, 28)).save(tmp_path / "mine.png")
+    data = kind(root=tmp_path / "missing")
+    data.predict_from(tmp_path)
+    data.prepare_data()
+    data.setup("predict")
+    (batch,) = data.predict_dataloader()
+    assert batch.images.shape == (1, 1, 28, 28)
+
+
+@pytest.mark.parametrize("kind", [FashionMNIST, MNIST])
+def test_real_archives(kind, tmp_path):
+    source = ROOT / "data" / kind.NAME / "raw"
+    if not all((source / archive).exists() for archive in FILES.values()):
+        pytest.skip(f"the archives of {kind.NAME} are not in {source}")
+    raw = tmp_path / kind.NAME / "raw"
+    raw.mkdir(parents=True)
+    for archive in FILES.values():  # unpacked here, not there
+        (raw / archive).symlink_to(source / archive)
+    data = prepared(kind, raw, val_size=5000)
+    assert [data.size_of(split) for split in ("train", "val", "test")] == [55_000, 5_000, 10_000]
+    assert data.class_names == ([str(i) for i in range(10)] if kind is MNIST else list(datasets.FashionMNIST.classes))
+    values = torch.cat([data.splits["train"][0], data.splits["val"][0]])
+    counts = torch.bincount(values.flatten(), minlength=256).double()  # of grey levels: 47 million pixels
+    levels = torch.arange(256).double() / 255
+    mean = (counts * levels).sum() / counts.sum()
+    std = ((counts * (levels - mean) ** 2).sum() / counts.sum()).sqrt()
+    assert data.mean == [pytest.approx(mean.item(), abs=1e-3)]
+    assert data.std == [pytest.approx(std.item(), abs=1e-3)]

@@ -1,0 +1,219 @@
+"""A user's own image folders: layouts, classes, unreadable files, and the same interface as data in memory."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from picture_data import Witness
+from PIL import Image
+
+from lit_project.data import ImageBatch, ImageFolder
+from lit_project.data.transforms import RandomCrop
+from lit_project.errors import DataError
+
+CLASSES = ("ant", "bee", "cat")
+
+
+def brightness(images):
+    """A value that tells the images of `write` apart, from uint8 or from floats in [0, 1]."""
+    scale = 1 if images.dtype == torch.uint8 else 255
+    return (images.float() * scale).flatten(1).mean(1).round().long().tolist()
+
+
+def write(folder, count, start=0):
+    """`count` grey images a class, all of different brightness; gives the class of each brightness."""
+    classes = {}
+    for number, name in enumerate(CLASSES):
+        (folder / name).mkdir(parents=True)
+        for image in range(count):
+            value = start + number * count + image
+            Image.new("L", (6, 5), value).save(folder / name / f"{image:02d}.png")
+            classes[value] = number
+    return classes
+
+
+@pytest.fixture
+def splits(tmp_path):
+    """`root/train`, `root/val`, `root/test` of 21, 9 and 6 images."""
+    classes = {}
+    for split, count, start in (("train", 7, 0), ("val", 3, 50), ("test", 2, 100)):
+        classes |= write(tmp_path / "root" / split, count, start)
+    return tmp_path / "root", classes
+
+
+def small(root, **kwargs):
+    return ImageFolder(root, **{"image_size": 4, "channels": 1, "num_workers": 0, "batch_size": 5, **kwargs})
+
+
+def batches(data, split, epoch=0):
+    data.setup("fit")
+    loader = data.loader(split)
+    loader.sampler.set_epoch(epoch)
+    return list(loader)
+
+
+def test_split_folders(splits):
+    root, classes = splits
+    data = small(root)
+    assert data.class_names == list(CLASSES)
+    assert data.input_shape == (1, 4, 4)
+    for split, values in (("train", range(21)), ("val", range(50, 59)), ("test", range(100, 106))):
+        found = {}
+        for batch in batches(data, split):
+            assert isinstance(batch, ImageBatch)
+            assert batch.images.dtype == torch.uint8
+            assert batch.images.shape[1:] == (1, 4, 4)
+            found |= dict(zip(brightness(batch.images), batch.targets.tolist(), strict=True))
+        assert found == {value: classes[value] for value in values}
+        assert data.size_of(split) == len(values)
+
+
+@pytest.mark.parametrize("names", [("training", "validation", "testing"), ("train", "valid", "test")])
+def test_other_names_of_split_folders(splits, names):
+    root, _ = splits
+    for old, new in zip(("train", "val", "test"), names, strict=True):
+        (root / old).rename(root / new)
+    data = small(root)
+    data.setup("fit")
+    assert [data.size_of(split) for split in ("train", "val", "test")] == [21, 9, 6]
+
+
+def test_without_a_val_folder_a_fixed_part_of_train_is_validation(splits):
+    root, _ = splits
+    shutil.rmtree(root / "val")
+    first, again = (batches(small(root, val_size=0.3, seed=seed), "val") for seed in (1, 2))
+    values = [brightness(batch.images) for batch in first]
+    assert values == [brightness(batch.images) for batch in again]
+    data = small(root, val_size=6)
+    train = [value for batch in batches(data, "train") for value in brightness(batch.images)]
+    val = [value for batch in batches(data, "val") for value in brightness(batch.images)]
+    assert len(val) == 6
+    assert sorted(train + val) == list(range(21))
+
+
+def test_single_folder_is_split_into_three(tmp_path):
+    classes = write(tmp_path / "root", 20)
+    data = small(tmp_path / "root", test_size=0.25, val_size=0.2)
+    values = {}
+    for split in ("train", "val", "test"):
+        for batch in batches(data, split):
+            for value, target in zip(brightness(batch.images), batch.targets.tolist(), strict=True):
+                assert classes[value] == target
+                assert value not in values
+                values[value] = split
+    assert sorted(values) == list(range(60))
+    assert [data.size_of(split) for split in ("train", "val", "test")] == [36, 9, 15]
+    other = {
+        v
+        for batch in batches(small(tmp_path / "root", test_size=0.25, seed=9), "test")
+        for v in brightness(batch.images)
+    }
+    assert other == {value for value, split in values.items() if split == "test"}
+
+
+def test_a_task_gets_what_data_in_memory_would_give(splits, trainer):
+    root, classes = splits
+    witness = Witness()
+    data = small(root, seed=4)
+    runner = trainer(max_epochs=2)
+    runner.fit(witness, datamodule=data)
+    runner.test(witness, datamodule=data, verbose=False)
+    paths = [path for path, _ in data.splits["train"].samples]
+    images = torch.stack([torch.from_numpy(np.array(Image.open(path).resize((4, 4))))[None] for path in paths])
+    targets = torch.tensor([classes[value] for value in brightness(images)])
+    assert [len(batch.targets) for batch in witness.batches["train"]] == [5, 5, 5, 5, 1] * 2
+    for batch in witness.batches["train"]:
+        assert batch.images.dtype == torch.float32
+        assert torch.equal(batch.images, images[batch.indices].float() / 255)
+        assert torch.equal(batch.targets, targets[batch.indices])
+    assert torch.equal(torch.cat([batch.indices for batch in witness.batches["test"]]), torch.arange(6))
+    order = [batch.indices.tolist() for batch in witness.batches["train"]]
+    assert order[:5] != order[5:]
+
+
+def test_workers_change_neither_order_nor_augmentation(splits, trainer):
+    root, _ = splits
+    seen = []
+    for workers in (0, 2):
+        witness = Witness()
+        data = small(root, num_workers=workers, seed=4, train_transforms=[RandomCrop(1)])
+        trainer(max_epochs=2).fit(witness, datamodule=data)
+        seen.append(witness.batches)
+    for split in ("train", "val"):
+        assert len(seen[0][split]) == len(seen[1][split]) > 0
+        for one, other in zip(seen[0][split], seen[1][split], strict=True):
+            assert torch.equal(one.indices, other.indices)
+            assert torch.equal(one.images, other.images)
+
+
+def test_classes_that_differ_between_splits_are_an_error(splits):
+    root, _ = splits
+    (root / "val" / "cat").rename(root / "val" / "dog")
+    with pytest.raises(DataError, match="val has other classes than expected; they differ in: cat, dog"):
+        small(root)
+
+
+def test_class_names_that_differ_from_the_folders_are_an_error(splits):
+    root, _ = splits
+    with pytest.raises(DataError, match="train has other classes than expected; they differ in: cat, dog"):
+        small(root, class_names=["ant", "bee", "dog"])
+    with pytest.raises(DataError, match="their order"):
+        small(root, class_names=["bee", "ant", "cat"])
+    assert small(root, class_names=list(CLASSES)).class_names == list(CLASSES)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_unreadable_image_is_an_error_that_names_the_file(splits, workers):
+    root, _ = splits
+    broken = root / "train" / "bee" / "03.png"
+    broken.write_bytes(broken.read_bytes()[:50])
+    with pytest.raises(DataError, match=f"cannot read the image {broken}"):
+        batches(small(root, num_workers=workers), "train")
+
+
+def test_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(DataError, match=r"no such folder of images: .*missing"):
+        small(tmp_path / "missing")
+
+
+def test_missing_folder_is_fine_to_predict_elsewhere_with_known_classes(tmp_path, trainer):
+    write(tmp_path / "mine", 2)
+    data = small(tmp_path / "missing", class_names=list(CLASSES))
+    assert (data.num_classes, data.input_shape) == (3, (1, 4, 4))
+    data.predict_from(tmp_path / "mine")
+    assert data.predict_source == "mine"
+    witness = Witness()
+    trainer().predict(witness, datamodule=data)
+    (batch,) = witness.batches["predict"]
+    assert batch.indices.tolist() == list(range(6))
+    assert brightness(batch.images) == list(range(6))
+    data = small(tmp_path / "missing", class_names=list(CLASSES))
+    with pytest.raises(DataError, match="ImageFolder has no train split: only none"):
+        trainer(max_epochs=1).fit(witness, datamodule=data)
+
+
+def test_folder_without_classes_or_with_an_empty_class_is_an_error(tmp_path, splits):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty"):
+        small(tmp_path / "empty")
+    root, _ = splits
+    (root / "train" / "zebra").mkdir()
+    with pytest.raises(DataError, match="zebra"):
+        small(root)
+
+
+def test_normalisation_is_imagenets_for_colour_and_a_half_for_grey(splits):
+    root, _ = splits
+    assert ImageFolder(root).mean == [0.485, 0.456, 0.406]
+    assert ImageFolder(root).std == [0.229, 0.224, 0.225]
+    assert (small(root).mean, small(root).std) == ([0.5], [0.5])
+    assert small(root, mean=[0.2], std=[0.1]).mean == [0.2]
+
+
+@pytest.mark.parametrize("val_size", [0.0, 21, 0.01])
+def test_impossible_val_size_is_an_error(splits, val_size):
+    root, _ = splits
+    shutil.rmtree(root / "val")
+    with pytest.raises(DataError, match="leaves no training or no validation sample of 21"):
+        small(root, val_size=val_size).setup("fit")

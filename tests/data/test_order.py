@@ -1,0 +1,198 @@
+"""The batches of an epoch: a partition of the samples over processes, and a pure function of (seed, epoch)."""
+
+import itertools
+import random
+from math import ceil
+
+import pytest
+import torch
+
+from lit_project.data.order import EpochBatches
+from lit_project.errors import DataError
+
+SIZES = (1, 2, 3, 7, 16, 23, 64, 101)
+BATCH_SIZES = (1, 2, 5, 16, 200)
+PROCESSES = (1, 2, 3, 4, 8)
+CASES = list(itertools.product(SIZES, BATCH_SIZES, PROCESSES, (False, True)))
+CASES += [(r.randint(1, 500), r.randint(1, 60), r.randint(1, 16), r.random() < 0.5) for r in [random.Random(0)] * 200]
+
+
+def can_be_shared(size, batch_size, processes):
+    """Whether all processes can make equally many batches, none of them empty."""
+    return size >= processes and (batch_size > 1 or size % processes == 0)
+
+
+def epoch_of(size, batch_size, processes, shuffle, drop_last, epoch=0, seed=0):
+    """The batches of every process, as lists of indices."""
+    orders = [
+        EpochBatches(
+            size, batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed, num_replicas=processes, rank=rank
+        )
+        for rank in range(processes)
+    ]
+    for order in orders:
+        order.set_epoch(epoch)
+    return orders, [[batch.tolist() for batch in order] for order in orders]
+
+
+def test_over_all_processes_each_sample_occurs_exactly_once():
+    checked = 0
+    for size, batch_size, processes, shuffle in CASES:
+        if not can_be_shared(size, batch_size, processes):
+            continue
+        for epoch in (0, 3):
+            _, batches = epoch_of(size, batch_size, processes, shuffle, drop_last=False, epoch=epoch)
+            seen = sorted(itertools.chain.from_iterable(itertools.chain.from_iterable(batches)))
+            assert seen == list(range(size)), (size, batch_size, processes, shuffle, epoch)
+        checked += 1
+    assert checked > 400
+
+
+def test_every_process_makes_len_batches_of_one_to_batch_size_samples():
+    for size, batch_size, processes, shuffle in CASES:
+        if not can_be_shared(size, batch_size, processes):
+            continue
+        orders, batches = epoch_of(size, batch_size, processes, shuffle, drop_last=False)
+        case = (size, batch_size, processes, shuffle)
+        assert {len(rank) for rank in batches} == {len(orders[0])}, case
+        assert {len(order) for order in orders} == {len(orders[0])}, case
+        assert all(1 <= len(batch) <= batch_size for rank in batches for batch in rank), case
+        # no more batches than the largest share needs
+        assert len(orders[0]) == ceil(ceil(size / processes) / batch_size), case
+
+
+def test_drop_last_gives_full_batches_without_repetition_and_leaves_out_less_than_one_round():
+    checked = 0
+    for size, batch_size, processes, shuffle in CASES:
+        if size < batch_size * processes:
+            continue
+        orders, batches = epoch_of(size, batch_size, processes, shuffle, drop_last=True)
+        case = (size, batch_size, processes, shuffle)
+        assert all(len(batch) == batch_size for rank in batches for batch in rank), case
+        assert {len(rank) for rank in batches} == {len(orders[0])} == {size // (batch_size * processes)}, case
+        seen = list(itertools.chain.from_iterable(itertools.chain.from_iterable(batches)))
+        assert len(set(seen)) == len(seen) > size - batch_size * processes, case
+        assert set(seen) <= set(range(size)), case
+        checked += 1
+    assert checked > 100
+
+
+def test_drop_last_leaves_out_other_samples_in_other_epochs():
+    order = EpochBatches(10, 4, shuffle=True, drop_last=True)
+    seen = set()
+    for epoch in range(20):
+        order.set_epoch(epoch)
+        seen |= set(torch.cat(list(order)).tolist())
+    assert seen == set(range(10))
+
+
+def test_without_shuffle_the_samples_come_in_order():
+    order = EpochBatches(7, 3, shuffle=False, seed=5)
+    for epoch in range(3):
+        order.set_epoch(epoch)
+        assert [batch.tolist() for batch in order] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_order_depends_on_seed_and_epoch_alone(processes):
+    torch.manual_seed(1)
+    _, expected = epoch_of(50, 4, processes, True, False, epoch=2, seed=9)
+    torch.manual_seed(2)
+    torch.rand(17)
+    orders, again = epoch_of(50, 4, processes, True, False, epoch=2, seed=9)
+    assert again == expected
+    for order in orders:  # whatever was iterated before, wholly or in part
+        order.set_epoch(7)
+        list(order)
+        order.set_epoch(1)
+        next(iter(order))
+        order.set_epoch(2)
+    assert [[batch.tolist() for batch in order] for order in orders] == expected
+
+
+def test_iterating_leaves_the_global_random_state_alone():
+    before = torch.random.get_rng_state()
+    list(EpochBatches(50, 4, shuffle=True, seed=1))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_epochs_and_seeds_have_different_orders():
+    orders = set()
+    for seed, epoch in itertools.product(range(5), range(5)):
+        orders.add(str(epoch_of(30, 7, 1, True, False, epoch=epoch, seed=seed)[1]))
+    assert len(orders) == 25
+
+
+def test_shuffling_puts_every_sample_everywhere():
+    order = EpochBatches(5, 5, shuffle=True)
+    places = torch.zeros(5, 5)
+    for epoch in range(1000):
+        order.set_epoch(epoch)
+        places[next(iter(order)), torch.arange(5)] += 1
+    deviation = (1000 * 0.2 * 0.8) ** 0.5
+    assert (places - 200).abs().max() < 5 * deviation
+
+
+@pytest.mark.parametrize(("drop_last", "processes"), [(False, 1), (False, 3), (True, 2)])
+def test_state_continues_in_the_middle_of_an_epoch(drop_last, processes):
+    def make():
+        return EpochBatches(
+            53, 4, shuffle=True, drop_last=drop_last, seed=2, num_replicas=processes, rank=processes - 1
+        )  # fmt: skip
+
+    whole = {}
+    reference = make()
+    for epoch in (3, 4, 5):
+        reference.set_epoch(epoch)
+        whole[epoch] = [batch.tolist() for batch in reference]
+    for stop in range(1, len(reference)):
+        interrupted = make()
+        interrupted.set_epoch(3)
+        for batch, expected in zip(itertools.islice(interrupted, stop), whole[3], strict=False):
+            assert batch.tolist() == expected
+        state = interrupted.state_dict()
+        torch.manual_seed(stop)
+        resumed = make()
+        resumed.load_state_dict(state)
+        resumed.set_epoch(3)  # Lightning calls it after the state is loaded
+        assert [batch.tolist() for batch in resumed] == whole[3][stop:]
+        for epoch in (4, 5):  # and then come whole epochs
+            resumed.set_epoch(epoch)
+            assert [batch.tolist() for batch in resumed] == whole[epoch]
+
+
+def test_state_at_the_end_of_an_epoch_begins_the_next_one_at_its_start():
+    order = EpochBatches(20, 6, shuffle=True)
+    list(order)
+    resumed = EpochBatches(20, 6, shuffle=True)
+    resumed.load_state_dict(order.state_dict())
+    resumed.set_epoch(1)
+    order.set_epoch(1)
+    assert torch.equal(torch.cat(list(resumed)), torch.cat(list(order)))
+
+
+def test_state_is_kept_if_it_is_saved_again_before_the_first_batch():
+    order = EpochBatches(20, 6, shuffle=True)
+    state = {"epoch": 2, "position": 3}
+    order.load_state_dict(state)
+    assert order.state_dict() == state
+
+
+def test_state_is_plain_numbers():
+    order = EpochBatches(20, 6, shuffle=True)
+    next(iter(order))
+    assert order.state_dict() == {"epoch": 0, "position": 1}
+    assert {type(value) for value in order.state_dict().values()} == {int}
+
+
+def test_too_few_samples_are_an_error():
+    with pytest.raises(DataError, match="3 samples cannot be shared by 4 processes"):
+        EpochBatches(3, 2, shuffle=True, num_replicas=4)
+    with pytest.raises(DataError, match="drop_last with batch_size 8 leaves no batch of 7 samples"):
+        EpochBatches(7, 8, shuffle=True, drop_last=True)
+    with pytest.raises(DataError, match="drop_last with batch_size 4 leaves no batch of 7 samples"):
+        EpochBatches(7, 4, shuffle=True, drop_last=True, num_replicas=2)
+    with pytest.raises(DataError, match="with batch_size 1, 7 samples cannot be shared by 2 processes"):
+        EpochBatches(7, 1, shuffle=True, num_replicas=2)
+    with pytest.raises(DataError, match="0 samples"):
+        EpochBatches(0, 4, shuffle=False)

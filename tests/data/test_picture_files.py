@@ -1,0 +1,137 @@
+"""A user's image files: every kind of pixel becomes uint8 of one shape; unreadable files are left out."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lit_project.data.picture_files import PictureFiles, to_tensor
+from lit_project.errors import DataError
+
+
+def test_grey_stays_as_it_is():
+    values = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    grey = to_tensor(Image.fromarray(values), (1, 16, 16))
+    assert grey.dtype == torch.uint8
+    assert torch.equal(grey[0], torch.from_numpy(values))
+    assert torch.equal(to_tensor(Image.fromarray(values), (3, 16, 16)), grey.expand(3, -1, -1))
+
+
+def test_colour_stays_as_it_is_and_becomes_its_luminance():
+    values = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    colour = to_tensor(Image.fromarray(values), (3, 6, 9))
+    assert torch.equal(colour, torch.from_numpy(values).movedim(-1, 0))
+    luminance = values @ np.array([0.299, 0.587, 0.114])  # ITU-R 601-2
+    grey = to_tensor(Image.fromarray(values), (1, 6, 9))[0].numpy()
+    assert np.abs(grey - luminance).max() <= 1
+
+
+def test_palette_cmyk_and_bilevel_become_their_colours():
+    red = Image.new("RGB", (4, 4), (255, 0, 0))
+    expected = torch.tensor([255, 0, 0], dtype=torch.uint8).view(3, 1, 1).expand(3, 4, 4)
+    assert torch.equal(to_tensor(red.convert("P", palette=Image.Palette.ADAPTIVE), (3, 4, 4)), expected)
+    assert torch.equal(to_tensor(red.convert("CMYK"), (3, 4, 4)), expected)
+    assert torch.equal(to_tensor(Image.new("1", (4, 4), 1), (1, 4, 4)), torch.full((1, 4, 4), 255, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("alpha", [0, 128, 255])
+def test_transparency_is_on_white(alpha):
+    rgba = Image.new("RGBA", (4, 4), (200, 0, 100, alpha))
+    expected = [round((alpha * value + (255 - alpha) * 255) / 255) for value in (200, 0, 100)]
+    assert (to_tensor(rgba, (3, 4, 4)).int() - torch.tensor(expected).view(3, 1, 1)).abs().max() <= 1
+    grey = Image.new("LA", (4, 4), (60, alpha))
+    expected_grey = round((alpha * 60 + (255 - alpha) * 255) / 255)
+    assert (to_tensor(grey, (1, 4, 4)).int() - expected_grey).abs().max() <= 1
+
+
+def test_transparent_colour_of_a_palette_is_white(tmp_path):
+    image = Image.new("P", (4, 4), 0)
+    image.putpalette([0, 0, 0, 255, 0, 0])
+    image.paste(1, (0, 0, 2, 4))
+    image.save(tmp_path / "p.png", transparency=0)
+    with Image.open(tmp_path / "p.png") as image:
+        tensor = to_tensor(image, (3, 4, 4))
+    assert tensor[:, 0, 0].tolist() == [255, 0, 0]
+    assert tensor[:, 0, 3].tolist() == [255, 255, 255]
+
+
+@pytest.mark.parametrize("top", [65535, 20000, 200])
+def test_16_bits_are_scaled_to_8(tmp_path, top):
+    values = np.linspace(0, top, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    with Image.open(tmp_path / "deep.png") as image:
+        tensor = to_tensor(image, (1, 8, 8))
+    assert np.abs(tensor[0].numpy() - values / 65535 * 255).max() <= 0.5 + 1e-6  # a dark image stays dark
+
+
+def test_32_bit_integers_and_floats_are_taken_as_8_bits_where_they_fit():
+    values = np.array([[0, 100], [200, 255]])
+    for dtype in (np.int32, np.float32):
+        assert to_tensor(Image.fromarray(values.astype(dtype)), (1, 2, 2))[0].tolist() == values.tolist()
+    beyond = np.array([[-70000, 0], [65535, 100_000]], dtype=np.int32)
+    assert to_tensor(Image.fromarray(beyond), (1, 2, 2))[0].tolist() == [[0, 0], [255, 255]]
+
+
+def test_images_are_resized():
+    image = Image.new("L", (40, 20), 100)
+    image.paste(200, (20, 0, 40, 20))
+    tensor = to_tensor(image, (1, 8, 10))
+    assert tensor.shape == (1, 8, 10)
+    assert (tensor[..., :4] == 100).all()
+    assert (tensor[..., 6:] == 200).all()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Five readable images, one a brightness, and three files that are none; named out of order."""
+    for name, value in (("b.png", 1), ("a.PNG", 0), ("sub/d.jpeg", 3), ("c.bmp", 2), ("sub/e.gif", 4)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("L", (6, 6), value * 20).save(tmp_path / name)
+    (tmp_path / "bb.png").write_bytes((tmp_path / "b.png").read_bytes()[:40])
+    (tmp_path / "cc.jpg").write_text("this is no image")
+    (tmp_path / "notes.txt").write_text("nor is this")
+    return tmp_path
+
+
+def test_files_are_in_the_order_of_their_names(folder):
+    files = PictureFiles(folder, (1, 6, 6))
+    names = [str(file.relative_to(folder)) for file in files.files]
+    assert names == ["a.PNG", "b.png", "bb.png", "c.bmp", "cc.jpg", "sub/d.jpeg", "sub/e.gif"]
+    assert len(files) == 7
+
+
+def test_unreadable_files_are_left_out_and_the_others_keep_their_indices(folder):
+    batch = PictureFiles(folder, (1, 6, 6))[torch.arange(7)]
+    assert batch.indices.tolist() == [0, 1, 3, 5, 6]
+    assert batch.targets.tolist() == [-1] * 5  # unknown
+    assert batch.images.dtype == torch.uint8
+    assert (batch.images.flatten(1).float().mean(1) / 20).round().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_batch_of_unreadable_files_is_empty(folder):
+    batch = PictureFiles(folder, (3, 6, 6))[torch.tensor([2, 4])]
+    assert batch.images.shape == (0, 3, 6, 6)
+    assert batch.indices.tolist() == []
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow comments on some
+@pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif", "tif", "webp"])
+def test_a_file_cut_anywhere_is_left_out_or_read_but_never_stops_the_others(tmp_path, suffix):
+    noise = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
+    whole = tmp_path / f"z.{suffix}"
+    Image.fromarray(noise).save(whole)
+    content = whole.read_bytes()
+    ends = range(0, len(content) - 1, max(len(content) // 40, 1))
+    for number, end in enumerate(ends):
+        (tmp_path / f"{number:03d}.{suffix}").write_bytes(content[:end])
+    batch = PictureFiles(tmp_path, (3, 12, 12))[torch.arange(len(ends) + 1)]
+    assert batch.indices.tolist()[-1] == len(ends)  # the whole one
+    assert len(batch.indices) < len(ends) / 2
+
+
+def test_missing_and_empty_folders_are_errors(tmp_path):
+    with pytest.raises(DataError, match=r"no such folder of images: .*missing"):
+        PictureFiles(tmp_path / "missing", (1, 2, 2))
+    (tmp_path / "notes.txt").write_text("no image")
+    with pytest.raises(DataError, match=r"no image file in .* \(looked for .*\.png"):
+        PictureFiles(tmp_path, (1, 2, 2))

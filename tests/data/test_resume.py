@@ -1,0 +1,51 @@
+"""A resumed training sees exactly the batches that the interrupted one would have seen, augmentation included."""
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Callback
+from picture_data import Pictures, Witness
+from PIL import Image
+
+from lit_project.data import ImageFolder
+from lit_project.data.transforms import RandomCrop
+
+
+class SaveAt(Callback):
+    """Saves a checkpoint after a given optimizer step."""
+
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, *args):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.fixture(params=["memory", "folder", "folder with workers"])
+def make(request, tmp_path):
+    """Makes data of 23 training images."""
+    common = {"batch_size": 5, "seed": 1, "train_transforms": [RandomCrop(1)]}
+    if request.param == "memory":
+        return lambda: Pictures(**common)
+    pixels = np.random.default_rng(0)
+    for number in range(29):
+        file = tmp_path / "root" / ("train" if number < 23 else "val") / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.integers(0, 256, (4, 4), dtype=np.uint8)).save(file)
+    workers = 2 if "workers" in request.param else 0
+    return lambda: ImageFolder(tmp_path / "root", image_size=4, channels=1, num_workers=workers, **common)
+
+
+@pytest.mark.parametrize("step", [7, 10])
+def test_resume_in_the_middle_and_at_the_end_of_an_epoch(make, trainer, tmp_path, step):
+    whole, resumed = Witness(), Witness()
+    trainer(max_epochs=3, callbacks=[SaveAt(step, tmp_path / "saved.ckpt")]).fit(whole, datamodule=make())
+    torch.rand(5)
+    trainer(max_epochs=3).fit(resumed, datamodule=make(), ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
+    expected = whole.batches["train"]
+    assert len(expected) == 15
+    assert len(resumed.batches["train"]) == 15 - step
+    for batch, after in zip(expected[step:], resumed.batches["train"], strict=True):
+        assert torch.equal(batch.indices, after.indices)
+        assert torch.equal(batch.images, after.images)

@@ -1,0 +1,108 @@
+"""Convolutional nets: the two classic ones, sizes, what is too small."""
+
+import pytest
+import torch
+from torch import nn
+
+from lit_project.models import CNN
+
+GREY = (1, 28, 28)
+KERAS = {"layers": [32, "pool", 64, "pool", 64], "hidden": 64, "padding": 0}
+TORCH = {"layers": [32, 64, "pool"], "hidden": 128, "padding": 0, "dropout": 0.25, "head_dropout": 0.5}
+
+
+def count(net):
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+def same_weights(net, reference):
+    reference.load_state_dict(dict(zip(reference.state_dict(), net.state_dict().values(), strict=True)))
+    return reference
+
+
+def test_net_of_the_keras_tutorial():
+    """tensorflow.org/tutorials/images/cnn has 122,570 parameters on 32×32×3 and 93,322 on 28×28×1."""
+    torch.manual_seed(0)
+    net = CNN(GREY, 10, **KERAS)
+    assert count(net) == 93_322
+    assert count(CNN((3, 32, 32), 10, **KERAS)) == 122_570
+    reference = nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 3), nn.ReLU(),
+        nn.Flatten(), nn.Linear(576, 64), nn.ReLU(), nn.Linear(64, 10),
+    )  # fmt: skip
+    x = torch.rand(4, *GREY)
+    assert torch.equal(net(x), same_weights(net, reference)(x))
+
+
+def test_net_of_the_pytorch_mnist_example():
+    """github.com/pytorch/examples/blob/main/mnist: 1,199,882 parameters."""
+    torch.manual_seed(0)
+    net = CNN(GREY, 10, **TORCH)
+    assert count(net) == 1_199_882
+    reference = nn.Sequential(
+        nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+        nn.Flatten(), nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10),
+    )  # fmt: skip
+    x = torch.rand(4, *GREY)
+    same_weights(net, reference)
+    assert torch.equal(net.eval()(x), reference.eval()(x))
+    torch.manual_seed(1)
+    trained = net.train()(x)
+    assert not torch.equal(trained, net(x))  # dropout
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 33, 20), GREY])
+@pytest.mark.parametrize("hidden", [0, 16])
+def test_shape(shape, hidden):
+    net = CNN(shape, 7, layers=[4, "pool", 8], hidden=hidden)
+    assert net(torch.rand(5, *shape)).shape == (5, 7)
+
+
+def test_without_hidden_layer_the_head_is_linear():
+    net = CNN((1, 8, 8), 3, layers=[4, "pool"], hidden=0)
+    assert count(net) == (9 * 4 + 4) + (4 * 4 * 4 * 3 + 3)
+
+
+@pytest.mark.parametrize("net", [CNN(GREY, 10), CNN(GREY, 10, **KERAS), CNN(GREY, 10, **TORCH).eval()])
+def test_output_are_logits_not_probabilities(net):
+    x = torch.rand(50, *GREY)
+    with torch.no_grad():
+        logits = net(x)
+        assert (logits < 0).any()
+        assert not torch.allclose(logits.sum(1), torch.ones(50), atol=0.1)
+        for parameter in list(net.parameters())[-2:]:
+            parameter *= 2
+        assert torch.allclose(net(x), 2 * logits, atol=1e-5)
+
+
+def test_batch_norm_removes_the_scale_of_the_input():
+    torch.manual_seed(0)
+    x = torch.rand(16, 1, 8, 8) * 10
+    for norm, invariant in (("none", False), ("batch", True)):
+        net = CNN((1, 8, 8), 3, layers=[4, "pool", 8], norm=norm)
+        assert torch.allclose(net(x), net(7 * x), atol=1e-3) == invariant
+    plain, normed = (CNN((1, 8, 8), 3, layers=[4, 8], norm=norm) for norm in ("none", "batch"))
+    assert count(normed) == count(plain) + 4 + 8  # scale and shift instead of a bias
+
+
+@pytest.mark.parametrize(
+    ("shape", "layers", "padding"),
+    [
+        ((1, 4, 4), ["pool", 8, "pool", 8, "pool"], 1),
+        ((1, 28, 2), [4], 0),
+        ((1, 2, 28), [4], 0),
+        ((3, 6, 6), [4, 4, 4], 0),
+    ],
+)
+def test_too_small_image_is_an_error_that_says_what_to_change(shape, layers, padding):
+    with pytest.raises(
+        ValueError, match=rf"leaves nothing of images of {shape[1]}.{shape[2]} pixels: use fewer 'pool'"
+    ):
+        CNN(shape, 10, layers=layers, padding=padding)
+
+
+def test_smallest_image_that_fits():
+    assert CNN((1, 7, 7), 2, layers=[4, 4, 4], padding=0)(torch.rand(2, 1, 7, 7)).shape == (2, 2)
+    assert CNN((1, 1, 1), 2, layers=[4, 4], padding=1)(torch.rand(2, 1, 1, 1)).shape == (2, 2)

@@ -1,0 +1,101 @@
+"""The perceptron: its formula, its size, its options."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lit_project.models import MLP
+
+
+def count(net):
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 5, 4), (7,)])
+@pytest.mark.parametrize("hidden", [[], [6], [6, 5, 4]])
+def test_shape(shape, hidden):
+    logits = MLP(shape, 10, hidden_sizes=hidden)(torch.rand(5, *shape))
+    assert logits.shape == (5, 10)
+    assert logits.dtype == torch.float32
+
+
+def test_the_classic_has_669706_parameters():
+    assert count(MLP((1, 28, 28), 10, hidden_sizes=[512, 512])) == 669_706
+    assert count(MLP((1, 28, 28), 10)) == 669_706
+    assert count(MLP((1, 8, 8), 10, hidden_sizes=[])) == 650
+
+
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [("relu", F.relu), ("gelu", F.gelu), ("silu", F.silu), ("tanh", torch.tanh), ("leaky_relu", F.leaky_relu)],
+)
+def test_formula(activation, function):
+    torch.manual_seed(0)
+    net = MLP((2, 3), 4, hidden_sizes=[5, 7], activation=activation)
+    w1, b1, w2, b2, w3, b3 = net.parameters()
+    x = torch.randn(9, 2, 3)
+    expected = function(function(x.flatten(1) @ w1.T + b1) @ w2.T + b2) @ w3.T + b3
+    assert torch.allclose(net(x), expected, atol=1e-6)
+
+
+def test_without_hidden_layer_it_is_linear():
+    torch.manual_seed(0)
+    net = MLP((1, 4, 4), 3, hidden_sizes=[]).double()
+    x, y = torch.randn(2, 6, 1, 4, 4, dtype=torch.double)
+    zero = net(torch.zeros(1, 1, 4, 4, dtype=torch.double))
+    assert torch.allclose(net(2 * x - 3 * y) - zero, 2 * (net(x) - zero) - 3 * (net(y) - zero))
+    deep = MLP((1, 4, 4), 3, hidden_sizes=[8]).double()
+    zero = deep(torch.zeros(1, 1, 4, 4, dtype=torch.double))
+    assert not torch.allclose(deep(2 * x - 3 * y) - zero, 2 * (deep(x) - zero) - 3 * (deep(y) - zero))
+
+
+def test_output_are_logits_not_probabilities():
+    torch.manual_seed(0)
+    net = MLP((1, 8, 8), 10)
+    x = torch.rand(50, 1, 8, 8)
+    logits = net(x)
+    assert (logits < 0).any()
+    assert not torch.allclose(logits.sum(1), torch.ones(50), atol=0.1)
+    with torch.no_grad():  # nothing follows the last layer: twice its weights are twice the logits
+        for parameter in list(net.parameters())[-2:]:
+            parameter *= 2
+    assert torch.allclose(net(x), 2 * logits, atol=1e-6)
+
+
+def test_dropout_zeroes_hidden_units_in_training_alone():
+    torch.manual_seed(0)
+    net = MLP((1, 8, 8), 10, hidden_sizes=[32], dropout=0.5)
+    x = torch.rand(4, 1, 8, 8)
+    assert not torch.equal(net(x), net(x))
+    net.eval()
+    assert torch.equal(net(x), net(x))
+    same = MLP((1, 8, 8), 10, hidden_sizes=[32], dropout=0.0).eval()
+    same.load_state_dict(dict(zip(same.state_dict(), net.state_dict().values(), strict=True)))
+    assert torch.equal(same(x), net(x))
+
+
+def test_dropout_keeps_the_expectation():
+    torch.manual_seed(0)
+    net = MLP((4,), 2, hidden_sizes=[64], dropout=0.5)
+    x = torch.rand(1, 4)
+    mean = net(x.expand(20_000, -1)).mean(0)  # linear after the dropout
+    assert torch.allclose(mean, net.eval()(x)[0], atol=0.02)
+
+
+@pytest.mark.parametrize(("norm", "invariant"), [("none", False), ("batch", True), ("layer", True)])
+def test_norm_removes_the_scale_of_the_input(norm, invariant):
+    torch.manual_seed(0)
+    net = MLP((16,), 3, hidden_sizes=[8], norm=norm)
+    with torch.no_grad():  # layer norm sees the bias of the linear layer, too
+        for module in net.modules():
+            if isinstance(module, nn.Linear) and module.out_features == 8 and module.bias is not None:
+                module.bias.zero_()
+    x = torch.randn(32, 16) * 10
+    assert torch.allclose(net(x), net(7 * x), atol=1e-3) == invariant
+
+
+def test_size_with_norm():
+    plain = MLP((16,), 3, hidden_sizes=[8])
+    assert count(MLP((16,), 3, hidden_sizes=[8], norm="layer")) == count(plain) + 16  # scale and shift
+    assert count(MLP((16,), 3, hidden_sizes=[8], norm="batch")) == count(plain) + 16 - 8  # which replaces the bias

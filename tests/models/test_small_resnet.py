@@ -1,0 +1,92 @@
+"""The residual net of He et al. 2016 for small images."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lit_project.models import SmallResNet
+from lit_project.models.small_resnet import ResidualBlock
+
+
+def count(net):
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+def test_resnet_20_has_0_27_million_parameters():
+    """Table 6 of the paper, which is about 3×32×32; its net is without shortcut convolutions."""
+    size = count(SmallResNet((1, 28, 28), 10, depth=20, width=16))
+    assert size < 500_000
+    assert round(size / 1e6, 2) == 0.27
+    assert round(count(SmallResNet((3, 32, 32), 10, depth=56, width=16)) / 1e6, 2) == pytest.approx(0.85, abs=0.011)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (2, 13, 9)])
+@pytest.mark.parametrize(("depth", "width"), [(8, 4), (14, 6)])
+def test_shape(shape, depth, width):
+    assert SmallResNet(shape, 7, depth=depth, width=width)(torch.rand(3, *shape)).shape == (3, 7)
+
+
+@pytest.mark.parametrize("depth", [8, 14, 20, 32])
+def test_depth_counts_the_layers_with_weights(depth):
+    net = SmallResNet((1, 8, 8), 10, depth=depth, width=2)
+    shortcuts = 2
+    assert sum(parameter.ndim > 1 for parameter in net.parameters()) == depth + shortcuts
+
+
+def test_stages_halve_the_image_and_double_the_channels():
+    net = SmallResNet((1, 28, 28), 10, depth=14, width=5)
+    x = net.stem(torch.rand(2, 1, 28, 28))
+    shapes = [tuple(x.shape[1:])]
+    for block in net.blocks:
+        x = block(x)
+        shapes.append(tuple(x.shape[1:]))
+    assert shapes == [(5, 28, 28)] * 3 + [(10, 14, 14)] * 2 + [(20, 7, 7)] * 2
+
+
+@pytest.mark.parametrize(("out_channels", "stride"), [(4, 1), (8, 2), (8, 1)])
+def test_block_is_its_formula(out_channels, stride):
+    torch.manual_seed(0)
+    block = ResidualBlock(4, out_channels, stride)
+    x = torch.randn(3, 4, 8, 8)
+    inner = F.relu(block.norm1(F.conv2d(x, block.conv1.weight, stride=stride, padding=1)))
+    inner = block.norm2(F.conv2d(inner, block.conv2.weight, padding=1))
+    shortcut = x
+    if (out_channels, stride) != (4, 1):
+        convolution, norm = block.shortcut
+        shortcut = norm(F.conv2d(x, convolution.weight, stride=stride))
+    assert torch.allclose(block(x), F.relu(inner + shortcut), atol=1e-6)
+
+
+def test_shortcut_is_the_identity_where_the_shape_stays():
+    block = ResidualBlock(4, 4).eval()
+    torch.nn.init.zeros_(block.norm2.weight)
+    x = torch.randn(3, 4, 8, 8)
+    assert torch.equal(block(x), F.relu(x))
+
+
+@pytest.mark.parametrize("depth", [2, 7, 18, 21, 52])
+def test_other_depths_are_errors(depth):
+    with pytest.raises(ValueError, match=f"depth must be 6n \\+ 2 .* got {depth}"):
+        SmallResNet((1, 28, 28), 10, depth=depth)
+
+
+def test_output_are_logits_not_probabilities():
+    torch.manual_seed(0)
+    net = SmallResNet((1, 8, 8), 10, depth=8, width=4).eval()
+    x = torch.rand(50, 1, 8, 8)
+    with torch.no_grad():
+        logits = net(x)
+        assert (logits < 0).any()
+        assert not torch.allclose(logits.sum(1), torch.ones(50), atol=0.1)
+        net.head.weight *= 2
+        net.head.bias *= 2
+        assert torch.allclose(net(x), 2 * logits, atol=1e-5)
+
+
+def test_initialisation_keeps_the_variance():
+    torch.manual_seed(0)
+    net = SmallResNet((1, 28, 28), 10, depth=20, width=32)
+    for module in net.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            fan_out = module.out_channels * module.kernel_size[0] ** 2
+            assert module.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.15)

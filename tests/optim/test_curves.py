@@ -1,0 +1,368 @@
+"""Whole learning rate curves, optimizer step by optimizer step, of real trainings, against closed formulas."""
+
+import shutil
+from functools import partial
+from math import ceil, cos, pi
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from torch import nn
+from torch.optim import lr_scheduler as torch_schedulers
+from torch.utils.data import DataLoader
+
+from lit_project.callbacks import Checkpoint
+from lit_project.optim import (
+    ChainedScheduler,
+    CosineAnnealingLR,
+    LinearLR,
+    OneCycleLR,
+    PolynomialLR,
+    Schedule,
+    SequentialLR,
+)
+from lit_project.tasks import Task
+
+LR = 0.8
+
+
+class Noted(Task):
+    """Notes rates and momenta at every optimizer step; validation losses are given, one an epoch."""
+
+    def __init__(self, optimizer, schedulers, losses):
+        super().__init__(optimizer, schedulers)
+        self.net = nn.Linear(2, 1)
+        self.losses = losses
+        self.rates, self.momenta = [], []
+
+    def training_step(self, batch, batch_idx):
+        return {"loss": self.net(batch).square().mean()}
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val/loss", self.losses[self.current_epoch])
+
+    def on_before_optimizer_step(self, optimizer):
+        self.rates.append(optimizer.param_groups[0]["lr"])
+        self.momenta.append(optimizer.param_groups[0].get("momentum"))
+
+
+class Groups(Noted):
+    """Two groups, one with its own rate."""
+
+    def parameter_groups(self):
+        return [{"params": [self.net.weight], "lr": 0.1}, {"params": [self.net.bias]}]
+
+    def on_before_optimizer_step(self, optimizer):
+        self.rates.append([group["lr"] for group in optimizer.param_groups])
+
+
+@pytest.fixture
+def train(trainer):
+    """Trains on `batches` batches an epoch; gives the task with its notes."""
+
+    def run(*schedules, batches=10, kind=Noted, optimizer=None, losses=(), checkpoint=None, **kwargs):
+        task = kind(optimizer or partial(torch.optim.SGD, lr=LR), schedules, losses)
+        loaders = DataLoader(torch.ones(batches, 2), batch_size=1), DataLoader(torch.ones(1 if losses else 0, 2))
+        trainer(**{"max_epochs": 1, **kwargs}).fit(task, *loaders, ckpt_path=checkpoint, weights_only=True)
+        return task
+
+    return run
+
+
+def close(values):
+    return pytest.approx(list(values), rel=1e-6, abs=1e-9)
+
+
+def cosine(step, steps, peak=LR, end=0.0):
+    return end + (peak - end) * (1 + cos(pi * step / steps)) / 2
+
+
+def line(step, steps, start, end=1.0):
+    return start + (end - start) * min(step / steps, 1)
+
+
+# the length of the run, in ways that Lightning counts differently: 23 optimizer steps each, but for the last
+LENGTHS = {
+    "epochs": ({"batches": 23}, 23),
+    "several epochs": ({"batches": 7, "max_epochs": 3}, 21),
+    "max_steps ends before the epochs": ({"batches": 10, "max_epochs": 9, "max_steps": 23}, 23),
+    "max_steps alone": ({"batches": 10, "max_epochs": -1, "max_steps": 23}, 23),
+    "accumulation": ({"batches": 12, "max_epochs": 2, "accumulate_grad_batches": 2}, 12),
+    "accumulation with a ragged last window": ({"batches": 7, "max_epochs": 3, "accumulate_grad_batches": 2}, 12),
+    "accumulation and max_steps": ({"batches": 7, "max_epochs": 9, "accumulate_grad_batches": 2, "max_steps": 10}, 10),
+    "limited batches": ({"batches": 20, "max_epochs": 2, "limit_train_batches": 0.5}, 20),
+}
+
+
+@pytest.fixture(params=LENGTHS)
+def length(request):
+    return LENGTHS[request.param]
+
+
+def test_without_schedule_the_rate_is_constant(train, length):
+    kwargs, steps = length
+    assert train(**kwargs).rates == [LR] * steps
+
+
+@pytest.mark.parametrize("eta_min", [0.0, 0.1])
+def test_cosine(train, length, eta_min):
+    kwargs, steps = length
+    task = train(Schedule(partial(CosineAnnealingLR, eta_min=eta_min), "step"), **kwargs)
+    assert task.rates == close(cosine(step, steps, end=eta_min) for step in range(steps))
+
+
+@pytest.mark.parametrize("power", [1.0, 2.0])
+def test_polynomial(train, length, power):
+    kwargs, steps = length
+    task = train(Schedule(partial(PolynomialLR, power=power), "step"), **kwargs)
+    assert task.rates == close(LR * (1 - step / steps) ** power for step in range(steps))
+
+
+def test_one_cycle(train, length):
+    kwargs, steps = length
+    momentum = partial(torch.optim.SGD, lr=LR, momentum=0.5)
+    task = train(Schedule(partial(OneCycleLR, pct_start=0.4), "step"), optimizer=momentum, **kwargs)
+    total = steps + 1  # the last value is reached when the run ends, as that of the cosine
+    peak = 0.4 * total - 1
+    rates, momenta = [], []
+    for step in range(steps):
+        up = step <= peak
+        phase = step / peak if up else (step - peak) / (total - 1 - peak)
+        ends = (LR / 25, LR) if up else (LR, LR / 25 / 1e4)
+        rates.append(cosine(phase, 1, *ends))
+        momenta.append(cosine(phase, 1, *((0.95, 0.85) if up else (0.85, 0.95))))
+    assert task.rates == close(rates)
+    assert task.momenta == close(momenta)
+
+
+def test_one_cycle_to_another_peak(train):
+    schedule = Schedule(
+        partial(OneCycleLR, max_lr=2.0, anneal_strategy="linear", cycle_momentum=False, pct_start=0.5), "step"
+    )
+    task = train(schedule, batches=11)
+    # 12 values: up in 5 steps from 2/25, down in 6 to 2/25/10⁴
+    low, end = 2 / 25, 2 / 25 / 1e4
+    expected = [low + (2 - low) * step / 5 for step in range(6)] + [2 + (end - 2) * step / 6 for step in range(1, 6)]
+    assert task.rates == close(expected)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
+def test_one_cycle_takes_the_peak_of_each_parameter_group_from_the_optimizer(train, optimizer):
+    schedule = Schedule(partial(OneCycleLR, cycle_momentum=False), "step")
+    task = train(schedule, batches=9, kind=Groups, optimizer=partial(optimizer, lr=LR))
+    assert [max(rates) for rates in zip(*task.rates, strict=True)] == close([0.1, LR])
+
+
+def test_every_group_follows_the_schedule_from_its_own_rate(train):
+    task = train(Schedule(CosineAnnealingLR, "step"), kind=Groups)
+    assert [rate for rate, _ in task.rates] == close(cosine(step, 10, peak=0.1) for step in range(10))
+    assert [rate for _, rate in task.rates] == close(cosine(step, 10) for step in range(10))
+
+
+@pytest.mark.parametrize(("milestone", "border"), [(4, 4), (0.25, 5), (1, 1), (0.5, 10)])
+def test_warm_up_then_cosine(train, milestone, border):
+    parts = [partial(LinearLR, start_factor=0.1), CosineAnnealingLR]
+    task = train(Schedule(partial(SequentialLR, schedulers=parts, milestones=[milestone]), "step"), batches=20)
+    warm = [LR * line(step, border, 0.1) for step in range(border)]
+    assert task.rates == close(warm + [cosine(step, 20 - border) for step in range(20 - border)])
+
+
+def test_warm_up_then_cosine_with_accumulation_and_max_steps(train):
+    parts = [partial(LinearLR, start_factor=0.1), CosineAnnealingLR]
+    schedule = Schedule(partial(SequentialLR, schedulers=parts, milestones=[0.2]), "step")
+    task = train(schedule, batches=7, max_epochs=9, accumulate_grad_batches=2, max_steps=15)
+    warm = [LR * line(step, 3, 0.1) for step in range(3)]
+    assert task.rates == close(warm + [cosine(step, 12) for step in range(12)])
+
+
+@pytest.mark.parametrize("milestones", [[3, 8], [0.3, 0.8], [3, 0.8]])
+def test_three_parts(train, milestones):
+    parts = [partial(LinearLR, start_factor=0.1), partial(torch_schedulers.StepLR, step_size=2), PolynomialLR]
+    task = train(Schedule(partial(SequentialLR, schedulers=parts, milestones=milestones), "step"), batches=10)
+    warm = [LR * line(step, 3, 0.1) for step in range(3)]
+    stairs = [LR * 0.1 ** (step // 2) for step in range(5)]
+    assert task.rates == close(warm + stairs + [LR, LR / 2])
+
+
+@pytest.mark.parametrize(("share", "warm"), [(0.01, 0), (0.99, 10)])
+def test_share_of_a_short_run_that_rounds_to_none_or_all_leaves_one_part(train, share, warm):
+    parts = [partial(LinearLR, start_factor=0.1), CosineAnnealingLR]
+    task = train(Schedule(partial(SequentialLR, schedulers=parts, milestones=[share]), "step"), batches=10)
+    expected = [LR * line(step, 10, 0.1) for step in range(10)] if warm else [cosine(step, 10) for step in range(10)]
+    assert task.rates == close(expected)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.6])
+def test_run_of_one_step(train, share):
+    parts = [partial(LinearLR, start_factor=0.5), CosineAnnealingLR]
+    schedule = Schedule(partial(SequentialLR, schedulers=parts, milestones=[share]), "step")
+    assert train(schedule, batches=1).rates == close([LR if share < 0.5 else LR / 2])
+
+
+def test_sequence_may_begin_with_a_product(train):
+    product = partial(ChainedScheduler, schedulers=[partial(LinearLR, start_factor=0.1), halving(1)])
+    schedule = Schedule(partial(SequentialLR, schedulers=[product, CosineAnnealingLR], milestones=[4]), "step")
+    product_of_both = [LR * line(step, 4, 0.1) * 0.5**step for step in range(4)]
+    assert train(schedule, batches=10).rates == close(product_of_both + [cosine(step, 6) for step in range(6)])
+
+
+def halving(every):
+    return partial(torch_schedulers.StepLR, step_size=every, gamma=0.5)
+
+
+def test_chained_schedulers_multiply(train):
+    parts = [partial(LinearLR, start_factor=0.2), partial(torch_schedulers.ExponentialLR, gamma=0.9), CosineAnnealingLR]
+    task = train(Schedule(partial(ChainedScheduler, schedulers=parts), "step"), batches=12)
+    assert task.rates == close(line(step, 12, 0.2) * 0.9**step * cosine(step, 12) for step in range(12))
+
+
+def test_schedules_with_different_intervals_multiply(train):
+    task = train(Schedule(CosineAnnealingLR, "step"), Schedule(halving(2), "epoch"), batches=5, max_epochs=6)
+    assert task.rates == close(cosine(step, 30) * 0.5 ** (step // 5 // 2) for step in range(30))
+
+
+def test_schedules_with_different_intervals_multiply_under_accumulation(train):
+    schedules = [Schedule(PolynomialLR, "step"), Schedule(partial(LinearLR, start_factor=0.5), "epoch")]
+    task = train(*schedules, batches=5, max_epochs=4, accumulate_grad_batches=2)
+    assert task.rates == close(LR * (1 - step / 12) * line(step // 3, 4, 0.5) for step in range(12))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "factor"),
+    [
+        (
+            partial(torch_schedulers.MultiStepLR, milestones=[2, 5], gamma=0.1),
+            lambda epoch: 0.1 ** ((epoch >= 2) + (epoch >= 5)),
+        ),
+        (partial(torch_schedulers.StepLR, step_size=3, gamma=0.5), lambda epoch: 0.5 ** (epoch // 3)),
+        (partial(torch_schedulers.ExponentialLR, gamma=0.7), lambda epoch: 0.7**epoch),
+        (partial(torch_schedulers.LambdaLR, lr_lambda=lambda epoch: 1 / (1 + epoch)), lambda epoch: 1 / (1 + epoch)),
+        (CosineAnnealingLR, lambda epoch: cosine(epoch, 7, peak=1)),
+        (partial(LinearLR, start_factor=0.2), lambda epoch: line(epoch, 7, 0.2)),
+    ],
+    ids=["multi step", "step", "exponential", "lambda", "cosine", "linear"],
+)
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_by_epoch(train, scheduler, factor, accumulate):
+    task = train(Schedule(scheduler, "epoch"), batches=3, max_epochs=7, accumulate_grad_batches=accumulate)
+    steps = ceil(3 / accumulate)
+    assert task.rates == close(LR * factor(epoch) for epoch in range(7) for _ in range(steps))
+
+
+@pytest.mark.parametrize("max_epochs", [-1, 50])
+def test_horizon_in_epochs_of_a_run_that_max_steps_ends(train, max_epochs):
+    task = train(
+        Schedule(CosineAnnealingLR, "epoch"), batches=4, max_epochs=max_epochs, max_steps=18
+    )  # in the fifth epoch
+    assert task.rates == close(cosine(step // 4, 5) for step in range(18))
+
+
+def test_torchs_own_scheduler_of_the_right_length(train):
+    own = partial(torch_schedulers.CosineAnnealingLR, T_max=10)
+    assert train(Schedule(own, "step")).rates == close(cosine(step, 10) for step in range(10))
+    one_cycle = partial(torch_schedulers.OneCycleLR, max_lr=1.0, total_steps=10, cycle_momentum=False)
+    rates = train(Schedule(one_cycle, "step")).rates
+    assert (rates[0], max(rates), rates[-1]) == close([1 / 25, 1.0, 1 / 25 / 1e4])
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("frequency", [2, 3])
+def test_frequency_counts_optimizer_steps_of_the_whole_run(train, accumulate, frequency):
+    """Lightning itself counts micro-batches within the epoch."""
+    kwargs = {"batches": 7, "max_epochs": 3, "accumulate_grad_batches": accumulate}
+    steps = 3 * ceil(7 / accumulate)
+    task = train(Schedule(halving(1), "step", frequency=frequency), **kwargs)
+    assert task.rates == close(LR * 0.5 ** (step // frequency) for step in range(steps))
+    task = train(Schedule(CosineAnnealingLR, "step", frequency=frequency), **kwargs)
+    assert task.rates == close(cosine(step // frequency, ceil(steps / frequency)) for step in range(steps))
+
+
+def test_frequency_in_epochs(train):
+    task = train(Schedule(CosineAnnealingLR, "epoch", frequency=3), batches=2, max_epochs=8)
+    assert task.rates == close(cosine(step // 2 // 3, 3) for step in range(16))
+
+
+def test_plateau_lowers_the_rate_when_the_metric_stops_falling(train):
+    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.1, patience=1)
+    losses = [1.0, 0.9, 0.95, 0.92, 0.8, 0.7, 0.7, 0.7]
+    # no improvement for two epochs: after the fourth and the eighth
+    task = train(Schedule(plateau, "epoch", monitor="val/loss"), batches=2, max_epochs=8, losses=losses)
+    assert task.rates == close([LR] * 8 + [0.1 * LR] * 8)
+
+
+def test_plateau_may_watch_a_metric_of_training(train):
+    class Running(Noted):
+        def training_step(self, batch, batch_idx):
+            output = super().training_step(batch, batch_idx)
+            self.running.add(1, loss=torch.tensor(1.0 + self.current_epoch))
+            return output
+
+    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
+    task = train(Schedule(plateau, "epoch", monitor="train/loss"), kind=Running, batches=2, max_epochs=3)
+    assert task.rates == close([LR] * 4 + [LR / 2] * 2)
+
+
+def test_plateau_with_frequency(train):
+    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
+    schedule = Schedule(plateau, "epoch", frequency=2, monitor="val/loss")
+    # it sees the losses of the second, fourth and sixth epoch
+    task = train(schedule, batches=1, max_epochs=7, losses=[9.0, 1.0, 9.0, 1.1, 9.0, 0.5, 9.0])
+    assert task.rates == close([LR] * 4 + [LR / 2] * 3)
+
+
+def test_plateau_times_a_cosine(train):
+    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
+    schedules = [Schedule(plateau, "epoch", monitor="val/loss"), Schedule(CosineAnnealingLR, "step")]
+    task = train(*schedules, batches=3, max_epochs=4, losses=[1.0, 1.0, 0.5, 0.6])
+    factors = [1.0, 1.0, 0.5, 0.5]
+    assert task.rates == close(cosine(step, 12) * factors[step // 3] for step in range(12))
+
+
+class SaveAt(Callback):
+    """Saves a checkpoint after a given optimizer step."""
+
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, *args):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+COMPOSED = {
+    "one cycle": [Schedule(partial(OneCycleLR, cycle_momentum=False), "step")],
+    "sequence": [Schedule(partial(SequentialLR, schedulers=[LinearLR, CosineAnnealingLR], milestones=[0.5]), "step")],
+    "product": [Schedule(partial(ChainedScheduler, schedulers=[LinearLR, CosineAnnealingLR]), "step")],
+    "two intervals": [Schedule(CosineAnnealingLR, "step"), Schedule(halving(1), "epoch")],
+    "frequency": [Schedule(CosineAnnealingLR, "step", frequency=3)],
+    "plateau": [
+        Schedule(partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0), "epoch", monitor="val/loss"),
+        Schedule(CosineAnnealingLR, "step"),
+    ],
+}
+
+
+RUN = {"batches": 5, "max_epochs": 4, "losses": [1.0, 1.1, 0.9, 1.0]}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize("step", [4, 7, 13])
+def test_run_resumed_within_an_epoch_continues_the_curve(train, tmp_path, name, step):
+    whole = train(*COMPOSED[name], callbacks=[SaveAt(step, tmp_path / "saved.ckpt")], **RUN)
+    resumed = train(*COMPOSED[name], checkpoint=tmp_path / "saved.ckpt", **RUN)
+    assert len(whole.rates) == 20
+    assert resumed.rates == whole.rates[step:]
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_run_resumed_from_the_last_checkpoint_continues_the_curve(train, tmp_path, name, epoch):
+    class Keep(Callback):
+        def on_train_epoch_start(self, trainer, task):
+            if trainer.current_epoch == epoch:
+                shutil.copy(tmp_path / "checkpoints" / "last.ckpt", tmp_path / "saved.ckpt")
+
+    checkpoint = Checkpoint("val/loss", "min")
+    whole = train(*COMPOSED[name], callbacks=[checkpoint, Keep()], enable_checkpointing=True, **RUN)
+    resumed = train(*COMPOSED[name], checkpoint=tmp_path / "saved.ckpt", **RUN)
+    assert resumed.rates == whole.rates[5 * epoch :]

@@ -1,0 +1,168 @@
+"""Bad data and damaged files: a clear error, nothing lost."""
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import TINY
+
+from lit_project.checkpoints import read
+
+
+def test_truncated_best_checkpoint_is_named_and_the_intact_one_offered(lit, trained):
+    best = next((trained / "checkpoints").glob("best*.ckpt"))
+    best.write_bytes(best.read_bytes()[:1000])
+    result = lit(f"test --run {trained}")
+    assert result.status == 2
+    assert best.name in result.err
+    assert "truncated" in result.err
+    assert "last.ckpt" in result.err
+    assert lit(f"test --run {trained} --ckpt_path last").status == 0
+
+
+def test_resume_passes_over_a_truncated_checkpoint_and_says_so(lit):
+    # at rate 0 the best epoch is the first
+    fit = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false "
+              "--model.optimizer.lr=0 --model.schedulers=null")  # fmt: skip
+    last = fit.run / "checkpoints" / "last.ckpt"
+    last.write_bytes(last.read_bytes()[:-50])
+    result = lit(f"fit --run {fit.run}")
+    assert result.status == 0, result.err
+    assert "last.ckpt is damaged" in result.err
+    assert "best-epoch000.ckpt" in result.out
+    assert "epoch 2/3" in result.out
+    assert read(last)["global_step"] == 30
+
+
+def test_resume_with_only_damaged_checkpoints_is_an_error(lit, trained):
+    for file in (trained / "checkpoints").iterdir():
+        file.write_bytes(b"not a checkpoint")
+    result = lit(f"fit --run {trained}")
+    assert result.status == 2
+    assert "last.ckpt" in result.err
+
+
+def test_checkpoint_of_another_model(lit, trained):
+    result = lit(f"test -c configs/quickstart.yaml --ckpt_path {trained}/checkpoints/last.ckpt")
+    assert result.status == 2
+    assert "another model" in result.err
+    assert "missing" in result.err
+    assert len(result.err.strip().splitlines()) <= 6
+
+
+class _Malicious:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.mark.parametrize("command", ["test -c configs/quickstart.yaml --ckpt_path", "fit -c configs/quickstart.yaml --init_from"])
+def test_a_checkpoint_that_carries_code_does_not_run_it(lit, workspace, command):
+    marker, file = workspace / "marker", workspace / "evil.ckpt"
+    torch.save({"state_dict": {}, "global_step": 1, "x": _Malicious(marker)}, file)
+    result = lit(f"{command} {file}")
+    assert result.status == 2
+    assert "evil.ckpt" in result.err
+    assert "could run code" in result.err
+    assert not marker.exists()
+
+
+def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monkeypatch):
+    last = trained / "checkpoints" / "last.ckpt"
+    before = last.read_bytes()
+    options = f"-c configs/quickstart.yaml {TINY} --test_after_fit=false"
+    from lit_project.callbacks import Checkpoint
+
+    epoch_end = Checkpoint.on_train_epoch_end
+
+    def disk_fills(self, trainer, module):
+        if trainer.current_epoch == 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))  # a limit on file sizes fails as a full disk does
+        epoch_end(self, trainer, module)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    monkeypatch.setattr(Checkpoint, "on_train_epoch_end", disk_fills)
+    try:
+        result = lit(f"fit {options} --trainer.max_epochs=3 --run_name=full --trainer.callbacks=null "
+                     "--trainer.callbacks+=lit_project.callbacks.Checkpoint --trainer.callbacks.monitor=null")  # fmt: skip
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert result.status == 2
+    assert "cannot save" in result.err
+    assert "intact" in result.err
+    folder = trained.parent / "full" / "checkpoints"
+    assert [path.name for path in folder.iterdir()] == ["last.ckpt"]
+    assert read(folder / "last.ckpt")["global_step"] == 10
+    assert last.read_bytes() == before
+    monkeypatch.undo()
+
+
+def test_the_run_can_be_resumed_after_an_error_and_its_directory_is_printed(lit, monkeypatch):
+    from lit_project.tasks import ImageClassifier
+
+    step = ImageClassifier.training_step
+
+    def fails_late(self, batch, batch_idx):
+        if self.current_epoch == 2:
+            raise RuntimeError("the power went out")
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(ImageClassifier, "training_step", fails_late)
+    with pytest.raises(RuntimeError, match="power"):
+        lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false --run_name=cut")
+    monkeypatch.setattr(ImageClassifier, "training_step", step)
+    result = lit("fit --run runs/quickstart/cut")
+    assert result.status == 0, result.err
+    assert read(result.run / "checkpoints" / "last.ckpt")["global_step"] == 30
+
+
+def test_interrupt_ends_in_order_and_can_be_resumed(lit, monkeypatch):
+    from lit_project.tasks import ImageClassifier
+
+    step = ImageClassifier.training_step
+
+    def control_c(self, batch, batch_idx):
+        if self.current_epoch == 1 and batch_idx == 3:
+            raise KeyboardInterrupt
+        return step(self, batch, batch_idx)
+
+    monkeypatch.setattr(ImageClassifier, "training_step", control_c)
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false --run_name=stopped")
+    assert result.status == 130
+    assert "fit --run runs/quickstart/stopped" in result.out
+    monkeypatch.setattr(ImageClassifier, "training_step", step)
+    resumed = lit("fit --run runs/quickstart/stopped")
+    assert resumed.status == 0
+    assert read(resumed.run / "checkpoints" / "last.ckpt")["global_step"] == 30
+
+
+def test_read_only_runs_folder(lit, workspace):
+    (workspace / "file").write_text("")
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --runs_dir=file/runs")
+    assert result.status == 2
+    assert "file/runs" in result.err
+
+
+def test_missing_archives_without_a_network(lit, workspace):
+    result = lit("fit -c configs/fashion_mnist_mlp.yaml --data.root=empty")
+    assert result.status == 2
+    assert "train-images-idx3-ubyte.gz" in result.err
+    assert str(Path("empty") / "FashionMNIST" / "raw") in result.err
+    assert len(result.err.strip().splitlines()) <= 4
+
+
+def test_corrupt_archive(lit, workspace):
+    raw = workspace / "data" / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    (raw / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b truncated")
+    result = lit("fit -c configs/fashion_mnist_mlp.yaml")
+    assert result.status == 2
+    assert "train-images-idx3-ubyte.gz" in result.err
+    assert "corrupt" in result.err

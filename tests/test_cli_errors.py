@@ -1,0 +1,127 @@
+"""A mistake in a config or on the command line: exit status 2, a few lines, the key, the value, the nearest name."""
+
+import pytest
+
+Q = "fit -c configs/quickstart.yaml"
+CASES = {
+    # command: words that the message must contain
+    f"{Q} --trainer.max_epoch=3": ["--trainer.max_epoch", "did you mean --trainer.max_epochs"],
+    f"{Q} --runname x": ["--runname", "did you mean --run_name"],
+    f"{Q} --trainer.max_epochs=abc": ["trainer.max_epochs", "abc", "int"],
+    f"{Q} --trainer.max_epochs=-5": ["max_epochs", "-5"],
+    f"{Q} --trainer.precision=bf17": ["trainer.precision", "bf17", "did you mean bf16"],
+    f"{Q} --trainer.accelerator=gpux": ["accelerator", "gpux", "cpu"],
+    f"{Q} --seed_everything=x": ["seed_everything", "x"],
+    f"{Q} --model.net.hiden=3": ["model.net.hiden", "did you mean hidden"],
+    f"{Q} --model.init_args.net.init_args.hiden=3": ["hiden", "did you mean hidden"],
+    f"{Q} --model.net.hidden=abc": ["model.net.hidden", "abc", "int"],
+    f"{Q} --model.net.class_path=lit_project.models.CNM": ["CNM", "did you mean lit_project.models.CNN"],
+    f"{Q} --model.net CNM": ["model.net", "CNM", "did you mean lit_project.models.CNN"],
+    f"{Q} --model lit_project.tasks.ImageClasifier": ["ImageClasifier", "did you mean lit_project.tasks.ImageClassifier"],
+    f"{Q} --model lit_projekt.tasks.ImageClassifier": ["lit_projekt"],
+    f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
+    f"{Q} --model.optimizer.lr=fast": ["model.optimizer.lr", "fast", "float"],
+    f"{Q} --model.loss=torch.nn.CrossEntropyLos": ["CrossEntropyLos", "did you mean torch.nn.CrossEntropyLoss"],
+    f"{Q} --model.top_k=30": ["top_k", "30", "10"],
+    f"{Q} --model.label_smoothing=2": ["label_smoothing", "2"],
+    f"{Q} --model.schedulers.interval=stepp": ["interval", "stepp", "did you mean step"],
+    f"{Q} --data.batch_sizes=3": ["data.batch_sizes", "did you mean batch_size"],
+    f"{Q} --data.batch_size=0": ["batch_size", "0"],
+    f"{Q} --data.batch_size=x": ["data.batch_size", "x", "int"],
+    f"{Q} --data lit_project.data.Digit": ["Digit", "did you mean lit_project.data.Digits"],
+    f"{Q} --data lit_project.data.ImageFolder --data.root nowhere": ["nowhere"],
+    f"{Q} --trainer.callbacks+=EarlyStoping": ["EarlyStoping", "did you mean lightning.pytorch.callbacks.EarlyStopping"],
+    f"{Q} --trainer.callbacks+=EarlyStopping": ["monitor"],
+    f"{Q} --model.net=lit_project.models.MLP --model.net.layers=[3]": ["layers"],
+    f"{Q} --model.net.layers=[32,pool,32,pool,32,pool,32,pool]": ["pool", "8×8"],
+    f"{Q} --trainer.limit_train_batches=0": ["limit_train_batches", "0"],
+    f"{Q} --trainer.limit_train_batches=0.001": ["limit_train_batches", "0.001"],
+    f"{Q} --trainer.limit_val_batches=0": ["val/accuracy", "limit_val_batches"],
+    f"{Q} --trainer.max_epochs=0": ["max_epochs", "0"],
+    f"{Q} --trainer.max_epochs=null": ["max_epochs"],
+    f"{Q} --trainer.max_epochs=-1": ["max_epochs"],  # one cycle over a run without end
+    f"{Q} --run_name a/b": ["run_name", "a/b"],
+    f"{Q} --run": ["--run", "value"],
+    f"{Q} --images folder": ["images", "fit"],
+    "fit -c configs/quikstart.yaml": ["quikstart.yaml", "did you mean quickstart.yaml"],
+    "fit": ["model", "configs/quickstart.yaml"],
+    "fitt -c configs/quickstart.yaml": ["fitt", "did you mean fit"],
+    "test -c configs/quickstart.yaml --init_from x": ["init_from", "test"],
+    "test -c configs/quickstart.yaml --ckpt_path last": ["last", "--run"],
+    "test -c configs/quickstart.yaml --ckpt_path nowhere.ckpt": ["nowhere.ckpt"],
+    "test --run nowhere": ["nowhere"],
+    "test --run configs": ["configs", "not a run directory"],
+    "predict --run nowhere --images x": ["nowhere"],
+    "test -c configs/quickstart.yaml --allow_untrained=true --trainer.limit_test_batches=0": ["limit_test_batches"],
+    "validate -c configs/quickstart.yaml --allow_untrained=true --trainer.limit_val_batches=0": ["limit_val_batches"],
+    "predict -c configs/quickstart.yaml --allow_untrained=true --images nowhere": ["nowhere"],
+}
+
+
+@pytest.mark.parametrize("command", CASES)
+def test_mistake(lit, command, workspace):
+    result = lit(command)
+    assert result.status == 2
+    message = result.err.strip()
+    assert message.startswith("error: ")
+    assert len(message.splitlines()) <= 4, message
+    assert len(message) < 600
+    for word in CASES[command]:
+        assert word in message
+    assert not (workspace / "runs" / "quickstart").exists() or not list((workspace / "runs" / "quickstart").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("hidden: 64", "hiden: 64", ["model.init_args.net.init_args.hiden", "did you mean hidden"]),
+        ("max_epochs: 15", "max_epoch: 15", ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
+        ("interval: step", "interval: stp", ["interval", "stp", "did you mean step"]),
+        ("hidden: 64", "hidden: many", ["hidden", "many"]),
+        ("lit_project.models.CNN", "lit_project.models.CNM", ["CNM", "did you mean lit_project.models.CNN"]),
+        ("test_after_fit", "test_afterfit", ["test_afterfit", "did you mean test_after_fit"]),
+        ("optim.OneCycleLR", "optim.OneCycelLR", ["OneCycelLR", "did you mean", "OneCycleLR"]),
+        ("  max_epochs: 15", " max_epochs: 15\n   x", ["line"]),
+        ("monitor: val/accuracy", "monitor: val/acuracy", ["val/acuracy", "val/accuracy"]),
+    ],
+)
+def test_mistake_in_a_file(lit, workspace, old, new, words):
+    path = workspace / "configs" / "quickstart.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    result = lit(f"{Q} --trainer.max_epochs=1" if "monitor" in old else Q)
+    assert result.status == 2
+    assert len(result.err.strip().splitlines()) <= 4, result.err
+    for word in words:
+        assert word in result.err
+
+
+def test_a_class_without_an_argument_that_it_needs(lit, workspace):
+    path = workspace / "configs" / "quickstart.yaml"
+    text = path.read_text()
+    start, end = text.index("    optimizer:"), text.index("    schedulers:")
+    path.write_text(text[:start] + text[end:])
+    result = lit(Q)
+    assert result.status == 2
+    assert "optimizer" in result.err
+    assert len(result.err.strip().splitlines()) <= 4
+
+
+def test_debug_switch_shows_the_traceback(lit, monkeypatch):
+    from lit_project.errors import UserError
+
+    monkeypatch.setenv("LIT_PROJECT_DEBUG", "1")
+    with pytest.raises(UserError):
+        lit(f"{Q} --data.batch_size=0")
+
+
+def test_errors_in_the_code_keep_their_traceback(lit, monkeypatch):
+    from lit_project.models import CNN
+
+    def broken(self, x):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(CNN, "forward", broken)
+    with pytest.raises(ZeroDivisionError):
+        lit(Q)

@@ -1,0 +1,238 @@
+"""What the command line promises about run directories."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import TINY
+from PIL import Image
+
+from lit_project.checkpoints import read
+
+
+def test_run_is_named_after_config_and_time_and_printed_first_and_last(lit):
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} -c configs/overlays/debug.yaml")
+    lines = result.out.splitlines()
+    assert lines[0] == lines[-1] == f"run: {result.run}"
+    assert re.fullmatch(r"runs/quickstart/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", str(result.run))
+
+
+def test_two_runs_never_share_a_directory(lit, trained):
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    again = lit(f"fit -c configs/quickstart.yaml {TINY} --run_name={trained.name}")
+    assert again.status == 2
+    assert str(trained) in again.err
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_saved_config_repeats_the_run(lit, trained):
+    repeated = lit(f"fit -c {trained}/config.yaml --run_name=again")
+    assert repeated.status == 0, repeated.err
+    assert repeated.run == trained.parent / "again"
+    first, second = (read(run / "checkpoints" / "last.ckpt") for run in (trained, repeated.run))
+    assert all(torch.equal(first["state_dict"][k], second["state_dict"][k]) for k in first["state_dict"])
+    assert (repeated.run / "config.yaml").read_text() == (trained / "config.yaml").read_text()
+
+
+def test_metrics_and_provenance(trained):
+    metrics = json.loads((trained / "metrics.json").read_text())
+    assert metrics["fit"]["epochs"] == 3
+    assert metrics["fit"]["steps"] == 3 * 10
+    assert metrics["fit"]["train/samples"] == 1257
+    assert metrics["fit"]["val/samples"] == 180
+    rows = list(csv.DictReader((trained / "metrics.csv").open()))
+    epochs = [row for row in rows if row["val/accuracy"]]
+    assert [int(row["epoch"]) for row in epochs] == [0, 1, 2]
+    assert max(float(row["val/accuracy"]) for row in epochs) == pytest.approx(metrics["fit"]["best val/accuracy"])
+    assert all(float(row["lr"]) > 0 for row in rows)
+    assert all(float(row["train/samples_per_second"]) > 0 for row in epochs)
+    entry = json.loads((trained / "provenance.json").read_text())[0]
+    assert entry["seed"] == 42
+    assert {"time", "command", "git", "versions", "host", "devices"} <= set(entry)
+
+
+def test_resume_at_an_epoch_boundary_equals_the_uninterrupted_run(lit):
+    """Bit for bit: weights, optimizer, schedule, history; with dropout and augmentation."""
+    # a schedule without a horizon, so that the first half does not know that it is one
+    options = (
+        "-c configs/quickstart.yaml --model.schedulers=null --model.net.layers=[8,pool,8] --data.batch_size=100 "
+        "--test_after_fit=false --trainer.log_every_n_steps=4"
+    )
+    whole = lit(f"fit {options} --trainer.max_epochs=4 --run_name=whole")
+    half = lit(f"fit {options} --trainer.max_epochs=2 --run_name=half")
+    resumed = lit(f"fit --run {half.run} --trainer.max_epochs=4")
+    assert (whole.status, half.status, resumed.status) == (0, 0, 0)
+    assert resumed.run == half.run
+    a, b = (read(run / "checkpoints" / "last.ckpt") for run in (whole.run, half.run))
+    assert a["global_step"] == b["global_step"] == 4 * 13
+    assert a["state_dict"].keys() == b["state_dict"].keys()
+    assert all(torch.equal(a["state_dict"][name], b["state_dict"][name]) for name in a["state_dict"])
+    for first, second in zip(a["optimizer_states"], b["optimizer_states"], strict=True):
+        for key, state in first["state"].items():
+            assert all(torch.equal(state[name], second["state"][key][name]) for name in state)
+    history = []
+    for run in (whole.run, half.run):
+        rows = list(csv.DictReader((run / "metrics.csv").open()))
+        history.append([{k: v for k, v in row.items() if k != "train/samples_per_second"} for row in rows])
+    assert history[0] == history[1]
+    # the config says what the run is now, and the earlier one is kept
+    assert yaml.safe_load((half.run / "config.yaml").read_text())["trainer"]["max_epochs"] == 4
+    assert yaml.safe_load((half.run / "config.1.yaml").read_text())["trainer"]["max_epochs"] == 2
+    assert len(json.loads((half.run / "provenance.json").read_text())) == 2
+
+
+def test_resuming_a_finished_run_does_nothing_and_says_so(lit, trained):
+    weights = (trained / "checkpoints" / "last.ckpt").read_bytes()
+    result = lit(f"fit --run {trained}")
+    assert result.status == 0
+    assert "nothing to do" in result.out
+    assert (trained / "checkpoints" / "last.ckpt").read_bytes() == weights
+
+
+def test_a_schedule_that_ends_with_the_run_refuses_another_length(lit, trained):
+    result = lit(f"fit --run {trained} --trainer.max_epochs=5")
+    assert result.status == 2
+    assert "ends after 30 steps" in result.err
+    assert "50" in result.err
+    assert lit(f"test --run {trained}").status == 0
+
+
+def test_resume_with_nothing_to_resume_from_is_an_error(lit, trained):
+    for file in (trained / "checkpoints").iterdir():
+        file.unlink()
+    result = lit(f"fit --run {trained}")
+    assert result.status == 2
+    assert "no checkpoint" in result.err
+
+
+def test_warm_start_loads_weights_only_into_a_new_run_and_reports(lit, trained):
+    options = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false"
+    same = lit(f"fit {options} --init_from {trained} --model.optimizer.lr=0 --model.schedulers=null")
+    assert same.status == 0, same.err
+    assert same.run != trained
+    best = read(next((trained / "checkpoints").glob("best*.ckpt")))["state_dict"]
+    mine = read(same.run / "checkpoints" / "last.ckpt")
+    assert mine["global_step"] == 10
+    assert all(torch.equal(mine["state_dict"][name], best[name]) for name in best)
+
+    other = lit(f"fit {options} --model.net.hidden_sizes=[32,7] --init_from {trained}")
+    assert other.status == 0, other.err
+    report = other.out
+    assert "loaded: 4" in report  # mean, std, first layer
+    assert "missing: 2" in report
+    assert "net.layers.7.weight" in report
+    assert "of another shape: 2" in report
+    assert "(10, 32) instead of (7, 32)" in report
+
+
+def test_fit_then_test_is_the_test_of_the_best_checkpoint(lit):
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=true")
+    metrics = json.loads((result.run / "metrics.json").read_text())
+    assert Path(metrics["test"]["checkpoint"]).name == metrics["fit"]["best_checkpoint"]
+    assert metrics["test"]["test/samples"] == 360
+    again = lit(f"test --run {result.run}")
+    assert again.status == 0
+    assert json.loads((result.run / "metrics.json").read_text())["test"] == metrics["test"]
+    last = lit(f"test --run {result.run} --ckpt_path last")
+    assert last.status == 0
+    assert json.loads((result.run / "metrics.json").read_text())["test"]["checkpoint"].endswith("last.ckpt")
+
+
+def test_evaluation_by_config_and_checkpoint_file(lit, trained):
+    file = trained / "checkpoints" / "last.ckpt"
+    result = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file}")
+    assert result.status == 0, result.err
+    assert result.run != trained
+    assert json.loads((result.run / "metrics.json").read_text())["test"]["test/samples"] == 360
+
+
+def test_untrained_weights_are_tested_only_on_request(lit):
+    refused = lit(f"test -c configs/quickstart.yaml {TINY}")
+    assert refused.status == 2
+    assert "--allow_untrained" in refused.err
+    assert not Path("runs").exists()
+    allowed = lit(f"test -c configs/quickstart.yaml {TINY} --allow_untrained=true")
+    assert allowed.status == 0
+    metrics = json.loads((allowed.run / "metrics.json").read_text())
+    assert metrics["test"]["checkpoint"] is None
+    assert metrics["test"]["test/accuracy"] < 0.5
+
+
+def test_partial_evaluation_is_recorded_as_such(lit, trained):
+    result = lit(f"test --run {trained} --data.eval_batch_size=100 --trainer.limit_test_batches=2")
+    metrics = json.loads((trained / "metrics.json").read_text())["test"]
+    assert metrics["test/samples"] == 200
+    assert metrics["test/dataset_size"] == 360
+    assert "200 of 360" in result.err
+
+
+@pytest.fixture()
+def pictures(workspace: Path) -> Path:
+    """Digits of the test split as files of several kinds, named out of order."""
+    from lit_project.data import Digits
+
+    data = Digits()
+    images, _ = data.load("test")
+    folder = workspace / "my pictures"
+    (folder / "sub").mkdir(parents=True)
+    for number in range(12):
+        image = Image.fromarray(images[number, 0].numpy()).resize((8, 8) if number % 2 else (16, 16), Image.Resampling.NEAREST)
+        image.convert("RGB" if number % 3 == 0 else "L").save(folder / ("sub" if number > 9 else "") / f"{number:02d}.png")
+    return folder
+
+
+def test_predict_on_a_folder_of_images(lit, trained, pictures):
+    assert lit(f"predict --run {trained}").status == 0
+    result = lit(f"predict --run {trained} --images", pictures)
+    assert result.status == 0, result.err
+    split = list(csv.DictReader((trained / "predictions" / "test.csv").open()))
+    mine = list(csv.DictReader((trained / "predictions" / "my pictures.csv").open()))
+    assert [row["index"] for row in mine] == [str(n) for n in range(12)]
+    assert [Path(row["file"]).name for row in mine] == [f"{n:02d}.png" for n in range(12)]
+    assert [row["class_name"] for row in mine] == [row["class_name"] for row in split[:12]]
+    probabilities = np.array([[float(row["probability"]) for row in rows] for rows in (mine, split[:12])])
+    assert np.abs(probabilities[0] - probabilities[1]).max() < 0.15  # some were scaled up and down again
+    assert set(split[0]) == {"index", "prediction", "class_name", "probability", "target"}
+
+
+def test_unreadable_pictures_are_named_and_the_others_predicted(lit, trained, pictures):
+    (pictures / "03.png").write_bytes((pictures / "03.png").read_bytes()[:40])
+    (pictures / "05.png").write_text("no image")
+    result = lit(f"predict --run {trained} --images", pictures)
+    assert result.status == 1
+    assert "03.png" in result.err
+    assert "05.png" in result.err
+    assert "04.png" not in result.err
+    rows = list(csv.DictReader((trained / "predictions" / "my pictures.csv").open()))
+    assert [int(row["index"]) for row in rows] == [0, 1, 2, 4, 6, 7, 8, 9, 10, 11]
+
+
+def test_a_checkpoint_alone_predicts(lit, trained):
+    """In Python, with nothing else of the run: class names and normalisation travel in it."""
+    from lit_project.data import Digits
+    from lit_project.tasks import ImageClassifier
+
+    assert lit(f"predict --run {trained} --ckpt_path last").status == 0
+    rows = list(csv.DictReader((trained / "predictions" / "test.csv").open()))
+    file = trained / "checkpoints" / "last.ckpt"
+    task = ImageClassifier.load_from_checkpoint(file, map_location="cpu", weights_only=True).eval()
+    assert task.class_names == [str(n) for n in range(10)]
+    images, _ = Digits().load("test")
+    with torch.no_grad():
+        probabilities, classes = task(images.float() / 255).softmax(dim=1).max(dim=1)
+    assert classes.tolist() == [int(row["prediction"]) for row in rows]
+    assert probabilities.tolist() == pytest.approx([float(row["probability"]) for row in rows], abs=1e-6)
+
+
+def test_python_m_lit_project_is_the_command(workspace):
+    import subprocess
+    import sys
+
+    result = subprocess.run([sys.executable, "-m", "lit_project", "--help"], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0
+    assert all(command in result.stdout for command in ("fit", "validate", "test", "predict"))

@@ -1,0 +1,129 @@
+"""The known traps of LightningCLI, each closed."""
+
+import json
+
+import pytest
+import torch
+import yaml
+from conftest import TINY
+
+from lit_project.checkpoints import read
+
+
+EXPONENTIAL = "{class_path: torch.optim.lr_scheduler.ExponentialLR, init_args: {gamma: 0.5}}"
+
+
+@pytest.mark.parametrize("option", ["--trainer.max_epoch=3", "--traine.max_epochs=3", "--run_nam=x", "--seed=3"])
+def test_options_cannot_be_abbreviated(lit, option):
+    result = lit(f"fit -c configs/quickstart.yaml {option}")
+    assert result.status == 2
+    assert option.partition("=")[0] in result.err
+
+
+@pytest.mark.parametrize("option", ["--lr_scheduler=StepLR", "--optimizer=Adam", "--lr_scheduler.gamma=0.1"])
+def test_global_optimizer_and_scheduler_options_do_not_exist(lit, option):
+    """With LightningCLI's own, a scheduler without an optimizer is ignored and steps by epoch whatever it is."""
+    result = lit(f"fit -c configs/quickstart.yaml {option}")
+    assert result.status == 2
+    assert "model.init_args" in result.err
+
+
+def test_schedulers_step_at_the_interval_in_the_config(lit):
+    result = lit(
+        f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=2 --test_after_fit=false --trainer.log_every_n_steps=1 "
+        "--model.schedulers",
+        [f"[{{scheduler: {EXPONENTIAL}, interval: step}}]"],
+    )
+    assert result.status == 0, result.err
+    rows = (result.run / "metrics.csv").read_text().splitlines()
+    column = rows[0].split(",").index("lr")
+    rates = [float(row.split(",")[column]) for row in rows[1:]]
+    assert rates == pytest.approx([0.004 * 0.5**step for step in range(20)], rel=1e-6)
+
+
+def test_the_interval_has_no_default(lit, workspace):
+    path = workspace / "configs" / "quickstart.yaml"
+    text = path.read_text()
+    assert "        interval: step\n" in text
+    path.write_text(text.replace("        interval: step\n", ""))
+    result = lit("fit -c configs/quickstart.yaml")
+    assert result.status == 2
+    assert "interval" in result.err
+
+
+def test_command_line_beats_the_hyper_parameters_of_a_checkpoint(lit, trained):
+    file = trained / "checkpoints" / "last.ckpt"
+    assert read(file)["hyper_parameters"]["label_smoothing"] == 0.0
+    plain = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file}")
+    smooth = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file} --model.label_smoothing=0.5")
+    losses = [json.loads((r.run / "metrics.json").read_text())["test"]["test/loss"] for r in (plain, smooth)]
+    assert losses[1] > losses[0] + 0.05
+    assert yaml.safe_load((trained / "config.yaml").read_text())["model"]["init_args"]["label_smoothing"] == 0.0
+
+
+def test_default_seed_is_fixed_and_true_is_random_and_recorded(lit, workspace):
+    config = yaml.safe_load((workspace / "configs" / "quickstart.yaml").read_text())
+    del config["seed_everything"]
+    (workspace / "unseeded.yaml").write_text(yaml.safe_dump(config))
+    options = f"{TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=1 --test_after_fit=false"
+    seeds = []
+    for seed in ("", "", "--seed_everything=true", "--seed_everything=true"):
+        result = lit(f"fit -c unseeded.yaml {options} {seed}")
+        seeds.append(json.loads((result.run / "provenance.json").read_text())[0]["seed"])
+        assert yaml.safe_load((result.run / "config.yaml").read_text())["seed_everything"] == seeds[-1]
+    assert seeds[:2] == [42, 42]
+    assert len({*seeds}) == 3
+    assert "default: 42" in lit_help(lit, "fit")
+
+
+def lit_help(lit, command: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        lit(f"{command} --help")
+    assert ended.value.code == 0
+    return capture_of(lit)
+
+
+def capture_of(lit) -> str:
+    """What a command printed that ended by SystemExit."""
+    capfd = next(cell.cell_contents for cell in lit.__closure__ if hasattr(cell.cell_contents, "readouterr"))
+    return capfd.readouterr().out
+
+
+def test_overlays_append_callbacks(lit):
+    result = lit(
+        f"fit -c configs/quickstart.yaml -c configs/overlays/early_stopping.yaml -c configs/overlays/debug.yaml {TINY}"
+    )
+    names = [c["class_path"] for c in yaml.safe_load((result.run / "config.yaml").read_text())["trainer"]["callbacks"]]
+    assert [name.rpartition(".")[2] for name in names] == ["Checkpoint", "Figures", "EarlyStopping"]
+    assert (result.run / "checkpoints" / "last.ckpt").exists()
+
+
+def test_no_overlay_replaces_callbacks(workspace):
+    for overlay in (workspace / "configs" / "overlays").glob("*.yaml"):
+        assert "callbacks" not in yaml.safe_load(overlay.read_text()).get("trainer", {}), overlay
+
+
+@pytest.mark.parametrize("which", ["last", "best", "anything.ckpt"])
+def test_fit_never_starts_from_scratch_because_a_checkpoint_was_not_found(lit, which):
+    result = lit(f"fit -c configs/quickstart.yaml --ckpt_path {which}")
+    assert result.status == 2
+    assert "--run" in result.err
+    assert "--init_from" in result.err
+
+
+def test_last_in_a_new_process_is_the_end_of_training(lit, trained):
+    """Lightning's `save_last` is a copy of the newest best checkpoint."""
+    assert read(trained / "checkpoints" / "last.ckpt")["global_step"] == 30
+    options = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false"
+    # the rate is 0: no epoch after the first improves the metric
+    result = lit(f"fit {options} --model.optimizer.lr=0 --model.schedulers=null")
+    steps = {p.name: read(p)["global_step"] for p in (result.run / "checkpoints").iterdir()}
+    assert steps == {"best-epoch000.ckpt": 10, "last.ckpt": 30}
+
+
+def test_a_checkpoint_is_plain_data(trained):
+    checkpoint = torch.load(trained / "checkpoints" / "last.ckpt", weights_only=True)
+    hparams = checkpoint["hyper_parameters"]
+    assert hparams["net"]["init_args"]["num_classes"] == 10
+    assert hparams["class_names"] == [str(n) for n in range(10)]
+    assert yaml.safe_load(yaml.safe_dump(dict(hparams))) == dict(hparams)

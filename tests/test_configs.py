@@ -1,0 +1,73 @@
+"""Every shipped config runs through every subcommand, offline, on small data of the same shapes."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
+OVERLAYS = sorted(path.name for path in (ROOT / "configs" / "overlays").glob("*.yaml"))
+# what makes an overlay for other machines run here, in one process; test_ddp.py runs two
+ELSEWHERE = {"gpu.yaml": "--trainer.accelerator=cpu", "ddp.yaml": "--trainer.devices=1 --trainer.strategy=auto"}
+FIGURES = {"learning_curves.png", "learning_rate.png", "test_confusion_matrix.png", "test_most_wrong.png"}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_fit_validate_test_predict(lit, small_data, config):
+    fit = lit(f"fit -c configs/{config} -c configs/overlays/debug.yaml")
+    assert fit.status == 0, fit.err
+    run = fit.run
+    assert run.parent == Path("runs") / Path(config).stem
+    assert {"config.yaml", "metrics.csv", "metrics.json", "provenance.json", "checkpoints"} <= {p.name for p in run.iterdir()}
+    assert len(list((run / "checkpoints").glob("best*.ckpt"))) == 1
+    assert (run / "checkpoints" / "last.ckpt").exists()
+    assert {path.name for path in (run / "figures").iterdir()} == FIGURES
+    after_fit = json.loads((run / "metrics.json").read_text())["test"]
+
+    for command in ("validate", "test", "predict"):
+        result = lit(f"{command} --run {run}")
+        assert result.status == 0, result.err
+        assert result.run == run
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert metrics["validate"]["val/accuracy"] == pytest.approx(metrics["fit"]["best val/accuracy"])
+    assert metrics["test"] == after_fit
+    rows = list(csv.DictReader((run / "predictions" / "test.csv").open()))
+    assert [int(row["index"]) for row in rows] == list(range(len(rows)))
+    accuracy = sum(row["prediction"] == row["target"] for row in rows) / len(rows)
+    assert accuracy == pytest.approx(metrics["test"]["test/accuracy"])
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_overlay(lit, overlay):
+    here = ELSEWHERE.get(overlay, "")
+    result = lit(f"fit -c configs/quickstart.yaml -c configs/overlays/{overlay} -c configs/overlays/debug.yaml {here}")
+    assert result.status == 0, result.err
+    config = yaml.safe_load((result.run / "config.yaml").read_text())
+    names = [callback["class_path"].rpartition(".")[2] for callback in config["trainer"]["callbacks"]]
+    assert names[:2] == ["Checkpoint", "Figures"]  # those of the config are still there
+
+
+def test_tensorboard_gets_scalars_images_and_graph(lit):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = lit("fit -c configs/quickstart.yaml -c configs/overlays/tensorboard.yaml -c configs/overlays/debug.yaml")
+    assert result.status == 0, result.err
+    events = EventAccumulator(str(result.run / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    assert {"train/loss", "val/accuracy", "lr"} <= set(tags["scalars"])
+    assert {"train/images", "learning_curves", "test_confusion_matrix"} <= set(tags["images"])
+    assert tags["graph"]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_header_gives_the_command_and_what_to_expect(config):
+    text = (ROOT / "configs" / config).read_text()
+    header = text[: text.index("\nseed_everything")]
+    assert f"lit-project fit -c configs/{config}" in header
+    assert "Expect: " in header
+    assert "%" in header
+    assert isinstance(yaml.safe_load(text)["seed_everything"], int)
