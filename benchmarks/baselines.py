@@ -36,7 +36,12 @@ class Plain:
     """
 
     def __init__(
-        self, net: nn.Module, train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor], batch_size: int, steps: int | None
+        self,
+        net: nn.Module,
+        train: tuple[Tensor, Tensor],
+        val: tuple[Tensor, Tensor],
+        batch_size: int,
+        steps: int | None,
     ) -> None:
         self.net, self.train, self.val, self.batch_size, self.steps = net, train, val, batch_size, steps
         self.optimizer = torch.optim.Adam(net.parameters(), lr=0.001)

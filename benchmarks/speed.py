@@ -84,7 +84,9 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
     rows = []
     for name, values in seconds.items():
         microseconds = statistics.median(values) / count * 1e6
-        rows.append([name, f"{statistics.median(values):.2f}", f"{microseconds:.0f}", *map(show_ratio, ratios[name].values())])
+        rows.append(
+            [name, f"{statistics.median(values):.2f}", f"{microseconds:.0f}", *map(show_ratio, ratios[name].values())]
+        )
     table(f"{title}, {count} steps an epoch", ["", "s/epoch", "µs/step", "of plain", "of template"], rows)
     extra = [(a - b) / count * 1e6 for a, b in zip(seconds["template"], seconds["plain"], strict=True)]
     print(f"  template - plain: {statistics.median(extra):.0f} µs a step ({min(extra):.0f} to {max(extra):.0f})")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from PIL import Image
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -47,7 +48,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", local_only)
 
 
-@pytest.fixture()
+@pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder with the project's configs."""
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
@@ -55,7 +56,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture()
+@pytest.fixture
 def lit(workspace: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Runs `lit-project ARGS` in this process: a string is split at spaces, lists are taken as they are."""
     from lit_project.cli import main
@@ -72,7 +73,7 @@ def lit(workspace: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Res
     return run
 
 
-@pytest.fixture()
+@pytest.fixture
 def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """MNIST and Fashion-MNIST become 300 + 100 + 100 random images; nothing is read or downloaded."""
     from lit_project.data import FashionMNIST
@@ -89,7 +90,20 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FashionMNIST, "prepare_data", lambda self: None)
 
 
-@pytest.fixture()
+@pytest.fixture
+def image_folder(workspace: Path) -> Path:
+    """`data/images` with two classes of 40 small pictures: dark cats and bright dogs."""
+    generator = torch.Generator().manual_seed(0)
+    for number, name in enumerate(("cat", "dog")):
+        folder = workspace / "data" / "images" / name
+        folder.mkdir(parents=True)
+        for index in range(40):
+            pixels = torch.randint(0, 100, (20, 20, 3), generator=generator, dtype=torch.uint8) + 100 * number
+            Image.fromarray(pixels.numpy()).save(folder / f"{index}.png")
+    return workspace / "data" / "images"
+
+
+@pytest.fixture
 def trained(lit: Callable[..., Result]) -> Path:
     """A quick run on the bundled digits: three epochs of a perceptron."""
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false --run_name=tiny")
@@ -104,7 +118,7 @@ TINY = (
 )
 
 
-@pytest.fixture()
+@pytest.fixture
 def trainer(tmp_path: Path) -> Callable[..., "Trainer"]:
     """Makes trainers on the CPU that print and write nothing; keyword arguments of Trainer come on top."""
     from lightning.pytorch import Trainer
@@ -118,7 +132,7 @@ def trainer(tmp_path: Path) -> Callable[..., "Trainer"]:
     return make
 
 
-@pytest.fixture()
+@pytest.fixture
 def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Seeds everything as the command line does; the seed of the process is put back after the test."""
     from lightning.pytorch import seed_everything

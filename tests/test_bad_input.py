@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY
 
+from conftest import TINY
 from lit_project.checkpoints import read
 
 
@@ -61,7 +61,9 @@ class _Malicious:
         return os.system, (f"touch {self.marker}",)
 
 
-@pytest.mark.parametrize("command", ["test -c configs/quickstart.yaml --ckpt_path", "fit -c configs/quickstart.yaml --init_from"])
+@pytest.mark.parametrize(
+    "command", ["test -c configs/quickstart.yaml --ckpt_path", "fit -c configs/quickstart.yaml --init_from"]
+)
 def test_a_checkpoint_that_carries_code_does_not_run_it(lit, workspace, command):
     marker, file = workspace / "marker", workspace / "evil.ckpt"
     torch.save({"state_dict": {}, "global_step": 1, "x": _Malicious(marker)}, file)
@@ -89,8 +91,10 @@ def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monke
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     monkeypatch.setattr(Checkpoint, "on_train_epoch_end", disk_fills)
     try:
-        result = lit(f"fit {options} --trainer.max_epochs=3 --run_name=full --trainer.callbacks=null "
-                     "--trainer.callbacks+=lit_project.callbacks.Checkpoint --trainer.callbacks.monitor=null")  # fmt: skip
+        result = lit(
+            f"fit {options} --trainer.max_epochs=3 --run_name=full --trainer.callbacks=null "
+            "--trainer.callbacks+=lit_project.callbacks.Checkpoint --trainer.callbacks.monitor=null"
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
@@ -134,7 +138,9 @@ def test_interrupt_ends_in_order_and_can_be_resumed(lit, monkeypatch):
         return step(self, batch, batch_idx)
 
     monkeypatch.setattr(ImageClassifier, "training_step", control_c)
-    result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false --run_name=stopped")
+    result = lit(
+        f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false --run_name=stopped"
+    )
     assert result.status == 130
     assert "fit --run runs/quickstart/stopped" in result.out
     monkeypatch.setattr(ImageClassifier, "training_step", step)

@@ -17,7 +17,10 @@ CASES = {
     f"{Q} --model.net.hidden=abc": ["model.net.hidden", "abc", "int"],
     f"{Q} --model.net.class_path=lit_project.models.CNM": ["CNM", "did you mean lit_project.models.CNN"],
     f"{Q} --model.net CNM": ["model.net", "CNM", "did you mean lit_project.models.CNN"],
-    f"{Q} --model lit_project.tasks.ImageClasifier": ["ImageClasifier", "did you mean lit_project.tasks.ImageClassifier"],
+    f"{Q} --model lit_project.tasks.ImageClasifier": [
+        "ImageClasifier",
+        "did you mean lit_project.tasks.ImageClassifier",
+    ],
     f"{Q} --model lit_projekt.tasks.ImageClassifier": ["lit_projekt"],
     f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
     f"{Q} --model.optimizer.lr=fast": ["model.optimizer.lr", "fast", "float"],
@@ -30,7 +33,10 @@ CASES = {
     f"{Q} --data.batch_size=x": ["data.batch_size", "x", "int"],
     f"{Q} --data lit_project.data.Digit": ["Digit", "did you mean lit_project.data.Digits"],
     f"{Q} --data lit_project.data.ImageFolder --data.root nowhere": ["nowhere"],
-    f"{Q} --trainer.callbacks+=EarlyStoping": ["EarlyStoping", "did you mean lightning.pytorch.callbacks.EarlyStopping"],
+    f"{Q} --trainer.callbacks+=EarlyStoping": [
+        "EarlyStoping",
+        "did you mean lightning.pytorch.callbacks.EarlyStopping",
+    ],
     f"{Q} --trainer.callbacks+=EarlyStopping": ["monitor"],
     f"{Q} --model.net=lit_project.models.MLP --model.net.layers=[3]": ["layers"],
     f"{Q} --model.net.layers=[32,pool,32,pool,32,pool,32,pool]": ["pool", "8×8"],

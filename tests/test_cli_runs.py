@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import TINY
 from PIL import Image
 
+from conftest import TINY
 from lit_project.checkpoints import read
 
 
@@ -171,7 +171,7 @@ def test_partial_evaluation_is_recorded_as_such(lit, trained):
     assert "200 of 360" in result.err
 
 
-@pytest.fixture()
+@pytest.fixture
 def pictures(workspace: Path) -> Path:
     """Digits of the test split as files of several kinds, named out of order."""
     from lit_project.data import Digits
@@ -181,8 +181,12 @@ def pictures(workspace: Path) -> Path:
     folder = workspace / "my pictures"
     (folder / "sub").mkdir(parents=True)
     for number in range(12):
-        image = Image.fromarray(images[number, 0].numpy()).resize((8, 8) if number % 2 else (16, 16), Image.Resampling.NEAREST)
-        image.convert("RGB" if number % 3 == 0 else "L").save(folder / ("sub" if number > 9 else "") / f"{number:02d}.png")
+        image = Image.fromarray(images[number, 0].numpy()).resize(
+            (8, 8) if number % 2 else (16, 16), Image.Resampling.NEAREST
+        )
+        image.convert("RGB" if number % 3 == 0 else "L").save(
+            folder / ("sub" if number > 9 else "") / f"{number:02d}.png"
+        )
     return folder
 
 
@@ -233,6 +237,8 @@ def test_python_m_lit_project_is_the_command(workspace):
     import subprocess
     import sys
 
-    result = subprocess.run([sys.executable, "-m", "lit_project", "--help"], capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-m", "lit_project", "--help"], capture_output=True, text=True, timeout=120
+    )
     assert result.returncode == 0
     assert all(command in result.stdout for command in ("fit", "validate", "test", "predict"))

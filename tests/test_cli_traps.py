@@ -5,10 +5,9 @@ import json
 import pytest
 import torch
 import yaml
+
 from conftest import TINY
-
 from lit_project.checkpoints import read
-
 
 EXPONENTIAL = "{class_path: torch.optim.lr_scheduler.ExponentialLR, init_args: {gamma: 0.5}}"
 
@@ -30,8 +29,8 @@ def test_global_optimizer_and_scheduler_options_do_not_exist(lit, option):
 
 def test_schedulers_step_at_the_interval_in_the_config(lit):
     result = lit(
-        f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=2 --test_after_fit=false --trainer.log_every_n_steps=1 "
-        "--model.schedulers",
+        f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=2 --test_after_fit=false "
+        "--trainer.log_every_n_steps=1 --model.schedulers",
         [f"[{{scheduler: {EXPONENTIAL}, interval: step}}]"],
     )
     assert result.status == 0, result.err

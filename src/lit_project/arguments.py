@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
@@ -83,13 +83,13 @@ LINKS = {
 def add_options(parser: LightningArgumentParser) -> None:
     """Adds the options of the run and the links from data to model to the parser of a subcommand."""
     add = parser.add_argument
-    add("--run", type=Optional[str], default=None, help="A run directory: `fit` resumes it, the others evaluate it.")
-    add("--run_name", type=Optional[str], default=None, help="Name of a new run; default: the time.")
+    add("--run", type=str | None, default=None, help="A run directory: `fit` resumes it, the others evaluate it.")
+    add("--run_name", type=str | None, default=None, help="Name of a new run; default: the time.")
     add("--runs_dir", type=str, default="runs", help="Where new runs are made, as RUNS_DIR/CONFIG/NAME.")
-    add("--init_from", type=Optional[str], default=None, help="fit: a run or checkpoint whose weights to start from.")
+    add("--init_from", type=str | None, default=None, help="fit: a run or checkpoint whose weights to start from.")
     add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
     add("--allow_untrained", type=bool, default=False, help="validate, test, predict: without any checkpoint.")
-    add("--images", type=Optional[str], default=None, help="predict: a folder of image files, not the test split.")
+    add("--images", type=str | None, default=None, help="predict: a folder of image files, not the test split.")
     for source, target in LINKS.items():
         parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 

@@ -48,7 +48,9 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
 
 def by_age(paths: Iterable[Path]) -> list[Path]:
     """Intact checkpoints, that of the latest training step first."""
-    steps = [(read(path).get("global_step", -1), path.name.startswith("last"), path) for path in paths if is_intact(path)]
+    steps = [
+        (read(path).get("global_step", -1), path.name.startswith("last"), path) for path in paths if is_intact(path)
+    ]
     return [path for _, _, path in sorted(steps, reverse=True)]
 
 
@@ -58,7 +60,7 @@ def _offer(path: Path) -> str:
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Writes a temporary file in the same folder, syncs it and renames it, so that a crash or a full disk harms nothing.
+    """Writes a temporary file in the same folder, syncs and renames it: a crash or a full disk harms nothing.
 
     Lightning's own save copies from the system's temporary folder, which leaves a truncated file when it is cut short.
     """

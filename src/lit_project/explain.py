@@ -61,7 +61,9 @@ def explain(error: Exception, args: Sequence[str]) -> str:
         return message
     options = [option for option in error.parser._option_string_actions if option.startswith("--")]
     if found := re.search(r"unrecognized arguments: (.*)", message, re.IGNORECASE | re.DOTALL):
-        option = next((word for word in found[1].split() if word.startswith("-")), found[1].split()[0]).partition("=")[0]
+        option = next((word for word in found[1].split() if word.startswith("-")), found[1].split()[0]).partition("=")[
+            0
+        ]
         root = option.partition(".")[0]
         if root in _RENAMED:
             return _RENAMED[root]
@@ -73,7 +75,9 @@ def explain(error: Exception, args: Sequence[str]) -> str:
         return f"no such command: {found[1]}{_nearest(found[1], choices)} (one of: {', '.join(choices)})"
     if "arguments are required" in message:
         required = message.rpartition(":")[2].strip()
-        return f"nothing describes {re.sub(r'[a-z]+[.]', '', required)}: give a config, such as -c configs/quickstart.yaml"
+        return (
+            f"nothing describes {re.sub(r'[a-z]+[.]', '', required)}: give a config, such as -c configs/quickstart.yaml"
+        )
     if found := re.search(r"File does not exist: '([^']*)'", message):
         path = Path(found[1])
         files = [file.name for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
@@ -113,9 +117,8 @@ def _nested(message: str, args: Sequence[str]) -> str:
         if not types:
             classes = {name: module for module in CLASS_MODULES for name in _public_classes(module)}
             return f"{key}: no class {found[1]}{_nearest(found[1], classes, classes)}"
-    expected = [_type_name(text) for text in re.findall(r"Expected an? (.*?)(?:\. Got value.*)?$", message, re.MULTILINE)
-                if text.startswith(("<class", "typing.Literal"))]  # fmt: skip
-    expected = [name for name in dict.fromkeys(expected) if name != "NoneType"]
+    types = re.findall(r"Expected an? ((?:<class|typing.Literal).*?)(?:\. Got value.*)?$", message, re.MULTILINE)
+    expected = [name for name in dict.fromkeys(map(_type_name, types)) if name != "NoneType"]
     if expected:
         choices = re.findall(r"'([^']*)'", " ".join(expected))
         return f"{key}: expected {' or '.join(expected)}, got {value}{_nearest(value, choices)}"
@@ -174,5 +177,9 @@ def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
         except ImportError:
             continue
         for kind in value.__mro__ if isinstance(value, type) else []:
-            names |= set(inspect.signature(kind.__init__).parameters) - {"self", "args", "kwargs"}
+            names |= set(inspect.signature(vars(kind).get("__init__", object.__init__)).parameters) - {
+                "self",
+                "args",
+                "kwargs",
+            }
     return names

@@ -3,8 +3,19 @@
 import logging
 import warnings
 
-_ADVERTISEMENTS = ("💡", "GPU available", "TPU available", "HPU available", "Seed set to", "Restoring states",
-                   "Restored all states", "Loaded model weights", "`Trainer.fit` stopped", "Loading `train_dataloader`")  # fmt: skip
+_ADVERTISEMENTS = (
+    "💡",
+    "GPU available",
+    "TPU available",
+    "HPU available",
+    "Seed set to",
+    "Restoring states",
+    "Restored all states",
+    "Loaded model weights",
+    "Loading `train_dataloader`",
+    "`Trainer.fit` stopped",
+    "Using bfloat16",
+)
 
 
 def _wanted(record: logging.LogRecord) -> bool:

@@ -1,12 +1,12 @@
 """A run is a directory: config, checkpoints, metrics, predictions, figures and provenance of one training.
 
-    runs/CONFIG/STAMP/
-        config.yaml        complete; `lit-project fit -c` on it repeats the run
-        checkpoints/       best*.ckpt, last.ckpt
-        metrics.csv        by step and epoch
-        metrics.json       final numbers: {"fit": {…}, "validate": {…}, "test": {…}}
-        provenance.json    where the numbers come from: commit, versions, host, seed, command
-        predictions/, figures/
+runs/CONFIG/STAMP/
+    config.yaml        complete; `lit-project fit -c` on it repeats the run
+    checkpoints/       best*.ckpt, last.ckpt
+    metrics.csv        by step and epoch
+    metrics.json       final numbers: {"fit": {…}, "validate": {…}, "test": {…}}
+    provenance.json    where the numbers come from: commit, versions, host, seed, command
+    predictions/, figures/
 """
 
 import json
@@ -101,7 +101,7 @@ class RunDir:
         return self.path / "checkpoints"
 
     def save_config(self, text: str) -> None:
-        """Writes config.yaml; one that differs is kept as config.1.yaml, config.2.yaml…"""
+        """Writes config.yaml; one that differs is kept as config.1.yaml, then config.2.yaml and so on."""
         if self.config_file.exists():
             if self.config_file.read_text() == text:
                 return

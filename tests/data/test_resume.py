@@ -37,9 +37,18 @@ def make(request, tmp_path):
     return lambda: ImageFolder(tmp_path / "root", image_size=4, channels=1, num_workers=workers, **common)
 
 
+class AsksForTheLength(Witness):
+    """As a learning rate schedule does that ends with the run."""
+
+    def configure_optimizers(self):
+        assert self.trainer.estimated_stepping_batches == 15
+        return super().configure_optimizers()
+
+
+@pytest.mark.parametrize("kind", [Witness, AsksForTheLength])
 @pytest.mark.parametrize("step", [7, 10])
-def test_resume_in_the_middle_and_at_the_end_of_an_epoch(make, trainer, tmp_path, step):
-    whole, resumed = Witness(), Witness()
+def test_resume_in_the_middle_and_at_the_end_of_an_epoch(make, trainer, tmp_path, step, kind):
+    whole, resumed = kind(), kind()
     trainer(max_epochs=3, callbacks=[SaveAt(step, tmp_path / "saved.ckpt")]).fit(whole, datamodule=make())
     torch.rand(5)
     trainer(max_epochs=3).fit(resumed, datamodule=make(), ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
@@ -49,3 +58,13 @@ def test_resume_in_the_middle_and_at_the_end_of_an_epoch(make, trainer, tmp_path
     for batch, after in zip(expected[step:], resumed.batches["train"], strict=True):
         assert torch.equal(batch.indices, after.indices)
         assert torch.equal(batch.images, after.images)
+
+
+def test_evaluation_of_a_checkpoint_does_not_move_a_later_training(make, trainer, tmp_path):
+    data = make()
+    trainer(max_epochs=1, callbacks=[SaveAt(3, tmp_path / "saved.ckpt")]).fit(Witness(), datamodule=data)
+    data = make()
+    trainer().validate(Witness(), datamodule=data, ckpt_path=tmp_path / "saved.ckpt", weights_only=True, verbose=False)
+    witness = Witness()
+    trainer(max_epochs=1).fit(witness, datamodule=data)
+    assert len(witness.batches["train"]) == 5

@@ -19,6 +19,7 @@ from lit_project.optim import (
     OneCycleLR,
     PolynomialLR,
     Schedule,
+    ScheduleError,
     SequentialLR,
 )
 from lit_project.tasks import Task
@@ -366,3 +367,19 @@ def test_run_resumed_from_the_last_checkpoint_continues_the_curve(train, tmp_pat
     whole = train(*COMPOSED[name], callbacks=[checkpoint, Keep()], enable_checkpointing=True, **RUN)
     resumed = train(*COMPOSED[name], checkpoint=tmp_path / "saved.ckpt", **RUN)
     assert resumed.rates == whole.rates[5 * epoch :]
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_resumed_schedule_cannot_end_elsewhere(train, tmp_path, interval):
+    schedule = Schedule(CosineAnnealingLR, interval)
+    train(schedule, callbacks=[SaveAt(7, tmp_path / "saved.ckpt")], **RUN)
+    ends = {"step": ("20 steps", "30"), "epoch": ("4 epochs", "6")}[interval]
+    with pytest.raises(ScheduleError, match=f"ends after {ends[0]}, but the run would now have {ends[1]}"):
+        train(schedule, checkpoint=tmp_path / "saved.ckpt", **{**RUN, "max_epochs": 6})
+
+
+def test_resumed_schedule_without_an_end_may_go_on(train, tmp_path):
+    schedule = Schedule(halving(2), "epoch")
+    train(schedule, callbacks=[SaveAt(7, tmp_path / "saved.ckpt")], **RUN)
+    task = train(schedule, checkpoint=tmp_path / "saved.ckpt", **{**RUN, "max_epochs": 5, "losses": ()})
+    assert task.rates == close(LR * 0.5 ** (step // 5 // 2) for step in range(7, 25))

@@ -47,7 +47,7 @@ class Checkpoint(ModelCheckpoint):
             UserError: the metric to watch is one of validation, and there will be none.
         """
         watches_validation = self.monitor is not None and self.monitor.startswith("val/")
-        if stage == "fit" and watches_validation and trainer.limit_val_batches == 0 and not trainer.fast_dev_run:
+        if stage == "fit" and watches_validation and trainer.limit_val_batches == 0 and not fast_dev_run(trainer):
             raise UserError(
                 f"the checkpoint callback watches {self.monitor}, but trainer.limit_val_batches is 0: give it another "
                 "monitor, or null for the last checkpoint only"
@@ -68,16 +68,21 @@ class Checkpoint(ModelCheckpoint):
         """Saves the last checkpoint."""
         super().on_train_epoch_end(trainer, pl_module)
         due = (trainer.current_epoch + 1) % self._every_n_epochs == 0 or trainer.should_stop
-        if due and not trainer.fast_dev_run and self.dirpath is not None:
+        if due and not fast_dev_run(trainer) and self.dirpath is not None:
             trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt", weights_only=False)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """A run that was moved keeps its best score: the folder is where the run is now."""
         best = state_dict.get("best_model_path")
         if self.dirpath is not None and best and Path(best).parent != Path(self.dirpath):
-            moved = {key: _moved(value, self.dirpath) for key, value in state_dict.items()}
+            moved = {key: _moved(value, str(self.dirpath)) for key, value in state_dict.items()}
             state_dict = {**moved, "dirpath": self.dirpath}
         super().load_state_dict(state_dict)
+
+
+def fast_dev_run(trainer: Trainer) -> bool:
+    """Whether this is Lightning's smoke test, which keeps nothing."""
+    return bool(getattr(trainer, "fast_dev_run", False))
 
 
 def _moved(value: Any, folder: str) -> Any:

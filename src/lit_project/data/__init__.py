@@ -8,4 +8,13 @@ from lit_project.data.image_folder import ImageFolder
 from lit_project.data.images import ImageData
 from lit_project.data.in_memory import InMemoryImages
 
-__all__ = ["MNIST", "DatasetImages", "Digits", "FashionMNIST", "ImageBatch", "ImageData", "ImageFolder", "InMemoryImages"]
+__all__ = [
+    "MNIST",
+    "DatasetImages",
+    "Digits",
+    "FashionMNIST",
+    "ImageBatch",
+    "ImageData",
+    "ImageFolder",
+    "InMemoryImages",
+]

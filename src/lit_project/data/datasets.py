@@ -167,7 +167,7 @@ class DatasetImages(ImageData):
 
     def train_dataloader(self) -> TRAIN_DATALOADERS:
         """Shuffled training batches."""
-        return self.loader("train")
+        return self.resumable(self.loader("train"))
 
     def val_dataloader(self) -> EVAL_DATALOADERS:
         """Validation batches in order."""

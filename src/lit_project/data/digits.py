@@ -1,4 +1,4 @@
-"""Handwritten digits bundled with scikit-learn: 1,797 real scans of 8×8 pixels, no download (Alpaydin & Kaynak 1998)."""
+"""Handwritten digits bundled with scikit-learn: 1,797 real scans of 8×8 pixels (Alpaydin & Kaynak 1998)."""
 
 from typing import Any
 

@@ -76,7 +76,9 @@ def _read_splits(root: Path, test_size: float, class_names: list[str] | None) ->
         if class_names:
             return {}
         raise DataError(f"no such folder of images: {root}")
-    folders = {split: next((root / n for n in names if (root / n).is_dir()), None) for split, names in SPLIT_FOLDERS.items()}
+    folders = {
+        split: next((root / n for n in names if (root / n).is_dir()), None) for split, names in SPLIT_FOLDERS.items()
+    }
     if folders["train"] is None:
         everything = _read_folder(root, class_names)
         rest, test = random_split(len(everything), round(len(everything) * test_size))

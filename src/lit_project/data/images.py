@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -66,19 +66,22 @@ class ImageData(LightningDataModule):
         self.drop_last = drop_last
         self.seed = seed
         self.pictures: PictureFiles | None = None
+        self._training: Any = None  # the loader of the training batches
+        self._resume: dict[str, Any] | None = None  # the position that it has to begin at
 
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
 
-    def predict_from(self, folder: str | Path) -> None:
-        """`predict` then classifies the image files of `folder` instead of the test split.
+    def predict_from(self, folder: str | Path) -> list[Path]:
+        """`predict` then classifies the image files of `folder`, which it returns, instead of the test split.
 
         Raises:
             DataError: no such folder, or no image file in it.
         """
         self.pictures = PictureFiles(folder, self.input_shape)
+        return self.pictures.files
 
     @property
     def predict_source(self) -> str:
@@ -89,6 +92,26 @@ class ImageData(LightningDataModule):
     def needs_split(self) -> bool:
         """Whether the dataset itself is needed (not to predict on a folder)."""
         return self.pictures is None
+
+    def resumable(self, loader: Any) -> Any:
+        """A training loader, put at the position of the checkpoint that the run is resumed from."""
+        if self._resume is not None:
+            loader.load_state_dict(self._resume)
+        self._training, self._resume = loader, None
+        return loader
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position in the epoch of training.
+
+        Lightning saves that of the loader, too, but does not restore it where a learning rate schedule has asked for the
+        length of the run before.
+        """
+        return self._training.state_dict() if self._training is not None else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Training continues there."""
+        if self.trainer is not None and self.trainer.training:
+            self._resume = state_dict
 
     def order(self, size: int, split: Split) -> EpochBatches:
         """The batches of a split for this process."""
@@ -118,11 +141,12 @@ class ImageData(LightningDataModule):
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
         """Augments and converts on the device: uint8 → float in [0, 1]."""
-        training = self.trainer is not None and self.trainer.training
+        trainer = self.trainer
+        training = trainer is not None and trainer.training
         transforms = self.train_transforms if training else self.eval_transforms
-        if training and len(transforms.steps):
+        if trainer is not None and training and len(transforms.steps):
             # each sample occurs once an epoch, so this is one random stream a batch, also after a resume
-            seed_step(self._seed(), "augment", self.trainer.current_epoch, int(batch[2][0]), device=batch[0].device)
+            seed_step(self._seed(), "augment", trainer.current_epoch, int(batch[2][0]), device=batch[0].device)
         images = transforms(batch[0])
         if images.dtype == torch.uint8:
             images = images.float().div_(255)

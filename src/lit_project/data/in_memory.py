@@ -102,7 +102,7 @@ class InMemoryImages(ImageData):
 
     def train_dataloader(self) -> TRAIN_DATALOADERS:
         """Shuffled training batches."""
-        return self.loader("train")
+        return self.resumable(self.loader("train"))
 
     def val_dataloader(self) -> EVAL_DATALOADERS:
         """Validation batches in order."""

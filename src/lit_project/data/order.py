@@ -1,4 +1,4 @@
-"""The order of the samples as a pure function of (seed, epoch), shared out over processes without loss or repetition."""
+"""The order of the samples as a function of (seed, epoch), shared out over processes without loss or repetition."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -46,14 +46,22 @@ class EpochBatches(DistributedSampler):
         num_replicas: int = 1,
         rank: int = 0,
     ) -> None:
-        super().__init__(range(size), num_replicas, rank, shuffle=shuffle, seed=seed, drop_last=drop_last)
+        super().__init__(
+            range(size),
+            num_replicas,
+            rank,  # type: ignore[arg-type]
+            shuffle=shuffle,
+            seed=seed,
+            drop_last=drop_last,
+        )
+        self.size = size
         self.batch_size = batch_size
         self.position = 0  # batches handed out in this epoch
         self.start = 0  # where the next iteration begins
         if drop_last:
             size -= size % (batch_size * num_replicas)
             if size == 0:
-                raise DataError(f"drop_last with batch_size {batch_size} leaves no batch of {len(self.dataset)} samples")
+                raise DataError(f"drop_last with batch_size {batch_size} leaves no batch of {self.size} samples")
         elif size < num_replicas:
             raise DataError(f"{size} samples cannot be shared by {num_replicas} processes")
         elif batch_size == 1 and size % num_replicas:
@@ -72,9 +80,9 @@ class EpochBatches(DistributedSampler):
         """This process's share of the samples of this epoch, in order: `(share,)` int64."""
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "order", self.epoch))
-            order = torch.randperm(len(self.dataset), generator=generator)
+            order = torch.randperm(self.size, generator=generator)
         else:
-            order = torch.arange(len(self.dataset))
+            order = torch.arange(self.size)
         return order[: self.used][self.rank :: self.num_replicas]
 
     def batches(self) -> list[Tensor]:
@@ -86,7 +94,7 @@ class EpochBatches(DistributedSampler):
         cuts = [min(cut, len(share) - (count - 1 - i)) for i, cut in enumerate(cuts)]
         return list(torch.tensor_split(share, cuts))
 
-    def __iter__(self) -> Iterator[Tensor]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[Tensor]:
         """Yields the batches of the epoch; once after `load_state_dict`, those from its position on."""
         self.position, self.start = self.start, 0
         for batch in self.batches()[self.position :]:

@@ -1,4 +1,4 @@
-"""Plain `nn.Module`s: images or features in, logits out (no softmax). They know nothing of Lightning or of a dataset."""
+"""Plain `nn.Module`s: images in, logits out (no softmax). They know nothing of Lightning or of a dataset."""
 
 from lit_project.models.cnn import CNN
 from lit_project.models.mlp import MLP

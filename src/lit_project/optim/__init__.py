@@ -1,7 +1,6 @@
 """Optimizer and scheduler assembly. The classes here are what a config names under `schedulers`."""
 
 from lit_project.optim.horizon import ScheduleError, horizon
-from lit_project.optim.schedules import OptimizerFactory, Schedule, check_resumed, configure, run_length
 from lit_project.optim.schedulers import (
     ChainedScheduler,
     CosineAnnealingLR,
@@ -11,6 +10,7 @@ from lit_project.optim.schedulers import (
     SchedulerFactory,
     SequentialLR,
 )
+from lit_project.optim.schedules import OptimizerFactory, Schedule, check_resumed, configure, run_length
 
 __all__ = [
     "ChainedScheduler",

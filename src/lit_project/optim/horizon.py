@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from lit_project.errors import UserError
 
 
-
 class ScheduleError(UserError):
     """A learning rate schedule contradicts itself or the length of the run."""
 

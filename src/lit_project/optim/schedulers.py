@@ -6,6 +6,7 @@ YAML nests them by `class_path`.
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Literal
 
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
@@ -60,7 +61,7 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         optimizer: Optimizer,
         max_lr: float | list[float] | None = None,
         pct_start: float = 0.3,
-        anneal_strategy: str = "cos",
+        anneal_strategy: Literal["cos", "linear"] = "cos",
         cycle_momentum: bool = True,
         base_momentum: float = 0.85,
         max_momentum: float = 0.95,
@@ -133,7 +134,7 @@ class SequentialLR(lr_scheduler.SequentialLR):
             if milestone >= 1 and end is not None and border >= end:
                 raise ScheduleError(f"milestone {border} of SequentialLR is not within the run, which ends at {end}")
         if any(b < a for a, b in pairwise(borders)):
-            raise ScheduleError(f"the milestones of SequentialLR must ascend, got {list(milestones)}, that is {borders}")
+            raise ScheduleError(f"the milestones of SequentialLR must ascend: {list(milestones)} are {borders}")
         parts: list[LRScheduler] = []
         starts = []
         for start, stop, factory in zip([0, *borders], [*borders, end], schedulers, strict=True):
@@ -179,9 +180,10 @@ def check_length(scheduler: LRScheduler, where: str) -> None:
                 f"{where}: {attribute} of {name} is {getattr(scheduler, attribute)}, but it is stepped {end} times in "
                 f"this run; lit_project.optim.{name} takes it from the trainer"
             )
-    if type(scheduler) in (lr_scheduler.LinearLR, lr_scheduler.PolynomialLR) and scheduler.total_iters > end:
+    total_iters = getattr(scheduler, "total_iters", 0)
+    if type(scheduler) in (lr_scheduler.LinearLR, lr_scheduler.PolynomialLR) and total_iters > end:
         raise ScheduleError(
-            f"{where}: total_iters of {name} is {scheduler.total_iters}, but it is stepped {end} times in this run; "
+            f"{where}: total_iters of {name} is {total_iters}, but it is stepped {end} times in this run; "
             f"lit_project.optim.{name} takes it from the trainer"
         )
 
@@ -207,6 +209,6 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
                 )
             if isinstance(scheduler, _ABSOLUTE):
                 raise ScheduleError(
-                    f"{type(scheduler).__name__} sets the learning rate and cannot be multiplied with other schedulers; "
+                    f"{type(scheduler).__name__} sets the learning rate and cannot be multiplied with others; "
                     "put it into lit_project.optim.SequentialLR, or use it alone"
                 )

@@ -41,7 +41,9 @@ class Totals:
         total.sums = dict(self.sums)
         if task.trainer.world_size > 1:
             names = sorted(self.sums)
-            packed = torch.stack([*(self.sums[name] for name in names), torch.tensor(self.count).to(self.sums[names[0]])])
+            packed = torch.stack(
+                [*(self.sums[name] for name in names), torch.tensor(self.count).to(self.sums[names[0]])]
+            )
             packed = task.trainer.strategy.reduce(packed, reduce_op="sum")
             total.sums = dict(zip(names, packed[:-1], strict=True))
             total.count = int(packed[-1].item())
@@ -67,6 +69,7 @@ class Task(LightningModule):
         self.running = Totals()
         self._clock = _Clock()
         self._seed = 0
+        self._log_every = 50
         self._rates: dict[str, float] = {}
         self._logged = 0  # optimizer steps at the last log of a single step
 
@@ -98,6 +101,7 @@ class Task(LightningModule):
     def on_train_start(self) -> None:
         """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
         self._seed = global_seed()
+        self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50))
         check_resumed(self.trainer)
 
     def on_train_epoch_start(self) -> None:
@@ -109,14 +113,14 @@ class Task(LightningModule):
         """Random numbers of the model (dropout) depend on the seed, the step and the rank alone."""
         seed_step(self._seed, "step", self.current_epoch, batch_idx, self.global_rank, device=self.device)
         trainer = self.trainer
-        if (trainer.global_step + 1) % trainer.log_every_n_steps == 0 or batch_idx + 1 == trainer.num_training_batches:
+        if (trainer.global_step + 1) % self._log_every == 0 or batch_idx + 1 == trainer.num_training_batches:
             self._rates = self.learning_rates()  # of this step: at its end the schedulers have moved on
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Logs loss and rates of single steps every `log_every_n_steps` optimizer steps."""
         self._clock.lap()
         done = self.trainer.global_step
-        if done % self.trainer.log_every_n_steps == 0 and done != self._logged and outputs is not None:
+        if done % self._log_every == 0 and done != self._logged and outputs is not None:
             self._logged = done
             values = {"train/loss_step": outputs["loss"].item(), **self._rates, "epoch": self.current_epoch}
             for logger in self.trainer.loggers:

@@ -30,7 +30,8 @@ class ImageClassifier(Task):
         loss: of logits `(B, num_classes)` and classes `(B,)`, averaged over the batch; default: cross-entropy.
         label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016); only for the
             default loss.
-        top_k: also report how often the class is among the k likeliest; 1 for not.
+        top_k: also report how often the class is among the k likeliest; default: 3 if there are more classes; 1 for
+            not.
         channels_last: keep images and convolutions in (B, H, W, C) order in memory, which is faster on many CPUs and
             on GPUs with half precision; results are the same up to rounding.
 
@@ -48,7 +49,7 @@ class ImageClassifier(Task):
         schedulers: Sequence[Schedule] | None = None,
         loss: nn.Module | None = None,
         label_smoothing: float = 0.0,
-        top_k: int = 3,
+        top_k: int | None = None,
         channels_last: bool = False,
     ) -> None:
         super().__init__(optimizer, schedulers)
@@ -57,6 +58,8 @@ class ImageClassifier(Task):
             raise ValueError("label_smoothing belongs to the default loss: give it to your own loss instead")
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
+        if top_k is None:
+            top_k = 3 if num_classes > 3 else 1
         if not 1 <= top_k <= num_classes:
             raise ValueError(f"top_k must be between 1 and the {num_classes} classes, got {top_k}")
         self.net = net
@@ -64,7 +67,9 @@ class ImageClassifier(Task):
         self.class_names = list(class_names)
         self.channels_last = channels_last
         if channels_last:
-            self.net = self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.net = self.net.to(memory_format=torch.channels_last)
+        self.mean: Tensor
+        self.std: Tensor
         self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1))
         self.evaluated = Totals()

@@ -30,6 +30,8 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
         curves: metric → split → points (epoch, value), such as `{"loss": {"train": [(1, 2.3), …]}}`.
         best: the epoch of the best checkpoint, marked by a line.
     """
+    from matplotlib.ticker import MaxNLocator
+
     figure = _figure(5.5 * max(len(curves), 1), 4)
     for number, (metric, splits) in enumerate(curves.items()):
         axes = figure.add_subplot(1, len(curves), number + 1)
@@ -39,7 +41,7 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
         if best is not None:
             axes.axvline(best, color="grey", linewidth=0.8, linestyle=":", label=f"best checkpoint (epoch {best:.0f})")
         axes.set(xlabel="epoch", ylabel=metric, title=metric)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.legend()
     return figure

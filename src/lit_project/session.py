@@ -1,0 +1,196 @@
+"""One command at work: finds or makes its run, gives the trainer the run's parts, and does what was asked."""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.plugins.io import CheckpointIO
+
+from lit_project.callbacks import PredictionTable, ProgressLines, RichProgress, RunRecord
+from lit_project.callbacks.checkpoint import fast_dev_run
+from lit_project.callbacks.record import best_checkpoint
+from lit_project.checkpoints import SafeCheckpointIO, read
+from lit_project.errors import UserError
+from lit_project.metrics_csv import MetricsCSV
+from lit_project.processes import is_first, print_once
+from lit_project.run import RunDir, resume_step
+from lit_project.warm_start import check_fits, warm_start
+
+RUN_DIR_OF_PARENT = "LIT_PROJECT_RUN_DIR"
+
+
+class Session:
+    """The run and the checkpoint of one command.
+
+    Args:
+        run: the run that `--run` names; without it a new one is made.
+        config_name: names new runs.
+
+    Attributes:
+        checkpoint: to resume from or to evaluate; None begins with initial weights.
+        status: exit status of the command.
+    """
+
+    def __init__(self, run: RunDir | None, config_name: str) -> None:
+        self.run = run
+        self.config_name = config_name
+        self.new = run is None
+        self.checkpoint: Path | None = None
+        self.status = 0
+        self._record: RunRecord | None = None
+        self._table: PredictionTable | None = None
+
+    def open(self, subcommand: str, options: Namespace) -> RunDir:
+        """Chooses the checkpoint, and makes the run directory if the run is new.
+
+        Raises:
+            UserError: there is no such checkpoint, none was named, or the directory cannot be made.
+        """
+        if subcommand != "fit":
+            self.checkpoint = self._checkpoint_to_evaluate(subcommand, options)
+        elif self.run is not None:
+            self.checkpoint, damaged = self.run.newest()
+            for path in damaged:
+                print(f"warning: {path} is damaged and was passed over", file=sys.stderr)
+        if self.run is None:
+            if is_first():
+                self.run = RunDir.create(options.runs_dir, self.config_name, options.run_name)
+                os.environ[RUN_DIR_OF_PARENT] = str(self.run.path)  # for the processes that a strategy launches
+            else:  # RunRecord has the first process tell the path where it was not inherited
+                self.run = RunDir(Path(os.environ.get(RUN_DIR_OF_PARENT, options.runs_dir)))
+        return self.run
+
+    def _checkpoint_to_evaluate(self, subcommand: str, options: Namespace) -> Path | None:
+        which = options.ckpt_path
+        if self.run is not None:
+            return self.run.checkpoint(str(which or "best"))
+        if which in ("best", "last"):
+            raise UserError(f"ckpt_path {which} needs the run that it is of: --run DIR")
+        if which is None and not options.allow_untrained:
+            raise UserError(
+                f"{subcommand} needs trained weights: --run DIR, or --ckpt_path FILE "
+                "(--allow_untrained=true for the initial ones)"
+            )
+        return None if which is None else Path(which)
+
+    def known_class_names(self) -> list[str] | None:
+        """The class names in the checkpoint, for data that are not here to tell them."""
+        if self.checkpoint is None:
+            return None
+        return read(self.checkpoint).get("hyper_parameters", {}).get("class_names")
+
+    def trainer_arguments(self, subcommand: str, config: Namespace) -> dict[str, Any]:
+        """The run's own parts, added to those that the config gives the trainer."""
+        assert self.run is not None
+        self._record = RunRecord(self.run)
+        callbacks = [*_listed(config.callbacks), self._record]
+        if config.enable_progress_bar is not False and not config.barebones:
+            callbacks.append(RichProgress() if sys.stdout.isatty() else ProgressLines())
+        if subcommand == "predict":
+            self._table = PredictionTable(self.run.path / "predictions" / "test.csv")
+            callbacks.append(self._table)
+        loggers = [logger for logger in _listed(config.logger) if logger is not True]
+        if config.logger is not False and subcommand == "fit":
+            loggers.insert(0, MetricsCSV(self.run.path, resume_step(self.checkpoint) if self.checkpoint else None))
+        plugins = _listed(config.plugins)
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            plugins.append(SafeCheckpointIO())
+        return {
+            "callbacks": callbacks,
+            "logger": loggers or False,
+            "plugins": plugins,
+            "default_root_dir": str(self.run.path),
+        }
+
+    def begin(self, model: LightningModule) -> None:
+        """Says what runs where, once everything could be made; raises CheckpointError if the weights do not fit."""
+        assert self.run is not None
+        print_once(f"run: {self.run.path}")
+        count = sum(parameter.numel() for parameter in model.parameters())
+        trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        net = type(getattr(model, "net", model)).__name__
+        print_once(f"{net}: {count:,} parameters" + ("" if trainable == count else f", {trainable:,} trainable"))
+        if self.checkpoint is not None:
+            check_fits(model, self.checkpoint)
+
+    def fit(self, trainer: Trainer, model: LightningModule, datamodule: Any, options: Namespace, config: str) -> None:
+        """Trains; then tests the best checkpoint if `test_after_fit` says so."""
+        assert self.run is not None
+        before = 0
+        if self.checkpoint is not None:
+            before = resume_step(self.checkpoint)
+            print_once(f"resuming from {self.checkpoint}")
+        if options.init_from:
+            source = Path(options.init_from)
+            weights = RunDir.open(source).checkpoint() if source.is_dir() else source
+            print_once(f"weights from {weights}:\n{warm_start(model, weights)}")
+        if is_first():
+            self.run.save_config(config)
+            self.run.add_provenance(options.seed_everything, self.config_name)
+        trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
+        if trainer.received_sigterm:
+            self.status = 128 + signal.SIGTERM
+            return
+        if trainer.global_step == before:
+            print_once(f"nothing to do: the run has its {trainer.max_epochs} epochs; more with --trainer.max_epochs")
+        callback = best_checkpoint(trainer)
+        self.checkpoint = None
+        if callback is not None and callback.best_model_path and callback.best_model_score is not None:
+            self.checkpoint = Path(callback.best_model_path)
+            print_once(f"best checkpoint: {self.checkpoint} ({callback.monitor} {callback.best_model_score:.4f})")
+        if options.test_after_fit and not fast_dev_run(trainer):
+            self.evaluate("test", trainer, model, datamodule)
+
+    def evaluate(self, subcommand: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
+        """Validates or tests the checkpoint (or the weights as they are) and prints the metrics."""
+        assert self._record is not None
+        self._record.checkpoint = self.checkpoint
+        run = trainer.validate if subcommand == "validate" else trainer.test
+        run(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False)
+        metrics = {k: v.item() for k, v in trainer.callback_metrics.items() if "class_accuracy" not in k}
+        samples = metrics.pop(next((k for k in metrics if k.endswith("/samples")), ""), None)
+        count = "" if samples is None else f"  ({samples:.0f} samples)"
+        print_once("  ".join(f"{k} {v:.4f}" for k, v in metrics.items()) + count)
+
+    def predict(self, trainer: Trainer, model: LightningModule, datamodule: Any, images: str | None) -> None:
+        """Writes a table of predictions; unreadable image files are named and make the exit status 1."""
+        table = self._table
+        assert table is not None
+        if images:
+            if not hasattr(datamodule, "predict_from"):
+                raise UserError(f"{type(datamodule).__name__} cannot predict on a folder of images")
+            table.files = datamodule.predict_from(images)
+            table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
+        trainer.predict(
+            model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
+        )
+        if is_first() and table.files is not None:
+            for index in table.missing:
+                print(f"error: cannot read {table.files[index]}", file=sys.stderr)
+                self.status = 1
+        print_once(f"{table.count} predictions: {table.file}")
+
+    def close(self, interrupted: bool = False) -> None:
+        """Says where the run is, or removes a new one in which nothing happened."""
+        os.environ.pop(RUN_DIR_OF_PARENT, None)
+        if self.run is None or not is_first():
+            return
+        started = self._record is not None and self._record.started
+        if self.new and not started and not any((self.run.path / p).exists() for p in ("metrics.json", "predictions")):
+            shutil.rmtree(self.run.path, ignore_errors=True)
+            return
+        if interrupted and self.run.checkpoints.is_dir():
+            print(f"interrupted; go on with: lit-project fit --run {self.run.path}")
+        print(f"run: {self.run.path}", flush=True)
+
+
+def _listed(value: Any) -> list[Any]:
+    """A config value that may be nothing, one or several, as a list."""
+    if value is None or value is False:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]

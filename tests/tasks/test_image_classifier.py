@@ -1,0 +1,175 @@
+"""What the image classifier computes and reports: by hand, over all samples, whatever the batch size."""
+
+import pytest
+import torch
+from classifier_data import MEAN, NAMES, STD, Images, classifier, linear
+from sklearn.metrics import accuracy_score, confusion_matrix, recall_score, top_k_accuracy_score
+from torch import nn
+from torch.nn import functional as F
+
+from lit_project.tasks import ImageClassifier
+
+
+def test_forward_normalises_and_gives_the_logits_of_the_net():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+    mean, std = [0.1, 0.2, 0.3], [0.5, 0.6, 0.7]
+    task = ImageClassifier(net, torch.optim.SGD, ["a", "b", "c"], mean, std)
+    x = torch.rand(5, 3, 4, 4)
+    channels = [(x[:, c] - mean[c]) / std[c] for c in range(3)]
+    assert torch.allclose(task(x), net(torch.stack(channels, dim=1)), atol=1e-6)
+
+
+def test_normalisation_and_class_names_travel_with_the_task():
+    torch.manual_seed(0)
+    task, other = classifier(), ImageClassifier(linear(), torch.optim.SGD, NAMES)
+    x = torch.rand(5, 1, 4, 4)
+    assert not torch.allclose(task(x), other(x))
+    other.load_state_dict(task.state_dict())
+    assert torch.equal(task(x), other(x))
+    assert task.class_names == NAMES
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 29, 100])
+def test_training_loss_and_accuracy_of_an_epoch_are_those_over_all_samples(trainer, batch_size):
+    torch.manual_seed(0)
+    task, data = classifier(lr=0.0), Images(batch_size=batch_size)
+    runner = trainer(max_epochs=1)
+    runner.fit(task, datamodule=data)
+    images, targets = data.floats("train")
+    with torch.no_grad():
+        logits = task(images)
+    metrics = runner.callback_metrics
+    assert metrics["train/loss"].item() == pytest.approx(F.cross_entropy(logits, targets).item(), rel=1e-6)
+    assert metrics["train/accuracy"].item() == pytest.approx((logits.argmax(1) == targets).double().mean().item())
+    assert metrics["train/samples"] == 29
+
+
+def test_every_epoch_begins_anew(trainer):
+    torch.manual_seed(0)
+    task = classifier(lr=0.0)
+    means = []
+
+    class Noted(type(task)):
+        def on_train_epoch_end(self):
+            means.append(self.running.means())
+
+    task.__class__ = Noted
+    trainer(max_epochs=3).fit(task, datamodule=Images(batch_size=7))
+    assert len(means) == 3
+    for later in means[1:]:
+        assert later == pytest.approx(means[0])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batch_size):
+    torch.manual_seed(0)
+    task, data = classifier(top_k=2), Images(eval_batch_size=batch_size)
+    runner = trainer()
+    evaluate = {"val": runner.validate, "test": runner.test}[split]
+    (metrics,) = evaluate(task, datamodule=data, verbose=False)
+    images, targets = data.floats(split)
+    with torch.no_grad():
+        logits = task(images)
+    predicted = logits.argmax(1)
+    recall = recall_score(targets, predicted, average=None)
+    expected = {
+        "loss": F.cross_entropy(logits, targets).item(),
+        "accuracy": accuracy_score(targets, predicted),
+        "top2_accuracy": top_k_accuracy_score(targets, logits, k=2),
+        "samples": 17,
+        **{f"class_accuracy/{name}": value for name, value in zip(NAMES, recall, strict=True)},
+    }
+    assert metrics == {f"{split}/{name}": pytest.approx(value, rel=1e-6) for name, value in expected.items()}
+    assert torch.equal(task.confusion_matrix, torch.from_numpy(confusion_matrix(targets, predicted)).double())
+
+
+def test_evaluations_do_not_add_up(trainer):
+    torch.manual_seed(0)
+    task, data, runner = classifier(), Images(), trainer()
+    first = runner.validate(task, datamodule=data, verbose=False)
+    assert runner.validate(task, datamodule=data, verbose=False) == first
+    assert runner.test(task, datamodule=data, verbose=False)[0]["test/samples"] == 17
+
+
+def test_top_1_is_not_reported_twice(trainer):
+    (metrics,) = trainer().validate(classifier(top_k=1), datamodule=Images(), verbose=False)
+    assert [name for name in metrics if "top" in name] == []
+
+
+def test_evaluation_is_without_dropout(trainer):
+    task = classifier(nn.Sequential(nn.Dropout(0.5), linear()))
+    losses = {trainer().validate(task, datamodule=Images(), verbose=False)[0]["val/loss"] for _ in range(3)}
+    assert len(losses) == 1
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_label_smoothing_is_its_formula(smoothing):
+    """Szegedy et al. 2016, section 7: the target is (1 - ε) of the class and ε/K of every class."""
+    torch.manual_seed(0)
+    task = classifier(label_smoothing=smoothing)
+    images, targets = Images().floats("train")
+    with torch.no_grad():
+        loss = task.training_step((images, targets), 0)["loss"]
+        target = (1 - smoothing) * F.one_hot(targets, 4) + smoothing / 4
+        expected = -(target * task(images).log_softmax(1)).sum(1).mean()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+def test_own_loss(trainer):
+    torch.manual_seed(0)
+    task, data = classifier(loss=nn.MultiMarginLoss(), lr=0.0), Images(batch_size=3)
+    runner = trainer(max_epochs=1)
+    runner.fit(task, datamodule=data)
+    for split in ("train", "val"):
+        images, targets = data.floats(split)
+        with torch.no_grad():
+            expected = F.multi_margin_loss(task(images), targets).item()
+        assert runner.callback_metrics[f"{split}/loss"].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_impossible_arguments_are_errors():
+    with pytest.raises(ValueError, match="label_smoothing belongs to the default loss"):
+        classifier(loss=nn.MultiMarginLoss(), label_smoothing=0.1)
+    for value in (1.0, -0.1):
+        with pytest.raises(ValueError, match=rf"label_smoothing must be in \[0, 1\), got {value}"):
+            classifier(label_smoothing=value)
+    for value in (0, 5):
+        with pytest.raises(ValueError, match=f"top_k must be between 1 and the 4 classes, got {value}"):
+            classifier(top_k=value)
+
+
+def test_channels_last_changes_nothing_but_rounding():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 4))
+    x = torch.rand(5, 3, 6, 6)
+    plain = classifier(net)(x)
+    last = classifier(net, channels_last=True)
+    assert last.net[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(last(x), plain, atol=1e-5)
+
+
+def test_prediction_is_a_table_row_a_sample():
+    torch.manual_seed(0)
+    task = classifier().eval()
+    images, targets = Images().floats("val")
+    indices = torch.arange(100, 117)
+    with torch.no_grad():
+        rows = task.predict_step((images, targets, indices), 0)
+        probabilities = task(images).softmax(1)
+    assert rows["index"] == list(range(100, 117))
+    assert rows["prediction"] == probabilities.argmax(1).tolist()
+    assert rows["class_name"] == [NAMES[k] for k in rows["prediction"]]
+    assert rows["probability"] == pytest.approx(probabilities.amax(1).tolist())
+    assert rows["target"] == targets.tolist()
+    unknown = task.predict_step((images, torch.full_like(targets, -1), indices), 0)
+    assert "target" not in unknown
+    assert unknown["prediction"] == rows["prediction"]
+    assert task.predict_step((images[:0], targets[:0], indices[:0]), 0) == {}
+
+
+def test_buffers_are_mean_and_std():
+    buffers = dict(classifier().named_buffers())
+    assert buffers["mean"].flatten().tolist() == pytest.approx(MEAN)
+    assert buffers["std"].flatten().tolist() == pytest.approx(STD)

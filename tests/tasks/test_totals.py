@@ -1,0 +1,50 @@
+"""Means over samples from sums and counts."""
+
+import pytest
+import torch
+from torchmetrics.functional import accuracy
+
+from lit_project.tasks.base import Totals
+
+
+@pytest.mark.parametrize("sizes", [[8], [1, 7], [3, 3, 2], [5, 1, 1, 1]])
+def test_means_are_exact_however_the_samples_are_cut_into_batches(sizes):
+    values = torch.tensor([0.5, 1.5, -2.0, 4.0, 8.0, 0.25, 3.0, 1.0])
+    totals = Totals()
+    for batch in values.split(sizes):
+        totals.add(len(batch), loss=batch.mean() * len(batch), positive=(batch > 0).sum())
+    assert totals.count == 8
+    assert totals.means() == {"loss": pytest.approx(values.mean().item(), rel=1e-7), "positive": 7 / 8}
+
+
+def test_many_additions_lose_no_digits():
+    totals = Totals()
+    for _ in range(20_000):
+        totals.add(1, loss=torch.tensor(0.1))
+    assert totals.means()["loss"] == pytest.approx(torch.tensor(0.1).item(), rel=1e-12)
+
+
+def test_what_is_added_is_left_as_it_is_and_holds_no_graph():
+    weight = torch.tensor(2.0, dtype=torch.double, requires_grad=True)
+    first, second = weight * 1, weight * 3
+    totals = Totals()
+    totals.add(1, loss=first)
+    totals.add(1, loss=second)
+    assert totals.means() == {"loss": 4.0}
+    assert (first.item(), second.item()) == (2.0, 6.0)
+    assert not totals.sums["loss"].requires_grad
+
+
+def test_nothing_was_added():
+    assert Totals().means() == {}
+
+
+def test_counts_agree_with_torchmetrics():
+    torch.manual_seed(0)
+    logits, targets = torch.randn(23, 5), torch.randint(0, 5, (23,))
+    totals = Totals()
+    for start in range(0, 23, 4):
+        batch = slice(start, start + 4)
+        totals.add(len(targets[batch]), accuracy=(logits[batch].argmax(1) == targets[batch]).sum())
+    expected = accuracy(logits, targets, task="multiclass", num_classes=5)
+    assert totals.means()["accuracy"] == pytest.approx(expected.item())

@@ -1,0 +1,249 @@
+"""Training through Lightning: bit by bit what plain PyTorch does, repeatable, exact under accumulation and resume."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from classifier_data import Images, classifier, linear
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers.logger import DummyLogger
+from torch import nn
+from torch.nn import functional as F
+
+from lit_project.data.transforms import RandomCrop, RandomHorizontalFlip
+from lit_project.optim import CosineAnnealingLR, Schedule
+
+
+def state(task):
+    return {name: value.clone() for name, value in task.state_dict().items()}
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def with_dropout():
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 4)
+    )
+
+
+def batches(data, epochs):
+    """The training batches in their order, as floats."""
+    images, targets = data.floats("train")
+    loader = data.train_dataloader()
+    for epoch in range(epochs):
+        loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            yield images[batch.indices], targets[batch.indices]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        partial(torch.optim.SGD, lr=0.1),
+        partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        partial(torch.optim.AdamW, lr=0.01),
+    ],
+    ids=["sgd", "momentum", "adamw"],
+)
+def test_it_equals_plain_pytorch_bit_by_bit(trainer, optimizer):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+    reference = copy.deepcopy(net)
+    data = Images(batch_size=8, seed=3)
+    trainer(max_epochs=3).fit(classifier(net, optimizer=optimizer), datamodule=data)
+
+    plain = optimizer(reference.parameters())
+    steps = 0
+    for images, targets in batches(data, 3):
+        loss = F.cross_entropy(reference((images - 0.4) / 0.3), targets)
+        plain.zero_grad()
+        loss.backward()
+        plain.step()
+        steps += 1
+    assert steps == 12
+    assert equal(state(net), state(reference))
+
+
+def test_the_rate_of_each_step_is_that_of_the_schedule(trainer):
+    torch.manual_seed(0)
+    net, data = linear(), Images(batch_size=8)
+    reference = copy.deepcopy(net)
+    trainer(max_epochs=2).fit(classifier(net, schedulers=[Schedule(CosineAnnealingLR, "step")]), datamodule=data)
+    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(plain, T_max=8)
+    for images, targets in batches(data, 2):
+        plain.zero_grad()
+        F.cross_entropy(reference((images - 0.4) / 0.3), targets).backward()
+        plain.step()
+        schedule.step()
+    assert equal(state(net), state(reference))
+
+
+def fit(trainer, seed_run, seed=1, noise=False, **kwargs):
+    class Noise(Callback):
+        """Draws from the global random state, as another logger or figure might."""
+
+        def on_train_batch_end(self, *args):
+            torch.rand(3)
+
+    seed_run(seed)
+    task = classifier(with_dropout())
+    data = Images(batch_size=8, train_transforms=[RandomCrop(1), RandomHorizontalFlip()])
+    trainer(max_epochs=3, callbacks=[Noise()] if noise else [], **kwargs).fit(task, datamodule=data)
+    return state(task)
+
+
+def test_two_fits_with_one_seed_are_identical_dropout_included(trainer, seed_run):
+    first = fit(trainer, seed_run)
+    assert equal(fit(trainer, seed_run), first)
+    assert equal(fit(trainer, seed_run, noise=True), first)
+    assert not equal(fit(trainer, seed_run, seed=2), first)
+
+
+def test_validation_leaves_training_as_it_is(trainer, seed_run):
+    assert equal(fit(trainer, seed_run, limit_val_batches=0), fit(trainer, seed_run, num_sanity_val_steps=2))
+
+
+@pytest.mark.parametrize("step", [3, 4, 6, 9])
+def test_resumed_training_is_identical_dropout_included(trainer, seed_run, tmp_path, step):
+    class Save(Callback):
+        def on_train_batch_end(self, trainer, *args):
+            if trainer.global_step == step:
+                trainer.save_checkpoint(tmp_path / "saved.ckpt")
+
+    def make():
+        seed_run(1)
+        optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+        task = classifier(with_dropout(), optimizer=optimizer, schedulers=[Schedule(CosineAnnealingLR, "step")])
+        return task, Images(batch_size=8, train_transforms=[RandomCrop(1)])
+
+    whole, data = make()
+    trainer(max_epochs=3, callbacks=[Save()]).fit(whole, datamodule=data)
+    resumed, data = make()
+    torch.rand(11)
+    with torch.no_grad():
+        resumed.net[1].weight.zero_()
+    runner = trainer(max_epochs=3)
+    runner.fit(resumed, datamodule=data, ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
+    assert runner.global_step == 12
+    assert equal(state(resumed), state(whole))
+
+
+def test_dropout_differs_between_steps_and_epochs(trainer):
+    masks = []
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = linear()
+
+        def forward(self, x):
+            kept = F.dropout(torch.ones(1, 64), 0.5, self.training) > 0
+            if self.training:
+                masks.append(tuple(kept.flatten().tolist()))
+            return self.head(x)
+
+    trainer(max_epochs=3).fit(classifier(Masked()), datamodule=Images(batch_size=10))
+    assert len(masks) == 9
+    assert len(set(masks)) == 9
+
+
+@pytest.mark.parametrize("windows", [2, 4])
+def test_accumulation_of_full_windows_equals_the_large_batch(trainer, windows):
+    nets = []
+    for accumulate in (1, windows):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4))
+        data = Images(batch_size=12 // accumulate, drop_last=True, seed=1)
+        runner = trainer(max_epochs=3, accumulate_grad_batches=accumulate, limit_train_batches=2 * accumulate)
+        runner.fit(classifier(net), datamodule=data)
+        assert runner.global_step == 6
+        nets.append(net)
+    for one, other in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_gradients_are_clipped_by_their_norm(trainer, accumulate):
+    class Noted(Callback):
+        def __init__(self):
+            self.before, self.after = [], []
+
+        def on_before_optimizer_step(self, trainer, task, optimizer):
+            self.before.append(norm(task))
+
+        def on_before_zero_grad(self, trainer, task, optimizer):
+            if task.net[1].weight.grad is not None:
+                self.after.append(norm(task))
+
+    def norm(task):
+        return torch.cat([p.grad.flatten() for p in task.parameters()]).norm().item()
+
+    torch.manual_seed(0)
+    noted, task = Noted(), classifier(lr=0.0)
+    trainer(max_epochs=2, callbacks=[noted], gradient_clip_val=0.05, accumulate_grad_batches=accumulate).fit(
+        task, datamodule=Images(batch_size=5)
+    )
+    assert min(noted.before) > 0.05
+    assert noted.after[-1] == pytest.approx(0.05, rel=1e-3)
+    assert max(noted.after) <= 0.05 * (1 + 1e-3)
+
+
+def test_clipping_changes_the_step_by_the_factor(trainer):
+    torch.manual_seed(0)
+    net = linear()
+    before = state(net)
+    data = Images(batch_size=29)
+    trainer(max_epochs=1, gradient_clip_val=0.01).fit(classifier(net, lr=1.0), datamodule=data)
+    change = torch.cat([(before[name] - value).flatten() for name, value in net.state_dict().items()])
+    assert change.norm().item() == pytest.approx(0.01, rel=1e-3)
+
+
+class Lines(DummyLogger):
+    """Keeps what is logged, with its step."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def log_metrics(self, metrics, step=None):
+        self.lines.append((step, dict(metrics)))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_logged_rates_and_losses_are_those_of_the_step(trainer, accumulate):
+    lines, rates, losses = Lines(), [], []
+
+    class Noted(Callback):
+        def on_before_optimizer_step(self, trainer, task, optimizer):
+            rates.append(optimizer.param_groups[0]["lr"])
+
+        def on_train_batch_end(self, trainer, task, outputs, batch, batch_idx):
+            with torch.no_grad():
+                losses.append(F.cross_entropy(task(batch.images), batch.targets).item())
+
+    # at rate 0 the weights stay, so that the losses can be computed again; the schedule goes on
+    frozen = partial(torch.optim.SGD, lr=0.0)
+    task = classifier(optimizer=frozen, schedulers=[Schedule(Ramp, "step")])
+    with torch.no_grad():
+        task.net[1].weight.mul_(0)
+    runner = trainer(
+        max_epochs=2, callbacks=[Noted()], logger=lines, log_every_n_steps=2, accumulate_grad_batches=accumulate
+    )
+    runner.fit(task, datamodule=Images(batch_size=8))
+    single = [(step, metrics) for step, metrics in lines.lines if "train/loss_step" in metrics]
+    steps = 8 // accumulate
+    assert [step for step, _ in single] == list(range(1, steps, 2))
+    assert [metrics["lr"] for _, metrics in single] == pytest.approx([rates[step] for step, _ in single])
+    epochs = [(step, metrics) for step, metrics in lines.lines if "train/loss" in metrics]
+    assert [metrics["lr"] for _, metrics in epochs] == pytest.approx([rates[steps // 2 - 1], rates[-1]])
+
+
+class Ramp(torch.optim.lr_scheduler.LRScheduler):
+    """The rate is a tiny multiple of the step's number: another one at every step, and no effect on the weights."""
+
+    def get_lr(self):
+        return [1e-30 * (self.last_epoch + 1)]
