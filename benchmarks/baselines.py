@@ -1,12 +1,11 @@
 """What the template is compared with: a loop by hand, and the customary pipeline under Lightning."""
 
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from common import DATA, EpochClock, terminal
+from common import DATA, EpochClock, Times, terminal
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -78,14 +77,14 @@ class Plain:
     def _prepare(images: Tensor) -> Tensor:
         return images.float().div_(255).sub_(MEAN).div_(STD)
 
-    def seconds(self, epochs: int) -> list[float]:
-        """Seconds of `epochs` epochs after one to warm up."""
-        seconds = []
+    def times(self, epochs: int) -> Times:
+        """Of the mean of `epochs` epochs after one to warm up."""
+        times = []
         for _ in range(epochs + 1):
-            start = time.perf_counter()
+            start = Times.now()
             self.epoch()
-            seconds.append(time.perf_counter() - start)
-        return seconds[1:]
+            times.append(Times.now() - start)
+        return Times.mean(times[1:])
 
 
 class CustomaryModule(LightningModule):
@@ -120,8 +119,8 @@ class CustomaryModule(LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.001)
 
 
-def customary(net: nn.Module, batch_size: int, workers: int, epochs: int, steps: int | None) -> list[float]:
-    """Seconds of `epochs` epochs, after one to warm up, of the pipeline that is customary under Lightning.
+def customary(net: nn.Module, batch_size: int, workers: int, epochs: int, steps: int | None) -> Times:
+    """Times of the mean of `epochs` epochs, after one to warm up, of the pipeline that is customary under Lightning.
 
     torchvision's dataset with ToTensor and Normalize for each sample, DataLoader (workers stay alive from epoch to
     epoch), `CustomaryModule`, Lightning's default progress bar on a terminal, CSVLogger, ModelCheckpoint.
@@ -144,4 +143,4 @@ def customary(net: nn.Module, batch_size: int, workers: int, epochs: int, steps:
             DataLoader(train, batch_size, shuffle=True, **options),
             DataLoader(val, EVAL_BATCH, **options),
         )
-    return EpochClock.seconds[1:]
+    return Times.mean(EpochClock.epochs[1:])

@@ -13,7 +13,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import lightning
 import torch
@@ -27,6 +27,31 @@ RESULTS = ROOT / "benchmarks" / "results"
 DATA = ROOT / "data"
 
 
+class Times(NamedTuple):
+    """Seconds by the clock on the wall, and of computation by the threads of this process.
+
+    On an idle machine they are the same for a program that computes with one thread; on a busy one the second varies
+    less. It lacks what child processes compute.
+    """
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> "Times":
+        """Both clocks."""
+        return cls(time.perf_counter(), time.process_time())
+
+    def __sub__(self, other: "Times") -> "Times":
+        """What has passed since `other`."""
+        return Times(self.wall - other.wall, self.cpu - other.cpu)
+
+    @classmethod
+    def mean(cls, times: Sequence["Times"]) -> "Times":
+        """Of several epochs."""
+        return cls(statistics.mean(t.wall for t in times), statistics.mean(t.cpu for t in times))
+
+
 class EpochClock(Callback):
     """Times the epochs of a fit: from the start of one to the start of the next, or to the end of training.
 
@@ -34,21 +59,21 @@ class EpochClock(Callback):
     among the callbacks, so that what the others do at the start of an epoch is counted in it.
 
     Attributes:
-        seconds: of each epoch of the newest fit.
+        epochs: times of each epoch of the newest fit.
         metrics: of its end.
     """
 
-    seconds: ClassVar[list[float]] = []  # of the class, for the command line makes the instance
+    epochs: ClassVar[list[Times]] = []  # of the class, for the command line makes the instance
     metrics: ClassVar[dict[str, float]] = {}
 
     def __init__(self) -> None:
-        self._mark: float | None = None
-        EpochClock.seconds = []
+        self._mark: Times | None = None
+        EpochClock.epochs = []
 
     def _lap(self) -> None:
-        now = time.perf_counter()
+        now = Times.now()
         if self._mark is not None:
-            EpochClock.seconds.append(now - self._mark)
+            EpochClock.epochs.append(now - self._mark)
         self._mark = now
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -75,8 +100,8 @@ def terminal() -> Iterator[None]:
         drain.wait(timeout=10)
 
 
-def fit(*args: str) -> list[float]:
-    """Seconds of the epochs of `lit-project fit ARGS`, run in this process and on a terminal, without its first epoch.
+def fit(*args: str) -> Times:
+    """Times of the mean epoch of `lit-project fit ARGS`, run in this process and on a terminal, without its first epoch.
 
     Raises:
         RuntimeError: the command failed.
@@ -87,28 +112,28 @@ def fit(*args: str) -> list[float]:
             status = lit_project(["fit", *args, clock, "--runs_dir", runs, f"--data.init_args.root={DATA}"])
         if status != 0:
             raise RuntimeError(f"lit-project fit {' '.join(args)} ended with status {status}")
-    return EpochClock.seconds[1:]
+    return Times.mean(EpochClock.epochs[1:])
 
 
-def interleave(variants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def interleave(variants: Mapping[str, Callable[[], Times]], rounds: int) -> dict[str, list[Times]]:
     """Runs the variants one after the other, again and again, and returns the value of each round.
 
     Every round begins with another variant, so that none always runs after the same one.
     """
     names = list(variants)
-    values: dict[str, list[float]] = {name: [] for name in names}
+    values: dict[str, list[Times]] = {name: [] for name in names}
     for number in range(rounds):
         start = number % len(names)
         for name in names[start:] + names[:start]:
             values[name].append(variants[name]())
-            print(f"\r\033[Kround {number + 1}/{rounds}: {name} {values[name][-1]:.3f}", end="", file=sys.stderr)
+            print(f"\r\033[Kround {number + 1}/{rounds}: {name} {values[name][-1].wall:.3f} s", end="", file=sys.stderr)
     print("\r\033[K", end="", file=sys.stderr)
     return values
 
 
-def ratio(values: Sequence[float], base: Sequence[float]) -> dict[str, float]:
+def ratio(times: Sequence[Times], base: Sequence[Times], clock: str = "wall") -> dict[str, float]:
     """Median, least and greatest of the ratios of each round."""
-    ratios = [value / other for value, other in zip(values, base, strict=True)]
+    ratios = [getattr(a, clock) / getattr(b, clock) for a, b in zip(times, base, strict=True)]
     return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 
 

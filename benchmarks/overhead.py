@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from baselines import MEAN, STD, Plain
-from common import DATA, EpochClock, interleave, save, table, terminal
+from common import DATA, EpochClock, Times, interleave, save, table, terminal
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
@@ -83,8 +83,8 @@ class Batches:
 
 
 def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool = False,
-        bar: type[Callback] | None = None, epochs: int = 2) -> float:  # fmt: skip
-    """Seconds of the mean epoch after the first of a fit with these parts."""
+        bar: type[Callback] | None = None, epochs: int = 2) -> Times:  # fmt: skip
+    """Times of the mean epoch after the first of a fit with these parts."""
     with TemporaryDirectory() as folder, nullcontext() if bar is None else terminal():
         callbacks: list[Callback] = [EpochClock()]
         if record:
@@ -106,10 +106,10 @@ def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool =
             trainer.fit(module, datamodule=data)
         else:
             trainer.fit(module, *data)
-    return statistics.mean(EpochClock.seconds[1:])
+    return Times.mean(EpochClock.epochs[1:])
 
 
-def stages() -> tuple[dict[str, Callable[[], float]], int]:
+def stages() -> tuple[dict[str, Callable[[], Times]], int]:
     """What is measured, from the least to all, and the number of steps of an epoch."""
     quiet_lightning()
     data = FashionMNIST(root=DATA, batch_size=BATCH)
@@ -123,8 +123,8 @@ def stages() -> tuple[dict[str, Callable[[], float]], int]:
     def task() -> ImageClassifier:
         return ImageClassifier(net(), torch.optim.Adam, data.CLASSES, data.mean, data.std)
 
-    def plain() -> float:
-        return statistics.mean(Plain(net(), data.splits["train"], data.splits["val"], BATCH, None).seconds(2))
+    def plain() -> Times:
+        return Plain(net(), data.splits["train"], data.splits["val"], BATCH, None).times(2)
 
     return {
         "loop by hand, with sums": plain,

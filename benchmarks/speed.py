@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from baselines import Plain, customary
-from common import DATA, fit, interleave, ratio, save, show_ratio, table
+from common import DATA, Times, fit, interleave, ratio, save, show_ratio, table
 
 from lit_project.data import FashionMNIST
 from lit_project.models import MLP
@@ -33,8 +33,8 @@ LARGE: dict[str, Any] = {"hidden_sizes": [512, 512]}
 SMALL: dict[str, Any] = {"hidden_sizes": [64, 128, 64], "norm": "batch"}
 
 
-def template(net: dict[str, Any], batch_size: int, epochs: int, steps: int | None) -> list[float]:
-    """Seconds of `epochs` epochs of `lit-project fit`, after one to warm up."""
+def template(net: dict[str, Any], batch_size: int, epochs: int, steps: int | None) -> Times:
+    """Times of the mean of `epochs` epochs of `lit-project fit`, after one to warm up."""
     model = {
         "class_path": "lit_project.tasks.ImageClassifier",
         "init_args": {

@@ -21,11 +21,19 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+import lit_project.data
+import lit_project.tasks  # noqa: F401  (both imported, so that their classes can be named without the module)
 from lit_project import arguments
 from lit_project.errors import UserError
 from lit_project.explain import UsageError, explain, reasons
 from lit_project.quiet import quiet_lightning
 from lit_project.session import Session
+
+
+DESCRIPTION = (
+    "Trains, validates, tests and predicts from one YAML: `lit-project fit -c configs/quickstart.yaml`, then "
+    "`lit-project test --run RUN`. Every run is a directory; `--run` is all that a later command needs."
+)
 
 
 class Parser(LightningArgumentParser):
@@ -55,6 +63,7 @@ class LitCLI(LightningCLI):
             subclass_mode_model=True,
             subclass_mode_data=True,
             parser_class=Parser,
+            parser_kwargs={"description": DESCRIPTION},
             seed_everything_default=42,  # any fixed number: Lightning's default is 0 and says that it is random
             save_config_callback=None,  # the run directory keeps the config, once
             trainer_defaults={"enable_model_summary": False},  # a line of ours says it

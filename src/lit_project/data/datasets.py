@@ -60,9 +60,13 @@ class ResumableLoader(DataLoader):
     def __iter__(self) -> Iterator[ImageBatch]:  # type: ignore[override]
         """Yields the batches of the epoch from the current position on."""
         self.position = self.sampler.start
-        for batch in super().__iter__():
-            self.position += 1
-            yield batch
+        try:
+            for batch in super().__iter__():
+                self.position += 1
+                yield batch
+        except DataError as error:  # from a worker with its traceback as text: the message is what follows the name
+            name = f"{DataError.__module__}.{DataError.__qualname__}: "
+            raise DataError(str(error).rpartition(name)[2].strip()) from error
 
     def state_dict(self) -> dict[str, Any]:
         """Position in the epoch."""

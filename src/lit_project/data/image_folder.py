@@ -60,7 +60,9 @@ class ImageFolder(DatasetImages):
         splits = _read_splits(root, test_size, class_names)
         colour = channels == 3
         super().__init__(
-            **splits,
+            train=splits.get("train"),
+            val=splits.get("val"),
+            test=splits.get("test"),
             root=root,
             class_names=class_names,
             input_shape=(channels, image_size, image_size),

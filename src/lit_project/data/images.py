@@ -103,8 +103,8 @@ class ImageData(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """Position in the epoch of training.
 
-        Lightning saves that of the loader, too, but does not restore it where a learning rate schedule has asked for the
-        length of the run before.
+        Lightning saves that of the loader, too, but does not restore it where a learning rate schedule has asked for
+        the length of the run before.
         """
         return self._training.state_dict() if self._training is not None else {}
 

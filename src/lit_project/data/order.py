@@ -47,9 +47,9 @@ class EpochBatches(DistributedSampler):
         rank: int = 0,
     ) -> None:
         super().__init__(
-            range(size),
+            range(size),  # type: ignore[arg-type]
             num_replicas,
-            rank,  # type: ignore[arg-type]
+            rank,
             shuffle=shuffle,
             seed=seed,
             drop_last=drop_last,

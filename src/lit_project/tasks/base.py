@@ -122,7 +122,8 @@ class Task(LightningModule):
         done = self.trainer.global_step
         if done % self._log_every == 0 and done != self._logged and outputs is not None:
             self._logged = done
-            values = {"train/loss_step": outputs["loss"].item(), **self._rates, "epoch": self.current_epoch}
+            loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches  # by which Lightning has divided it
+            values = {"train/loss_step": loss, **self._rates, "epoch": self.current_epoch}
             for logger in self.trainer.loggers:
                 logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
 

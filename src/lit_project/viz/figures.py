@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -77,9 +77,9 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
                     colour = "white" if shares[row, column] > 0.5 else "black"
                     text = f"{int(counts[row, column])}"
                     axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
-    ticks: dict[str, Any] = {"labels": names} if size <= 60 else {}
-    axes.set_xticks(range(size) if ticks else [], **ticks, rotation=45, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(size) if ticks else [], **ticks)
+    shown = list(names) if size <= 60 else []
+    axes.set_xticks(range(len(shown)), labels=shown, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(shown)), labels=shown)
     axes.set(xlabel="predicted", ylabel="true", title=title)
     return figure
 

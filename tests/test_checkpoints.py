@@ -1,0 +1,223 @@
+"""Checkpoint files: whole or not at all, never code, and the way out when one is damaged."""
+
+import os
+import pickle
+import random
+import resource
+import stat
+import zipfile
+
+import pytest
+import torch
+
+from lit_project.checkpoints import SafeCheckpointIO, by_age, is_intact, read
+from lit_project.errors import CheckpointError, UserError
+
+
+def content(step=7, size=1000):
+    generator = torch.Generator().manual_seed(step)
+    return {
+        "global_step": step,
+        "state_dict": {"weight": torch.rand(size, generator=generator)},
+        "note": ["a", 1.5, None],
+    }
+
+
+def save(path, step=7, **kwargs):
+    SafeCheckpointIO().save_checkpoint(content(step, **kwargs), path)
+    return path
+
+
+def truncate(path, share=0.6):
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    return path
+
+
+@pytest.fixture
+def full_disk():
+    """No file may grow beyond 20 kB: writing fails as on a full disk, in the middle of the file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_what_is_saved_is_read(tmp_path):
+    path = save(tmp_path / "new" / "folder" / "a.ckpt")
+    for loaded in (read(path), read(str(path)), SafeCheckpointIO().load_checkpoint(path)):
+        assert loaded.keys() == content().keys()
+        assert torch.equal(loaded["state_dict"]["weight"], content()["state_dict"]["weight"])
+        assert loaded["note"] == ["a", 1.5, None]
+    assert [file.name for file in path.parent.iterdir()] == ["a.ckpt"]
+
+
+def test_colleagues_can_read_it(tmp_path):
+    assert stat.S_IMODE(save(tmp_path / "a.ckpt").stat().st_mode) == 0o644
+
+
+def test_saving_again_replaces_it(tmp_path):
+    path = save(tmp_path / "a.ckpt", step=1)
+    save(path, step=2)
+    assert read(path)["global_step"] == 2
+    assert [file.name for file in tmp_path.iterdir()] == ["a.ckpt"]
+
+
+def test_full_disk_leaves_the_old_file_and_no_other(tmp_path, full_disk):
+    path = save(tmp_path / "last.ckpt", step=1)
+    before = path.read_bytes()
+    with pytest.raises(CheckpointError) as error:
+        save(path, step=2, size=100_000)
+    assert str(error.value) == f"cannot save {path}: File too large; {path} of before is intact"
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_full_disk_names_the_newest_earlier_checkpoint(tmp_path, full_disk):
+    for step in (3, 9, 5):
+        save(tmp_path / f"best-{step}.ckpt", step)
+    with pytest.raises(CheckpointError, match=r"cannot save .*last.ckpt: File too large; .* is .*best-9.ckpt$"):
+        save(tmp_path / "last.ckpt", size=100_000)
+    assert not (tmp_path / "last.ckpt").exists()
+
+
+def test_first_checkpoint_on_a_full_disk(tmp_path, full_disk):
+    with pytest.raises(CheckpointError) as error:
+        save(tmp_path / "last.ckpt", size=100_000)
+    assert str(error.value) == f"cannot save {tmp_path / 'last.ckpt'}: File too large"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_failure_of_the_last_steps_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, step):
+    path = save(tmp_path / "last.ckpt", step=1)
+
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(
+        CheckpointError, match=r"cannot save .*last.ckpt: No space left on device; .* of before is intact"
+    ):
+        save(path, step=2)
+    assert read(path)["global_step"] == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot save .*a.ckpt: (Not a directory|File exists)"):
+        save(tmp_path / "file" / "a.ckpt")
+
+
+def test_errors_are_errors_of_the_user():
+    assert issubclass(CheckpointError, UserError)
+
+
+def test_truncated_file_is_an_error_that_offers_the_newest_intact_one(tmp_path):
+    for step in (3, 9, 5):
+        save(tmp_path / f"best-{step}.ckpt", step)
+    truncate(save(tmp_path / "best-11.ckpt", 11))
+    broken = truncate(save(tmp_path / "last.ckpt", 12))
+    with pytest.raises(CheckpointError) as error:
+        read(broken)
+    offer = tmp_path / "best-9.ckpt"
+    assert str(error.value) == f"{broken} is truncated or not a checkpoint; the newest intact one beside it is {offer}"
+
+
+def test_truncated_file_without_another(tmp_path):
+    broken = truncate(save(tmp_path / "last.ckpt"))
+    with pytest.raises(CheckpointError) as error:
+        read(broken)
+    assert str(error.value) == f"{broken} is truncated or not a checkpoint"
+
+
+def test_file_cut_anywhere_is_not_intact(tmp_path):
+    path = save(tmp_path / "a.ckpt")
+    whole = path.read_bytes()
+    assert is_intact(path)
+    for end in [*range(0, len(whole), 97), len(whole) - 1]:
+        path.write_bytes(whole[:end])
+        assert not is_intact(path), end
+
+
+def test_flipped_bytes_are_an_error_or_change_nothing(tmp_path):
+    path = save(tmp_path / "a.ckpt")
+    whole = path.read_bytes()
+    chosen = random.Random(0)
+    damaged = 0
+    for _ in range(300):
+        flipped = bytearray(whole)
+        flipped[chosen.randrange(len(whole))] ^= 1 << chosen.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            loaded = read(path)
+        except CheckpointError:
+            damaged += 1
+        else:
+            assert torch.equal(loaded["state_dict"]["weight"], content()["state_dict"]["weight"])
+    assert damaged > 150
+
+
+@pytest.mark.parametrize("garbage", [b"", b"not a checkpoint", b"PK\x03\x04" + b"\0" * 100])
+def test_other_files_are_errors(tmp_path, garbage):
+    path = tmp_path / "a.ckpt"
+    path.write_bytes(garbage)
+    with pytest.raises(CheckpointError, match=r"a.ckpt is truncated or not a checkpoint"):
+        read(path)
+
+
+def test_missing_file_and_folder_are_errors(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no such checkpoint: .*missing.ckpt"):
+        read(tmp_path / "missing.ckpt")
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        read(tmp_path)
+
+
+def test_zip_archive_of_something_else_is_an_error(tmp_path):
+    path = tmp_path / "a.ckpt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    with pytest.raises(CheckpointError, match=r"a.ckpt"):
+        read(path)
+
+
+def test_content_that_is_no_dictionary_is_an_error(tmp_path):
+    torch.save([1, 2], tmp_path / "a.ckpt")
+    with pytest.raises(CheckpointError, match="holds a list, not a checkpoint"):
+        read(tmp_path / "a.ckpt")
+
+
+class Trap:
+    """Unpickling it runs a command."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.mark.parametrize("weights_only", [None, False, True])
+def test_code_in_a_checkpoint_is_not_run(tmp_path, weights_only):
+    marker, path = tmp_path / "marker", tmp_path / "trap.ckpt"
+    torch.save({**content(), "hyper_parameters": Trap(marker)}, path)
+    with pytest.raises(CheckpointError, match=r"trap.ckpt holds more than tensors and plain data and was not loaded"):
+        SafeCheckpointIO().load_checkpoint(path, weights_only=weights_only)
+    assert not marker.exists()
+    torch.load(path, weights_only=False)  # it would have
+    assert marker.exists()
+
+
+def test_code_in_a_bare_pickle_is_not_run(tmp_path):
+    marker, path = tmp_path / "marker", tmp_path / "trap.ckpt"
+    path.write_bytes(pickle.dumps(Trap(marker)))
+    with pytest.raises(CheckpointError, match=r"trap.ckpt"):
+        read(path)
+    assert not marker.exists()
+
+
+def test_by_age_sorts_by_step_and_leaves_out_the_damaged(tmp_path):
+    for name, step in (("c", 3), ("a", 20), ("b", 100), ("last", 20)):
+        save(tmp_path / f"{name}.ckpt", step)
+    truncate(save(tmp_path / "d.ckpt", 500))
+    assert [path.stem for path in by_age(tmp_path.glob("*.ckpt"))] == ["b", "last", "a", "c"]

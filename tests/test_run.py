@@ -1,0 +1,222 @@
+"""A run is a directory: made once, found again, with its books in order."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+import torch
+
+from lit_project.errors import RunError
+from lit_project.run import RunDir, git_state, provenance, resume_step, write_text
+
+
+def save(run, name, step=1):
+    run.checkpoints.mkdir(exist_ok=True)
+    torch.save({"global_step": step, "state_dict": {"weight": torch.rand(500)}}, run.checkpoints / name)
+    return run.checkpoints / name
+
+
+def damage(path):
+    path.write_bytes(path.read_bytes()[:1000])
+    return path
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = RunDir.create(tmp_path / "runs", "example", "first")
+    run.save_config("seed_everything: 1\n")
+    return run
+
+
+def test_create_with_a_name(tmp_path):
+    run = RunDir.create(tmp_path / "runs", "example", "first")
+    assert run.path == tmp_path / "runs" / "example" / "first"
+    assert run.path.is_dir()
+
+
+def test_existing_run_is_never_reused(tmp_path, run):
+    with pytest.raises(RunError) as error:
+        RunDir.create(tmp_path / "runs", "example", "first")
+    assert f"{run.path} exists and is not written to" in str(error.value)
+    assert f"fit --run {run.path}" in str(error.value)
+    assert run.config_file.read_text() == "seed_everything: 1\n"
+
+
+def test_runs_of_one_second_get_different_stamps(tmp_path):
+    paths = [RunDir.create(tmp_path, "example", None).path for _ in range(20)]
+    assert len(set(paths)) == 20
+    for path in paths:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?", path.name)
+        assert path.parent == tmp_path / "example"
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/tmp/a", "a\\b"])
+def test_name_must_be_a_plain_folder_name(tmp_path, name):
+    with pytest.raises(RunError, match="run_name must be a plain folder name"):
+        RunDir.create(tmp_path / "runs", "example", name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(RunError, match=r"cannot make the run directory .*: Not a directory"):
+        RunDir.create(tmp_path / "runs", "example", "first")
+
+
+def test_open(run):
+    assert RunDir.open(run.path) == run
+    assert RunDir.open(str(run.path)) == run
+
+
+def test_open_on_what_is_no_run_is_an_error(tmp_path, run):
+    with pytest.raises(RunError, match=r"no such run directory: .*missing"):
+        RunDir.open(tmp_path / "missing")
+    with pytest.raises(RunError, match="no such run directory"):
+        RunDir.open(run.config_file)
+    with pytest.raises(RunError) as error:
+        RunDir.open(tmp_path / "runs" / "example")
+    assert "is not a run directory: it has no config.yaml; runs inside it: " in str(error.value)
+    assert str(run.path) in str(error.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match=r"it has no config.yaml$"):
+        RunDir.open(tmp_path / "empty")
+
+
+def test_newest_is_the_intact_checkpoint_of_the_latest_step(run):
+    for name, step in (("best-epoch003.ckpt", 30), ("last.ckpt", 50), ("best-epoch004.ckpt", 40)):
+        save(run, name, step)
+    newest, damaged = run.newest()
+    assert newest == run.checkpoints / "last.ckpt"
+    assert damaged == []
+    assert resume_step(newest) == 50
+
+
+def test_newest_prefers_last_among_those_of_one_step(run):
+    save(run, "best-epoch003.ckpt", 30)
+    save(run, "last.ckpt", 30)
+    assert run.newest()[0].name == "last.ckpt"
+
+
+def test_newest_passes_over_damaged_files_and_names_them(run):
+    for name, step in (("best-epoch003.ckpt", 30), ("best-epoch004.ckpt", 40), ("last.ckpt", 50)):
+        save(run, name, step)
+    broken = {damage(run.checkpoints / name) for name in ("last.ckpt", "best-epoch004.ckpt")}
+    newest, damaged = run.newest()
+    assert newest.name == "best-epoch003.ckpt"
+    assert set(damaged) == broken
+
+
+def test_newest_of_none_is_an_error(run):
+    with pytest.raises(RunError, match=r"first has no checkpoint$"):
+        run.newest()
+    damage(save(run, "last.ckpt"))
+    with pytest.raises(RunError, match=r"has no intact checkpoint \(last.ckpt damaged\)"):
+        run.newest()
+
+
+def test_checkpoint_by_what_it_is(run):
+    best, last = save(run, "best-epoch003.ckpt", 30), save(run, "last.ckpt", 50)
+    assert run.checkpoint() == run.checkpoint("best") == best
+    assert run.checkpoint("last") == last
+
+
+def test_checkpoint_by_name_and_by_path(run, tmp_path):
+    best = save(run, "best-epoch003.ckpt")
+    assert run.checkpoint("best-epoch003.ckpt") == best
+    assert run.checkpoint(str(best)) == best
+    elsewhere = best.rename(tmp_path / "mine.ckpt")
+    assert run.checkpoint(str(elsewhere)) == elsewhere
+
+
+def test_best_of_several_is_the_recorded_one_or_else_the_newest(run):
+    for epoch in (3, 4, 5):
+        save(run, f"best-epoch00{epoch}.ckpt", 10 * epoch)
+    assert run.checkpoint().name == "best-epoch005.ckpt"
+    run.record("fit", {"best_checkpoint": "best-epoch004.ckpt"})
+    assert run.checkpoint().name == "best-epoch004.ckpt"
+
+
+def test_best_of_a_run_without_a_best_is_the_newest(run):
+    last = save(run, "last.ckpt", 50)
+    assert run.checkpoint() == last
+
+
+@pytest.mark.parametrize("which", ["last", "other.ckpt", "/nowhere/other.ckpt"])
+def test_missing_checkpoint_is_an_error_that_names_those_there_are(run, which):
+    save(run, "best-epoch003.ckpt")
+    with pytest.raises(RunError, match=r"no such checkpoint: .* \(in the run: best-epoch003.ckpt\)"):
+        run.checkpoint(which)
+
+
+def test_best_of_an_empty_run_is_an_error(run):
+    with pytest.raises(RunError, match="has no checkpoint"):
+        run.checkpoint()
+
+
+def test_configs_of_before_are_kept(run):
+    run.save_config("seed_everything: 1\n")  # the same
+    assert sorted(path.name for path in run.path.glob("config*")) == ["config.yaml"]
+    run.save_config("seed_everything: 2\n")
+    run.save_config("seed_everything: 3\n")
+    texts = {path.name: path.read_text() for path in run.path.glob("config*")}
+    assert texts == {f"config{n}.yaml": f"seed_everything: {s}\n" for n, s in (("", 3), (".1", 1), (".2", 2))}
+
+
+def test_record_replaces_one_section_and_keeps_the_others(run):
+    assert run.metrics() == {}
+    run.record("fit", {"loss": 1.0, "epochs": 3})
+    run.record("test", {"accuracy": 0.5})
+    run.record("fit", {"loss": 0.5})
+    assert run.metrics() == {"fit": {"loss": 0.5}, "test": {"accuracy": 0.5}}
+    assert json.loads((run.path / "metrics.json").read_text()) == run.metrics()
+
+
+def test_provenance_is_appended(run):
+    run.add_provenance(1, "example")
+    run.add_provenance(2, "example")
+    entries = json.loads((run.path / "provenance.json").read_text())
+    assert [entry["seed"] for entry in entries] == [1, 2]
+    for entry in entries:
+        assert entry["config"] == "example"
+        assert entry["command"] == sys.argv
+        assert entry["versions"]["torch"] == version("torch")
+        assert entry["versions"]["lit-project"] == version("lit-project")
+        assert entry["devices"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", entry["time"])
+
+
+def test_provenance_is_plain_data():
+    entry = provenance()
+    assert json.loads(json.dumps(entry)) == entry
+
+
+def test_git_state_knows_commit_and_changes(tmp_path):
+    assert git_state(tmp_path) is None
+    environment = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "core.hooksPath=/dev/null"]
+
+    def git(*args):
+        done = subprocess.run(["git", "-C", tmp_path, *environment, *args], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("commit", "-q", "-m", "first")
+    commit = git("rev-parse", "HEAD")
+    assert git_state(tmp_path) == {"commit": commit, "dirty": False}
+    (tmp_path / "file").write_text("two")
+    assert git_state(tmp_path) == {"commit": commit, "dirty": True}
+
+
+def test_text_is_written_whole_or_not_at_all(tmp_path):
+    write_text(tmp_path / "new" / "a.txt", "one")
+    assert (tmp_path / "new" / "a.txt").read_text() == "one"
+    write_text(tmp_path / "new" / "a.txt", "two")
+    assert (tmp_path / "new" / "a.txt").read_text() == "two"
+    with pytest.raises(UnicodeEncodeError):
+        write_text(tmp_path / "new" / "a.txt", 10_000 * "three" + "\udc80")  # the end cannot be encoded
+    assert (tmp_path / "new" / "a.txt").read_text() == "two"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.txt"]

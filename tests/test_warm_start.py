@@ -1,0 +1,101 @@
+"""Weights of another training: what fits is loaded, what does not is named."""
+
+import pytest
+import torch
+from torch import nn
+
+from lit_project.errors import CheckpointError
+from lit_project.models import CNN, MLP
+from lit_project.tasks import ImageClassifier
+from lit_project.warm_start import check_fits, match, state_of, warm_start
+
+
+def net(hidden=8, classes=3):
+    return MLP((4,), classes, hidden_sizes=[hidden])
+
+
+def save(model, path):
+    torch.save({"state_dict": model.state_dict(), "global_step": 1}, path)
+    return path
+
+
+def test_all_of_the_same_model(tmp_path):
+    one, other = net(), net()
+    found = warm_start(other, save(one, tmp_path / "a.ckpt"))
+    assert found.loaded == list(one.state_dict())
+    assert (found.missing, found.unexpected, found.other_shape) == ([], [], [])
+    assert str(found) == "  loaded: 4"
+    for name, value in one.state_dict().items():
+        assert torch.equal(other.state_dict()[name], value)
+
+
+def test_another_head_keeps_its_own_weights(tmp_path):
+    old, new = net(classes=3), net(classes=5)
+    before = {name: value.clone() for name, value in new.state_dict().items()}
+    head, body = ["layers.3.weight", "layers.3.bias"], ["layers.1.weight", "layers.1.bias"]
+    found = warm_start(new, save(old, tmp_path / "a.ckpt"))
+    assert found.loaded == body
+    assert found.other_shape == ["layers.3.weight (3, 8) instead of (5, 8)", "layers.3.bias (3,) instead of (5,)"]
+    for name in body:
+        assert torch.equal(new.state_dict()[name], old.state_dict()[name])
+    for name in head:
+        assert torch.equal(new.state_dict()[name], before[name])
+
+
+def test_missing_and_unexpected_are_named(tmp_path):
+    old = nn.ModuleDict({"body": nn.Linear(2, 3), "old": nn.Linear(3, 1)})
+    new = nn.ModuleDict({"body": nn.Linear(2, 3), "new": nn.Linear(3, 1, bias=False)})
+    found = match(new, old.state_dict())
+    assert found.loaded == ["body.weight", "body.bias"]
+    assert found.missing == ["new.weight"]
+    assert found.unexpected == ["old.weight", "old.bias"]
+    lines = str(found).splitlines()
+    assert lines == ["  loaded: 2", "  missing: 1 (new.weight)", "  unexpected: 2 (old.weight, old.bias)"]
+
+
+def test_report_names_shapes_and_at_most_five(tmp_path):
+    old = MLP((4,), 3, hidden_sizes=[8, 8, 8, 8])
+    new = MLP((4,), 3, hidden_sizes=[9, 9, 9, 9])
+    shown = str(match(new, old.state_dict())).splitlines()
+    assert shown[0] == "  loaded: 1"  # the bias of the head
+    assert shown[1].startswith("  of another shape: 9 (layers.1.weight (8, 4) instead of (9, 4), ")
+    assert shown[1].endswith(" and 4 more)")
+
+
+def test_check_fits_accepts_the_same_model_alone(tmp_path):
+    path = save(net(), tmp_path / "a.ckpt")
+    check_fits(net(), path)
+    for other in (net(hidden=9), net(classes=2), MLP((4,), 3, hidden_sizes=[8, 8]), MLP((4,), 3, hidden_sizes=[])):
+        with pytest.raises(CheckpointError) as error:
+            check_fits(other, path)
+        assert str(error.value).startswith(f"{path} is of another model than the config describes:\n  loaded: ")
+        assert any(kind in str(error.value) for kind in ("missing", "unexpected", "of another shape"))
+
+
+def test_shapes_are_in_the_error(tmp_path):
+    path = save(net(classes=3), tmp_path / "a.ckpt")
+    with pytest.raises(CheckpointError, match=r"layers.3.weight \(3, 8\) instead of \(2, 8\)"):
+        check_fits(net(classes=2), path)
+
+
+def test_nothing_that_fits_is_an_error_and_loads_nothing(tmp_path):
+    path = save(nn.Linear(2, 2), tmp_path / "a.ckpt")
+    with pytest.raises(CheckpointError, match=r"no weight of .*a.ckpt fits the model"):
+        warm_start(net(), path)
+
+
+def test_mean_and_std_of_the_images_alone_do_not_count_as_a_fit(tmp_path):
+    def task(inner):
+        return ImageClassifier(inner, torch.optim.SGD, ["a", "b", "c"], [0.5], [0.5])
+
+    path = save(task(CNN((1, 8, 8), 3, layers=[4], hidden=0)), tmp_path / "a.ckpt")
+    with pytest.raises(CheckpointError, match=r"no weight of .*a.ckpt fits the model"):
+        warm_start(task(MLP((1, 8, 8), 3)), path)
+
+
+def test_checkpoint_without_weights_is_an_error(tmp_path):
+    torch.save({"global_step": 1}, tmp_path / "a.ckpt")
+    with pytest.raises(CheckpointError, match="has no state_dict"):
+        state_of(tmp_path / "a.ckpt")
+    with pytest.raises(CheckpointError, match="no such checkpoint"):
+        state_of(tmp_path / "missing.ckpt")
