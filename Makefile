@@ -27,7 +27,7 @@ demo: $(INSTALLED)
 	$(BIN)/lit-project predict --run runs/quickstart/$$name
 
 test: $(INSTALLED)
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """What the template is compared with: a loop by hand, and the customary pipeline under Lightning."""
 
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -119,7 +120,7 @@ class CustomaryModule(LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.001)
 
 
-def customary(net: nn.Module, batch_size: int, workers: int, epochs: int, steps: int | None) -> Times:
+def customary(new_net: Callable[[], nn.Module], batch_size: int, workers: int, epochs: int, steps: int | None) -> Times:
     """Times of the mean of `epochs` epochs, after one to warm up, of the pipeline that is customary under Lightning.
 
     torchvision's dataset with ToTensor and Normalize for each sample, DataLoader (workers stay alive from epoch to
@@ -139,7 +140,7 @@ def customary(net: nn.Module, batch_size: int, workers: int, epochs: int, steps:
             callbacks=[EpochClock(), ModelCheckpoint(Path(folder), monitor="val/accuracy", mode="max", save_last=True)],
         )
         trainer.fit(
-            CustomaryModule(net),
+            CustomaryModule(new_net()),
             DataLoader(train, batch_size, shuffle=True, **options),
             DataLoader(val, EVAL_BATCH, **options),
         )

@@ -101,7 +101,7 @@ def terminal() -> Iterator[None]:
 
 
 def fit(*args: str) -> Times:
-    """Times of the mean epoch of `lit-project fit ARGS`, run in this process and on a terminal, without its first epoch.
+    """Times of the mean epoch but the first of `lit-project fit ARGS`, run in this process and on a terminal.
 
     Raises:
         RuntimeError: the command failed.
@@ -147,7 +147,7 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> N
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     print(f"\n{title}")
     for row in [header, ["-" * width for width in widths], *rows]:
-        cells = [text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(zip(row, widths))]
+        cells = [row[0].ljust(widths[0]), *(text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))]
         print("  " + "  ".join(cells).rstrip())
 
 

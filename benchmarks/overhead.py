@@ -140,16 +140,25 @@ def stages() -> tuple[dict[str, Callable[[], Times]], int]:
 def measure(rounds: int) -> None:
     """Measures and prints the stages, each with what it adds to the one before."""
     variants, steps = stages()
-    seconds = interleave(variants, rounds)
-    rows, result = [], {}
-    before: list[float] | None = None
-    for name, values in seconds.items():
-        microseconds = [value / steps * 1e6 for value in values]
-        added = [a - b for a, b in zip(microseconds, before or microseconds, strict=True)]
-        before = microseconds
-        result[name] = {"µs a step": statistics.median(microseconds), "added": statistics.median(added),
-                        "added min": min(added), "added max": max(added)}  # fmt: skip
-        spread = f"{statistics.median(added):+.0f} ({min(added):+.0f} to {max(added):+.0f})"
-        rows.append([name, f"{statistics.median(microseconds):.0f}", spread if len(rows) else ""])
-    table(f"Linear net, batch {BATCH}, {steps} steps an epoch: µs a step", ["", "median", "added"], rows)
-    save("overhead", {"rounds": rounds, "steps": steps, "stages": result})
+    times = interleave(variants, rounds)
+    rows = []
+    result: dict[str, dict[str, dict[str, float]]] = {}
+    before = next(iter(times.values()))
+    for name, values in times.items():
+        row = [name]
+        result[name] = {}
+        for clock in ("wall", "cpu"):
+            median = statistics.median(getattr(t, clock) for t in values) / steps * 1e6
+            added = [getattr(a - b, clock) / steps * 1e6 for a, b in zip(values, before, strict=True)]
+            row += [f"{median:.0f}", f"{statistics.median(added):+.0f} ({min(added):+.0f} to {max(added):+.0f})"]
+            result[name][clock] = {
+                "median": median,
+                "added": statistics.median(added),
+                "min": min(added),
+                "max": max(added),
+            }
+        rows.append(row)
+        before = values
+    header = ["", "wall", "added", "CPU", "added"]
+    table(f"Linear net, batch {BATCH}, {steps} steps an epoch: µs a step", header, rows)
+    save("overhead", {"rounds": rounds, "steps": steps, "µs a step": result})

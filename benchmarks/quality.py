@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     jobs = [(config, seed) for config in options.configs for seed in options.seeds]
     with ThreadPoolExecutor(options.workers) as pool:
-        done = list(pool.map(lambda job: run(*job, options.threads), jobs))
+        done = list(pool.map(lambda job: run(job[0], job[1], options.threads), jobs))
     file = ROOT / "benchmarks" / "results" / "quality.json"
     file.parent.mkdir(exist_ok=True)
     table = json.loads(file.read_text()) if file.exists() else {}

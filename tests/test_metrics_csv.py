@@ -30,8 +30,8 @@ def test_what_is_logged_at_one_step_is_one_row(tmp_path):
 
 
 def test_later_value_of_a_metric_at_one_step_counts(tmp_path):
-    log(MetricsCSV(tmp_path), (3, {"loss": 1.0}), (3, {"loss": 2.0}))
-    assert rows(tmp_path) == [{"step": 3, "loss": 2.0}]
+    log(MetricsCSV(tmp_path), (2, {"loss": 3.0}), (3, {"loss": 1.2345}), (3, {"loss": 2.0}))  # a shorter line
+    assert rows(tmp_path) == [{"step": 2, "loss": 3.0}, {"step": 3, "loss": 2.0}]
 
 
 def test_new_columns_may_come_at_any_time(tmp_path):

@@ -68,3 +68,38 @@ def test_evaluation_of_a_checkpoint_does_not_move_a_later_training(make, trainer
     witness = Witness()
     trainer(max_epochs=1).fit(witness, datamodule=data)
     assert len(witness.batches["train"]) == 5
+
+
+class Interrupted(Exception):
+    """The end of a training from outside."""
+
+
+class StopAt(SaveAt):
+    """Saves, and ends the training at once."""
+
+    def on_train_batch_end(self, trainer, *args):
+        super().on_train_batch_end(trainer, *args)
+        if trainer.global_step == self.step:
+            raise Interrupted
+
+
+def test_run_that_is_interrupted_twice_in_one_epoch(make, trainer, tmp_path):
+    seen = []
+    for step in (6, 8, 10):
+        witness = Witness()
+        checkpoint = tmp_path / "saved.ckpt" if seen else None
+        runner = trainer(max_epochs=3, callbacks=[StopAt(step, tmp_path / "saved.ckpt")])
+        with pytest.raises(Interrupted):
+            runner.fit(witness, datamodule=make(), ckpt_path=checkpoint, weights_only=True)
+        seen += witness.batches["train"]
+    whole = Witness()
+    trainer(max_epochs=2).fit(whole, datamodule=make())
+    assert [batch.indices.tolist() for batch in seen] == [batch.indices.tolist() for batch in whole.batches["train"]]
+
+
+def test_loaders_that_are_made_anew_every_epoch_begin_at_its_start(make, trainer, tmp_path):
+    trainer(max_epochs=1, callbacks=[SaveAt(3, tmp_path / "saved.ckpt")]).fit(Witness(), datamodule=make())
+    resumed = Witness()
+    runner = trainer(max_epochs=3, reload_dataloaders_every_n_epochs=1)
+    runner.fit(resumed, datamodule=make(), ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
+    assert len(resumed.batches["train"]) == 2 + 5 + 5

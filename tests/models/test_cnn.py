@@ -53,6 +53,15 @@ def test_net_of_the_pytorch_mnist_example():
     assert not torch.equal(trained, net(x))  # dropout
 
 
+@pytest.mark.parametrize("place", ["dropout", "head_dropout"])
+def test_dropout_is_in_both_places_and_in_training_alone(place):
+    net = CNN((1, 8, 8), 3, layers=[4, "pool"], hidden=64, **{place: 0.5})
+    x = torch.rand(4, 1, 8, 8)
+    assert not torch.equal(net(x), net(x))
+    net.eval()
+    assert torch.equal(net(x), net(x))
+
+
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 33, 20), GREY])
 @pytest.mark.parametrize("hidden", [0, 16])
 def test_shape(shape, hidden):

@@ -258,6 +258,11 @@ def test_horizon_in_epochs_of_a_run_that_max_steps_ends(train, max_epochs):
     assert task.rates == close(cosine(step // 4, 5) for step in range(18))
 
 
+def test_horizon_in_epochs_of_a_run_that_max_steps_ends_under_accumulation(train):
+    kwargs = {"batches": 5, "max_epochs": 50, "max_steps": 14, "accumulate_grad_batches": 2}  # three steps an epoch
+    assert train(Schedule(CosineAnnealingLR, "epoch"), **kwargs).rates == close(cosine(s // 3, 5) for s in range(14))
+
+
 def test_torchs_own_scheduler_of_the_right_length(train):
     own = partial(torch_schedulers.CosineAnnealingLR, T_max=10)
     assert train(Schedule(own, "step")).rates == close(cosine(step, 10) for step in range(10))

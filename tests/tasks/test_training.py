@@ -82,7 +82,7 @@ def test_the_rate_of_each_step_is_that_of_the_schedule(trainer):
     assert equal(state(net), state(reference))
 
 
-def fit(trainer, seed_run, seed=1, noise=False, **kwargs):
+def fit(trainer, seed_run, seed=1, noise=False, augment=True, **kwargs):
     class Noise(Callback):
         """Draws from the global random state, as another logger or figure might."""
 
@@ -91,16 +91,17 @@ def fit(trainer, seed_run, seed=1, noise=False, **kwargs):
 
     seed_run(seed)
     task = classifier(with_dropout())
-    data = Images(batch_size=8, train_transforms=[RandomCrop(1), RandomHorizontalFlip()])
+    data = Images(batch_size=8, train_transforms=[RandomCrop(1), RandomHorizontalFlip()] if augment else [])
     trainer(max_epochs=3, callbacks=[Noise()] if noise else [], **kwargs).fit(task, datamodule=data)
     return state(task)
 
 
-def test_two_fits_with_one_seed_are_identical_dropout_included(trainer, seed_run):
-    first = fit(trainer, seed_run)
-    assert equal(fit(trainer, seed_run), first)
-    assert equal(fit(trainer, seed_run, noise=True), first)
-    assert not equal(fit(trainer, seed_run, seed=2), first)
+@pytest.mark.parametrize("augment", [False, True])
+def test_two_fits_with_one_seed_are_identical_dropout_included(trainer, seed_run, augment):
+    first = fit(trainer, seed_run, augment=augment)
+    assert equal(fit(trainer, seed_run, augment=augment), first)
+    assert equal(fit(trainer, seed_run, augment=augment, noise=True), first)
+    assert not equal(fit(trainer, seed_run, augment=augment, seed=2), first)
 
 
 def test_validation_leaves_training_as_it_is(trainer, seed_run):

@@ -1,5 +1,6 @@
 """Best and last checkpoint of a run."""
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +40,11 @@ class Checkpoint(ModelCheckpoint):
             auto_insert_metric_name=False,  # the slash of val/accuracy would make a folder
             enable_version_counter=False,
         )
+
+    @cached_property
+    def state_key(self) -> str:
+        """As Lightning's, which puts it together anew whenever a hook is called: five times a step."""
+        return super().state_key
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Puts the checkpoints into the run directory.

@@ -22,11 +22,23 @@ class RichProgress(RichProgressBar):
     """Rich's bar with loss and accuracy.
 
     Args:
-        refresh_rate: batches between two refreshes; each costs about as much as a small training step.
+        seconds: between two refreshes; each costs about as much as a small training step, so that a refresh every so
+            many batches would be too slow for small nets and too rare for large ones.
     """
 
-    def __init__(self, refresh_rate: int = 20) -> None:
-        super().__init__(refresh_rate=refresh_rate)
+    def __init__(self, seconds: float = 0.25) -> None:
+        super().__init__(refresh_rate=1)
+        self.seconds = seconds
+        self._next = 0.0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Refreshes when it is time, and at the end of the epoch."""
+        now = perf_counter()
+        if now >= self._next or trainer.is_last_batch:
+            self._next = now + self.seconds
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
         """What is shown beside the bar."""

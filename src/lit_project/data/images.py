@@ -139,6 +139,12 @@ class ImageData(LightningDataModule):
         """Number of samples of a split that has been set up."""
         raise NotImplementedError
 
+    def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
+        """Moves a batch; one that is there already is not looked through tensor by tensor."""
+        if batch[0].device == device:
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
         """Augments and converts on the device: uint8 → float in [0, 1]."""
         trainer = self.trainer

@@ -80,7 +80,7 @@ class ImageClassifier(Task):
 
     def forward(self, images: Tensor) -> Tensor:
         """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
-        images = (images - self.mean) / self.std
+        images = (images - self.mean).div_(self.std)
         if self.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         return self.net(images)

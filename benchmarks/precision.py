@@ -1,0 +1,95 @@
+"""bfloat16 and channels-last memory: how much faster is an epoch, and is accuracy kept?
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/precision.py
+
+The net and recipe of `configs/fashion_mnist_cnn.yaml`, fitted by `lit-project fit` on a terminal with each of
+{float32, bf16-mixed} × {channels_last false, true} in turns. A round is one seed: a few epochs of 100 steps (12,800
+images) with their schedule, of which the first is not timed; an epoch includes the validation of 5,000 images. A ratio
+is the median over the rounds. Accuracies are those on validation after the last epoch; differences to float32 are
+between runs of the same seed, so that they can be told from the scatter of seeds.
+
+bfloat16 is fast only on processors with units for it (`lscpu | grep -E 'avx512_bf16|amx_bf16'`).
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import torch
+from common import ROOT, EpochClock, Times, fit, interleave, ratio, save, show_ratio, table
+
+STEPS = 100
+BASE = "float32"
+
+
+def main() -> None:
+    """Measures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="seeds")
+    parser.add_argument("--epochs", type=int, default=4, help="of each fit; the first is not timed")
+    parser.add_argument("--threads", type=int, default=1, help="of torch; one is least disturbed by other programs")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    accuracies: dict[str, list[float]] = {}
+
+    def variant(name: str, precision: str, channels_last: bool) -> Callable[[], Times]:
+        accuracies[name] = []
+
+        def run() -> Times:
+            times = fit(
+                "--config", str(ROOT / "configs" / "fashion_mnist_cnn.yaml"),
+                "--test_after_fit=false",
+                f"--seed_everything={1 + len(accuracies[name])}",
+                f"--trainer.precision={precision}",
+                f"--model.init_args.channels_last={str(channels_last).lower()}",
+                "--trainer.accelerator=cpu",
+                f"--trainer.limit_train_batches={STEPS}",
+                f"--trainer.max_epochs={options.epochs}",
+            )  # fmt: skip
+            accuracies[name].append(100 * EpochClock.metrics["val/accuracy"])
+            return times
+
+        return run
+
+    variants = {
+        f"{name}{', channels last' if last else ''}": variant(
+            f"{name}{', channels last' if last else ''}", precision, last
+        )
+        for (name, precision), last in product(((BASE, "32-true"), ("bf16-mixed", "bf16-mixed")), (False, True))
+    }
+    times = interleave(variants, options.rounds)
+    rows, result = [], {}
+    for name, values in times.items():
+        speedup = ratio(times[BASE], values)
+        differences = [a - b for a, b in zip(accuracies[name], accuracies[BASE], strict=True)]
+        result[name] = row(values, speedup, ratio(times[BASE], values, "cpu"), accuracies[name], differences)
+        rows.append([
+            name,
+            f"{statistics.median(t.wall for t in values):.1f}",
+            show_ratio(speedup),
+            show_ratio(result[name]["faster than float32, CPU"]),
+            f"{statistics.mean(accuracies[name]):.2f}",
+            f"{statistics.mean(differences):+.2f} ({min(differences):+.2f} to {max(differences):+.2f})",
+        ])  # fmt: skip
+    header = ["", "s/epoch", "times faster", "in CPU time", "accuracy %", "difference"]
+    table(f"CNN, {STEPS} steps of 128 images an epoch, {options.rounds} seeds", header, rows)
+    save("precision", {"rounds": options.rounds, "epochs a fit": options.epochs, "steps an epoch": STEPS, **result})
+
+
+def row(values: list[Times], speedup: dict[str, float], cpu: dict[str, float], accuracies: list[float],
+        differences: list[float]) -> dict[str, Any]:  # fmt: skip
+    """One setting as it is written to the file."""
+    return {
+        "seconds an epoch": [t.wall for t in values],
+        "CPU seconds an epoch": [t.cpu for t in values],
+        "faster than float32": speedup,
+        "faster than float32, CPU": cpu,
+        "validation accuracy %": accuracies,
+        "difference to float32 of the same seed": differences,
+    }
+
+
+if __name__ == "__main__":
+    main()
