@@ -29,7 +29,6 @@ from lit_project.explain import UsageError, explain, reasons
 from lit_project.quiet import quiet_lightning
 from lit_project.session import Session
 
-
 DESCRIPTION = (
     "Trains, validates, tests and predicts from one YAML: `lit-project fit -c configs/quickstart.yaml`, then "
     "`lit-project test --run RUN`. Every run is a directory; `--run` is all that a later command needs."

@@ -71,7 +71,7 @@ def warm_start(model: nn.Module, checkpoint: Path) -> Match:
     """
     state = state_of(checkpoint)
     found = match(model, state)
-    parameters = {name for name, _ in model.named_parameters()}  # mean and std of the images fit nearly any model
+    parameters = {name for name, _ in model.named_parameters()}  # buffers alone are no start
     if not parameters.intersection(found.loaded):
         raise CheckpointError(f"no weight of {checkpoint} fits the model:\n{found}")
     model.load_state_dict({name: state[name] for name in found.loaded}, strict=False)

@@ -102,8 +102,8 @@ def check_resumed(trainer: Trainer) -> None:
         if planned is not None and planned != length:
             raise ScheduleError(
                 f"the learning rate schedule of this run ends after {planned} {config.interval}s, but the run would "
-                f"now have {length}: keep its max_epochs, batch size and number of devices, or start a new run from its "
-                "weights with --init_from"
+                f"now have {length}: keep its max_epochs, batch size and number of devices, or start a new run from "
+                "its weights with --init_from"
             )
 
 

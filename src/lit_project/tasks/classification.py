@@ -70,8 +70,9 @@ class ImageClassifier(Task):
             self.net = self.net.to(memory_format=torch.channels_last)
         self.mean: Tensor
         self.std: Tensor
-        self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1))
-        self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1))
+        # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
+        self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1), persistent=False)
         self.evaluated = Totals()
         # by sums and counts; arguments are checked once a split by the data module, not at every step
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
@@ -120,8 +121,10 @@ class ImageClassifier(Task):
         }
         if self.top_k.top_k > 1:
             values[f"{split}/top{self.top_k.top_k}_accuracy"] = self.top_k.compute().item()
-        for name, accuracy in zip(self.class_names, (right / counts.sum(dim=1)).tolist(), strict=True):
-            values[f"{split}/class_accuracy/{name}"] = accuracy
+        samples = counts.sum(dim=1)
+        for name, hits, count in zip(self.class_names, right.tolist(), samples.tolist(), strict=True):
+            if count > 0:  # the recall of a class without samples is undefined
+                values[f"{split}/class_accuracy/{name}"] = hits / count
         self.log_dict(values, sync_dist=True)
 
     def on_validation_epoch_start(self) -> None:
