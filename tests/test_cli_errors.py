@@ -42,7 +42,7 @@ CASES = {
     f"{Q} --model.net.layers=[32,pool,32,pool,32,pool,32,pool]": ["pool", "8×8"],
     f"{Q} --trainer.limit_train_batches=0": ["limit_train_batches", "0"],
     f"{Q} --trainer.limit_train_batches=0.001": ["limit_train_batches", "0.001"],
-    f"{Q} --trainer.limit_val_batches=0": ["val/accuracy", "limit_val_batches"],
+    f"{Q} --trainer.limit_val_batches=0": ["val/loss", "limit_val_batches"],
     f"{Q} --trainer.max_epochs=0": ["max_epochs", "0"],
     f"{Q} --trainer.max_epochs=null": ["max_epochs"],
     f"{Q} --trainer.max_epochs=-1": ["max_epochs"],  # one cycle over a run without end
@@ -88,7 +88,7 @@ def test_mistake(lit, command, workspace):
         ("test_after_fit", "test_afterfit", ["test_afterfit", "did you mean test_after_fit"]),
         ("optim.OneCycleLR", "optim.OneCycelLR", ["OneCycelLR", "did you mean", "OneCycleLR"]),
         ("  max_epochs: 15", " max_epochs: 15\n   x", ["line"]),
-        ("monitor: val/accuracy", "monitor: val/acuracy", ["val/acuracy", "val/accuracy"]),
+        ("monitor: val/loss", "monitor: val/los", ["val/los", "val/loss"]),
     ],
 )
 def test_mistake_in_a_file(lit, workspace, old, new, words):

@@ -48,7 +48,7 @@ def test_metrics_and_provenance(trained):
     rows = list(csv.DictReader((trained / "metrics.csv").open()))
     epochs = [row for row in rows if row["val/accuracy"]]
     assert [int(row["epoch"]) for row in epochs] == [0, 1, 2]
-    assert max(float(row["val/accuracy"]) for row in epochs) == pytest.approx(metrics["fit"]["best val/accuracy"])
+    assert min(float(row["val/loss"]) for row in epochs) == pytest.approx(metrics["fit"]["best val/loss"])
     assert all(float(row["lr"]) > 0 for row in rows)
     assert all(float(row["train/samples_per_second"]) > 0 for row in epochs)
     entry = json.loads((trained / "provenance.json").read_text())[0]

@@ -32,7 +32,8 @@ def test_fit_validate_test_predict(lit, small_data, image_folder, config):
         assert result.status == 0, result.err
         assert result.run == run
     metrics = json.loads((run / "metrics.json").read_text())
-    assert metrics["validate"]["val/accuracy"] == pytest.approx(metrics["fit"]["best val/accuracy"])
+    best = next(name for name in metrics["fit"] if name.startswith("best val/"))
+    assert metrics["validate"][best.removeprefix("best ")] == pytest.approx(metrics["fit"][best], rel=1e-5)
     assert metrics["test"] == after_fit
     rows = list(csv.DictReader((run / "predictions" / "test.csv").open()))
     assert [int(row["index"]) for row in rows] == list(range(len(rows)))
