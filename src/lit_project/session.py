@@ -16,6 +16,7 @@ from lit_project.callbacks.checkpoint import fast_dev_run
 from lit_project.callbacks.record import best_checkpoint
 from lit_project.checkpoints import SafeCheckpointIO, read
 from lit_project.errors import UserError
+from lit_project.lean import NoProfiler, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.processes import is_first, print_once
 from lit_project.run import RunDir, resume_step
@@ -100,10 +101,12 @@ class Session:
         plugins = _listed(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(SafeCheckpointIO())
+        remember_missing_cuda()
         return {
             "callbacks": callbacks,
             "logger": loggers or False,
             "plugins": plugins,
+            "profiler": config.profiler or NoProfiler(),
             "default_root_dir": str(self.run.path),
         }
 

@@ -73,6 +73,13 @@ class Task(LightningModule):
         self._rates: dict[str, float] = {}
         self._logged = 0  # optimizer steps at the last log of a single step
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets the name of the running hook, which Lightning does forty times a step, without `nn.Module`'s checks."""
+        if name == "_current_fx_name":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def parameter_groups(self) -> Iterable[Any]:
         """What is optimised: parameters, or groups of them; frozen ones are left out."""
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
