@@ -9,6 +9,7 @@ import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,10 +74,20 @@ def lit(workspace: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Res
     return run
 
 
+@cache
+def sentences() -> list[tuple[str, str]]:
+    """English and French, made once: that takes a second."""
+    from lit_project.data import ToyGrammar
+
+    return ToyGrammar(source="en", target="fr").read("train")[:400]
+
+
 @pytest.fixture
 def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MNIST and Fashion-MNIST become 300 + 100 + 100 random images; nothing is read or downloaded."""
-    from lit_project.data import FashionMNIST
+    """MNIST and Fashion-MNIST become 300 + 100 + 100 random images, Tatoeba and Multi30k some sentences of the small
+    grammar; nothing is read or downloaded.
+    """
+    from lit_project.data import FashionMNIST, Multi30k, Tatoeba
 
     def load(self: FashionMNIST, split: str) -> tuple[torch.Tensor, torch.Tensor]:
         size = {"train": 300, "val": 100, "test": 100}[split]
@@ -87,7 +98,17 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
         return images, targets
 
     monkeypatch.setattr(FashionMNIST, "load", load)
+
+    def read(self: Tatoeba | Multi30k, split: str) -> list[tuple[str, str]]:
+        pairs = sentences()
+        pairs = {"train": pairs[:-60], "val": pairs[-60:-30], "test": pairs[-30:]}[split]
+        return pairs if self.source == "en" else [(target, source) for source, target in pairs]
+
     monkeypatch.setattr(FashionMNIST, "prepare_data", lambda self: None)
+    for corpus in (Tatoeba, Multi30k):
+        monkeypatch.setattr(corpus, "prepare_data", lambda self: None)
+        monkeypatch.setattr(corpus, "read", read)
+        monkeypatch.setattr(corpus, "keep", lambda self, pairs: pairs)  # few of them begin as the classic filter says
 
 
 @pytest.fixture

@@ -77,6 +77,10 @@ LINKS = {
     "std": "std",
     "num_classes": "net.init_args.num_classes",
     "input_shape": "net.init_args.input_shape",
+    "vocabularies": "vocabularies",
+    "source_size": "net.init_args.source_size",
+    "target_size": "net.init_args.target_size",
+    "max_source_length": "net.init_args.max_source_length",
 }
 
 
@@ -93,6 +97,10 @@ def add_options(parser: LightningArgumentParser) -> None:
     for source, target in LINKS.items():
         parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
+
+# What data can be told by a checkpoint where the config leaves it out: class names of a folder that is not here, the
+# vocabularies that the weights were trained with.
+FROM_CHECKPOINT = ("class_names", "vocabularies")
 
 # Options that say where a run goes and not what it is: they are not kept in its config.
 NOT_IN_CONFIG = ("run", "run_name", "runs_dir", "init_from", "allow_untrained", "images", "ckpt_path", "config")
@@ -139,6 +147,8 @@ def _accepts(class_path: str, name: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 

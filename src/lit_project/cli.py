@@ -4,6 +4,7 @@
     lit-project fit --run runs/quickstart/2026-01-31_12-00-00     goes on with it
     lit-project test --run RUN                                    its best checkpoint on the test split
     lit-project predict --run RUN --images FOLDER                 classifies your pictures
+    lit-project translate --run RUN "How are you?"                translates, see `translate.py`
 
 This file is what LightningCLI is told to do otherwise; `session.py` does the work, `arguments.py` holds the options.
 """
@@ -31,7 +32,8 @@ from lit_project.session import Session
 
 DESCRIPTION = (
     "Trains, validates, tests and predicts from one YAML: `lit-project fit -c configs/quickstart.yaml`, then "
-    "`lit-project test --run RUN`. Every run is a directory; `--run` is all that a later command needs."
+    "`lit-project test --run RUN`. Every run is a directory; `--run` is all that a later command needs. "
+    "`lit-project translate --run RUN TEXT` translates (its options: `lit-project translate --help`)."
 )
 
 
@@ -100,8 +102,9 @@ class LitCLI(LightningCLI):
         self.config_text = self._config_text()
         run = self.session.open(self.subcommand or "", options)
         data = options.data.get("init_args", {})
-        if "class_names" in data and data.class_names is None:
-            data.class_names = self.session.known_class_names()
+        for name in arguments.FROM_CHECKPOINT:
+            if name in data and data[name] is None:
+                data[name] = self.session.known(name)
         arguments.replace_run_dir(options.trainer, run.path)
 
     def _dumped(self) -> dict[str, Any]:
@@ -159,6 +162,10 @@ def main(args: Sequence[str] | None = None) -> int:
     session: Session | None = None
     interrupted = False
     try:
+        if args[:1] == ["translate"]:  # takes no config: nothing for LightningCLI to parse
+            from lit_project.translate import translate
+
+            return translate(args[1:])
         invocation = arguments.prepare(args)
         session = Session(invocation.run, invocation.config_name)
         LitCLI(invocation.args, session)

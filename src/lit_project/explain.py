@@ -71,7 +71,7 @@ def explain(error: Exception, args: Sequence[str]) -> str:
     if found := re.search(r"does not accept option '([^']*)'", message):
         return f"no such key: {found[1]}{_nearest(found[1], [option[2:] for option in options])}"
     if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-        choices = re.findall(r"'([^']*)'", found[2])
+        choices = [*re.findall(r"'([^']*)'", found[2]), "translate"]  # which has a parser of its own
         return f"no such command: {found[1]}{_nearest(found[1], choices)} (one of: {', '.join(choices)})"
     if "arguments are required" in message:
         required = message.rpartition(":")[2].strip()

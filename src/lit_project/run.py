@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from lit_project import averaging
 from lit_project.checkpoints import by_age, is_intact, read
 from lit_project.errors import RunError
 
@@ -120,7 +121,7 @@ class RunDir:
         Raises:
             RunError: there is no intact checkpoint.
         """
-        files = sorted(self.checkpoints.glob("*.ckpt"))
+        files = sorted(path for path in self.checkpoints.glob("*.ckpt") if path.name != averaging.NAME)
         damaged = [path for path in files if not is_intact(path)]
         intact = by_age(path for path in files if path not in damaged)
         if not intact:
@@ -131,15 +132,21 @@ class RunDir:
         return intact[0], damaged
 
     def checkpoint(self, which: str = "best") -> Path:
-        """The checkpoint `best`, `last`, or one by its path or its name in the run.
+        """The checkpoint `best`, `last`, `average`, or one by its path or its name in the run.
 
-        `best` of a run without one (no metric monitored) is the newest.
+        `best` of a run without one (no metric monitored) is the newest. `average` is the mean of the epochs that the
+        checkpoint callback was told to keep (`keep_last`), written when it is asked for.
 
         Raises:
             RunError: there is no such checkpoint.
         """
         if which == "last":
             return self._named(self.checkpoints / "last.ckpt")
+        if which == "average":
+            epochs = sorted(self.checkpoints.glob("epoch*.ckpt"))
+            if not epochs:
+                raise RunError(f"{self.path} kept no epochs to average: fit with keep_last of the Checkpoint callback")
+            return averaging.average(epochs, self.checkpoints / averaging.NAME)
         if which != "best":
             inside = self.checkpoints / which
             return inside if inside.is_file() else self._named(Path(which))

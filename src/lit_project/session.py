@@ -70,7 +70,7 @@ class Session:
         which = options.ckpt_path
         if self.run is not None:
             return self.run.checkpoint(str(which or "best"))
-        if which in ("best", "last"):
+        if which in ("best", "last", "average"):
             raise UserError(f"ckpt_path {which} needs the run that it is of: --run DIR")
         if which is None and not options.allow_untrained:
             raise UserError(
@@ -79,11 +79,11 @@ class Session:
             )
         return None if which is None else Path(which)
 
-    def known_class_names(self) -> list[str] | None:
-        """The class names in the checkpoint, for data that are not here to tell them."""
+    def known(self, name: str) -> Any:
+        """A hyper-parameter in the checkpoint, for data that are not here to tell it; None where there is none."""
         if self.checkpoint is None:
             return None
-        return read(self.checkpoint).get("hyper_parameters", {}).get("class_names")
+        return read(self.checkpoint).get("hyper_parameters", {}).get(name)
 
     def trainer_arguments(self, subcommand: str, config: Namespace) -> dict[str, Any]:
         """The run's own parts, added to those that the config gives the trainer."""

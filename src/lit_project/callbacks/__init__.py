@@ -1,4 +1,4 @@
-"""What Lightning lacks: run records, checkpoints that survive, predictions as a table, figures, progress."""
+"""What Lightning lacks: run records, checkpoints that survive, predictions as tables, figures, progress."""
 
 from lit_project.callbacks.checkpoint import Checkpoint
 from lit_project.callbacks.figures import Figures
@@ -6,6 +6,7 @@ from lit_project.callbacks.predictions import PredictionTable
 from lit_project.callbacks.progress import ProgressLines, RichProgress
 from lit_project.callbacks.record import RunRecord
 from lit_project.callbacks.tensorboard import TensorBoardExtras
+from lit_project.callbacks.translations import Translations
 
 __all__ = [
     "Checkpoint",
@@ -15,4 +16,5 @@ __all__ = [
     "RichProgress",
     "RunRecord",
     "TensorBoardExtras",
+    "Translations",
 ]

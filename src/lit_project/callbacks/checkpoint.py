@@ -1,5 +1,7 @@
 """Best and last checkpoint of a run."""
 
+import os
+import shutil
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +23,7 @@ class Checkpoint(ModelCheckpoint):
         mode: whether the metric is better when it is higher (`max`) or lower (`min`).
         save_top_k: how many of the best are kept.
         every_n_epochs: how often to save both.
+        keep_last: also keep the last so many saved epochs as `epochNNN.ckpt`; `--ckpt_path average` is their mean.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class Checkpoint(ModelCheckpoint):
         mode: Literal["min", "max"] = "max",
         save_top_k: int = 1,
         every_n_epochs: int = 1,
+        keep_last: int = 0,
     ) -> None:
         super().__init__(
             monitor=monitor,
@@ -40,6 +44,7 @@ class Checkpoint(ModelCheckpoint):
             auto_insert_metric_name=False,  # the slash of val/accuracy would make a folder
             enable_version_counter=False,
         )
+        self.keep_last = keep_last
 
     @cached_property
     def state_key(self) -> str:
@@ -76,6 +81,18 @@ class Checkpoint(ModelCheckpoint):
         due = (trainer.current_epoch + 1) % self._every_n_epochs == 0 or trainer.should_stop
         if due and not fast_dev_run(trainer) and self.dirpath is not None:
             trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt", weights_only=False)
+            self._keep_epoch(trainer, Path(self.dirpath))
+
+    def _keep_epoch(self, trainer: Trainer, folder: Path) -> None:
+        if self.keep_last and trainer.is_global_zero:
+            kept = folder / f"epoch{trainer.current_epoch:03d}.ckpt"
+            kept.unlink(missing_ok=True)
+            try:
+                os.link(folder / "last.ckpt", kept)  # the next last.ckpt is a new file, so that this one stays
+            except OSError:  # a file system without links
+                shutil.copyfile(folder / "last.ckpt", kept)
+            for path in sorted(folder.glob("epoch*.ckpt"))[: -self.keep_last]:
+                path.unlink()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """A run that was moved keeps its best score: the folder is where the run is now."""

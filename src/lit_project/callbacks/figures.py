@@ -12,6 +12,9 @@ from torch import Tensor
 from lit_project import viz
 from lit_project.callbacks.record import best_checkpoint
 
+# of which curves are drawn, where a run has them
+METRICS = ("loss", "accuracy", "token_accuracy", "bleu")
+
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
 
 
@@ -36,17 +39,17 @@ class Figures(Callback):
             rows = list(csv.DictReader(handle))
         columns = list(rows[0]) if rows else []
         curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
-        for metric in ("loss", "accuracy"):
+        for metric in METRICS:
             splits = {s: _points(rows, "epoch", f"{s}/{metric}", 1) for s in ("train", "val")}
             splits = {split: points for split, points in splits.items() if points}
             if splits:
                 curves[metric] = splits
         if curves:
-            self._save(trainer, "learning_curves", viz.learning_curves(curves, _best_epoch(trainer)))
+            save_figure(trainer, "learning_curves", viz.learning_curves(curves, _best_epoch(trainer)))
         rates = {name: _points(rows, "step", name) for name in columns if name == "lr" or name.startswith("lr/")}
         rates = {name: points for name, points in rates.items() if points}
         if rates:
-            self._save(trainer, "learning_rate", viz.learning_rates(rates))
+            save_figure(trainer, "learning_rate", viz.learning_rates(rates))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forgets the images of before."""
@@ -103,21 +106,30 @@ class Figures(Callback):
             return
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
-        self._save(trainer, f"{split}_confusion_matrix", viz.confusion_matrix(counts, names, title))
+        save_figure(trainer, f"{split}_confusion_matrix", viz.confusion_matrix(counts, names, title))
         wrong = sorted((item for share in shares for item in share), key=lambda item: -item[0])[: self.wrong_images]
         if wrong:
             captions = [f"#{i}: {names[t]}\nas {names[p]} ({c:.0%})" for c, i, t, p, _ in wrong]
             figure = viz.gallery([item[-1] for item in wrong], captions, f"{split}: most confidently wrong")
-            self._save(trainer, f"{split}_most_wrong", figure)
+            save_figure(trainer, f"{split}_most_wrong", figure)
 
-    def _save(self, trainer: Trainer, name: str, figure: Any) -> None:
-        folder = Path(trainer.default_root_dir) / "figures"
-        folder.mkdir(parents=True, exist_ok=True)
-        figure.savefig(folder / f"{name}.png")
-        for logger in trainer.loggers:
-            add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
-            if add_figure is not None:
-                add_figure(name, figure, trainer.global_step)
+
+def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None) -> None:
+    """Writes `figures/NAME.png` into the run, and to TensorBoard, if it is among the loggers.
+
+    Args:
+        trainer: knows where the run is.
+        name: of the file; may name a folder in `figures/`.
+        figure: of matplotlib.
+        tag: the name in TensorBoard, which has a slider over the steps of one tag; default: `name`.
+    """
+    file = Path(trainer.default_root_dir) / "figures" / f"{name}.png"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file)
+    for logger in trainer.loggers:
+        add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
+        if add_figure is not None:
+            add_figure(tag or name, figure, trainer.global_step)
 
 
 def _points(rows: list[dict[str, str]], x: str, y: str, offset: int = 0) -> list[tuple[float, float]]:

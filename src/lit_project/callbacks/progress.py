@@ -9,10 +9,10 @@ from lightning.pytorch.utilities import rank_zero_only
 
 
 def shown(trainer: Trainer, pl_module: LightningModule) -> dict[str, str]:
-    """The means of the epoch so far and the newest validation loss and accuracy, as text."""
+    """The means of the epoch so far and the newest validation loss and accuracy or BLEU, as text."""
     running = getattr(pl_module, "running", None)
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
-    for name in ("val/loss", "val/accuracy"):
+    for name in ("val/loss", "val/accuracy", "val/bleu"):
         if name in trainer.callback_metrics:
             values[name] = trainer.callback_metrics[name].item()
     return {name: f"{value:.4f}" for name, value in values.items()}

@@ -56,13 +56,13 @@ class RunRecord(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Records `validate`."""
         if trainer.state.fn == "validate":
-            self._evaluated(trainer, "validate", "val")
+            self._evaluated(trainer, pl_module, "validate", "val")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Records `test`."""
-        self._evaluated(trainer, "test", "test")
+        self._evaluated(trainer, pl_module, "test", "test")
 
-    def _evaluated(self, trainer: Trainer, section: str, split: str) -> None:
+    def _evaluated(self, trainer: Trainer, pl_module: LightningModule, section: str, split: str) -> None:
         if not trainer.is_global_zero:
             return
         values = _numbers(trainer, (f"{split}/",))
@@ -72,7 +72,7 @@ class RunRecord(Callback):
             print(f"warning: {section}: {samples:.0f} of {size_of(split)} samples were evaluated", file=sys.stderr)
             values[f"{split}/dataset_size"] = size_of(split)
         checkpoint = str(self.checkpoint) if self.checkpoint else None
-        self.run.record(section, {"checkpoint": checkpoint, **values})
+        self.run.record(section, {"checkpoint": checkpoint, **values, **getattr(pl_module, "notes", {})})
 
 
 def best_checkpoint(trainer: Trainer) -> Checkpoint | None:

@@ -1,4 +1,4 @@
-"""What the TensorBoard overlay adds to the scalars: a grid of training images and the graph of the model."""
+"""What the TensorBoard overlay adds to the scalars of image tasks: a grid of training images, and the model's graph."""
 
 from typing import Any
 
@@ -29,6 +29,8 @@ class TensorBoardExtras(Callback):
             return
         self._done = True
         images = batch[0]
+        if images.ndim != 4:  # sentences, or a table
+            return
         if self.images:
             from torchvision.utils import make_grid
 

@@ -7,6 +7,7 @@ from lit_project.data.fashion_mnist import MNIST, FashionMNIST
 from lit_project.data.image_folder import ImageFolder
 from lit_project.data.images import ImageData
 from lit_project.data.in_memory import InMemoryImages
+from lit_project.data.translation import Multi30k, PairBatch, PairText, ParallelText, Tatoeba, ToyGrammar
 
 __all__ = [
     "MNIST",
@@ -17,4 +18,10 @@ __all__ = [
     "ImageData",
     "ImageFolder",
     "InMemoryImages",
+    "Multi30k",
+    "PairBatch",
+    "PairText",
+    "ParallelText",
+    "Tatoeba",
+    "ToyGrammar",
 ]

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from lightning.pytorch import LightningDataModule
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lit_project.data.batch import ImageBatch
 from lit_project.data.order import EpochBatches
 from lit_project.data.picture_files import PictureFiles
+from lit_project.data.position import ResumablePosition
 from lit_project.data.transforms import BatchTransforms
 from lit_project.errors import DataError
 from lit_project.seeding import global_seed, seed_step
@@ -19,7 +19,7 @@ from lit_project.seeding import global_seed, seed_step
 Split = Literal["train", "val", "test"]
 
 
-class ImageData(LightningDataModule):
+class ImageData(ResumablePosition):
     """Base of `InMemoryImages` and `DatasetImages`: one interface to the tasks.
 
     A subclass sets the five attributes below in its constructor, before any file is read; the config links them to
@@ -66,8 +66,6 @@ class ImageData(LightningDataModule):
         self.drop_last = drop_last
         self.seed = seed
         self.pictures: PictureFiles | None = None
-        self._training: Any = None  # the loader of the training batches
-        self._resume: dict[str, Any] | None = None  # the position that it has to begin at
 
     @property
     def num_classes(self) -> int:
@@ -92,26 +90,6 @@ class ImageData(LightningDataModule):
     def needs_split(self) -> bool:
         """Whether the dataset itself is needed (not to predict on a folder)."""
         return self.pictures is None
-
-    def resumable(self, loader: Any) -> Any:
-        """A training loader, put at the position of the checkpoint that the run is resumed from."""
-        if self._resume is not None:
-            loader.load_state_dict(self._resume)
-        self._training, self._resume = loader, None
-        return loader
-
-    def state_dict(self) -> dict[str, Any]:
-        """Position in the epoch of training.
-
-        Lightning saves that of the loader, too, but does not restore it where a learning rate schedule has asked for
-        the length of the run before.
-        """
-        return self._training.state_dict() if self._training is not None else {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Training continues there."""
-        if self.trainer is not None and self.trainer.training:
-            self._resume = state_dict
 
     def order(self, size: int, split: Split) -> EpochBatches:
         """The batches of a split for this process."""

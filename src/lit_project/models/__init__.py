@@ -1,7 +1,8 @@
-"""Plain `nn.Module`s: images in, logits out (no softmax). They know nothing of Lightning or of a dataset."""
+"""Plain `nn.Module`s: images or tokens in, logits out (no softmax). They know nothing of Lightning or of a dataset."""
 
 from lit_project.models.cnn import CNN
 from lit_project.models.mlp import MLP
+from lit_project.models.seq2seq import RNNSeq2Seq, TransformerSeq2Seq
 from lit_project.models.small_resnet import SmallResNet
 
-__all__ = ["CNN", "MLP", "SmallResNet"]
+__all__ = ["CNN", "MLP", "RNNSeq2Seq", "SmallResNet", "TransformerSeq2Seq"]

@@ -2,5 +2,7 @@
 
 from lit_project.tasks.base import Task
 from lit_project.tasks.classification import ImageClassifier
+from lit_project.tasks.on_text import Translation
+from lit_project.tasks.translation import Translator
 
-__all__ = ["ImageClassifier", "Task"]
+__all__ = ["ImageClassifier", "Task", "Translation", "Translator"]

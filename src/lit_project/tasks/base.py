@@ -11,16 +11,20 @@ from torch import Tensor
 from lit_project.optim import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
 from lit_project.seeding import global_seed, seed_step
 
+# Sums of losses are divided by it before the backward pass: of the order of a batch's count, so that half precision
+# does not overflow, and a constant, so that micro-batches and processes add up.
+GRADIENT_UNIT = 1024
+
 
 class Totals:
     """Sums over samples and their count, from which means are exact: ragged batches and processes weigh right."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
-        self.count = 0
+        self.count: int | Tensor = 0
 
-    def add(self, count: int, **sums: Tensor) -> None:
-        """Adds sums over `count` samples; each is a scalar tensor. Nothing is synchronised with the device."""
+    def add(self, count: int | Tensor, **sums: Tensor) -> None:
+        """Adds sums over `count` samples (or tokens); each is a scalar tensor. The device is not waited for."""
         self.count += count
         for name, value in sums.items():
             value = value.detach()
@@ -32,17 +36,18 @@ class Totals:
 
     def means(self) -> dict[str, float]:
         """Sum / count of each name in this process."""
-        return {name: value.item() / self.count for name, value in self.sums.items()} if self.count else {}
+        count = int(self.count)
+        return {name: value.item() / count for name, value in self.sums.items()} if count else {}
 
     def reduce(self, task: LightningModule) -> "Totals":
         """The totals over all processes."""
         total = Totals()
-        total.count = self.count
+        total.count = int(self.count)
         total.sums = dict(self.sums)
         if task.trainer.world_size > 1:
             names = sorted(self.sums)
             packed = torch.stack(
-                [*(self.sums[name] for name in names), torch.tensor(self.count).to(self.sums[names[0]])]
+                [*(self.sums[name] for name in names), torch.tensor(total.count).to(self.sums[names[0]])]
             )
             packed = task.trainer.strategy.reduce(packed, reduce_op="sum")
             total.sums = dict(zip(names, packed[:-1], strict=True))
@@ -62,16 +67,48 @@ class Task(LightningModule):
         schedulers: learning rate schedules, multiplied where there are several; see `lit_project.optim.Schedule`.
     """
 
+    unit = "samples"  # what is counted
+    notes: dict[str, Any]  # what metrics.json keeps of an evaluation besides numbers
+
     def __init__(self, optimizer: OptimizerFactory, schedulers: Sequence[Schedule] | None = None) -> None:
         super().__init__()
         self.optimizer_factory = optimizer
         self.schedules = list(schedulers or [])
         self.running = Totals()
+        self.notes = {}
         self._clock = _Clock()
         self._seed = 0
         self._log_every = 50
         self._rates: dict[str, float] = {}
         self._logged = 0  # optimizer steps at the last log of a single step
+        self._window: Tensor | None = None  # counts of the losses since the last optimizer step
+
+    def weighted(self, loss_sum: Tensor, count: Tensor) -> Tensor:
+        """A loss for `training_step` whose gradient is that of the mean over all counts of the optimizer step.
+
+        Micro-batches and processes hold different numbers of tokens, so that a mean of their means is off by some per
+        cent. Here the sums are what is differentiated, and `on_before_optimizer_step` divides once.
+
+        Args:
+            loss_sum: over the samples or tokens of this micro-batch, scalar.
+            count: their number, scalar.
+        """
+        self._window = count if self._window is None else self._window + count
+        return loss_sum / GRADIENT_UNIT
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Divides the gradients of `weighted` losses by the counts of all micro-batches and processes."""
+        if self._window is None:
+            return
+        trainer = self.trainer
+        total = self._window.float()  # whole numbers, exact up to 16 million
+        if trainer.world_size > 1:
+            total = trainer.strategy.reduce(total, reduce_op="sum")
+        # Lightning has divided the losses by the number of micro-batches, and DDP the gradients by the processes
+        factor = GRADIENT_UNIT * trainer.accumulate_grad_batches * trainer.world_size / float(total)
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        torch._foreach_mul_(gradients, factor)
+        self._window = None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets the name of the running hook, which Lightning does forty times a step, without `nn.Module`'s checks."""
@@ -129,8 +166,10 @@ class Task(LightningModule):
         done = self.trainer.global_step
         if done % self._log_every == 0 and done != self._logged and outputs is not None:
             self._logged = done
-            loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches  # by which Lightning has divided it
-            values = {"train/loss_step": loss, **self._rates, "epoch": self.current_epoch}
+            loss = outputs["mean"] if "mean" in outputs else (
+                outputs["loss"] * self.trainer.accumulate_grad_batches  # by which Lightning has divided it
+            )  # fmt: skip
+            values = {"train/loss_step": loss.item(), **self._rates, "epoch": self.current_epoch}
             for logger in self.trainer.loggers:
                 logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
 
@@ -142,8 +181,9 @@ class Task(LightningModule):
         """Logs the exact means of the epoch."""
         totals = self.running.reduce(self)
         values = {f"train/{name}": mean for name, mean in totals.means().items()}
-        values["train/samples"] = float(totals.count)
-        values["train/samples_per_second"] = totals.count / self._clock.seconds if self._clock.seconds > 0 else 0.0
+        count, seconds = int(totals.count), self._clock.seconds
+        values[f"train/{self.unit}"] = float(count)
+        values[f"train/{self.unit}_per_second"] = count / seconds if seconds > 0 else 0.0
         self.log_dict({**values, **self._rates}, sync_dist=True)
         self._step_plateaus()
 

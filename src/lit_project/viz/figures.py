@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Curve = Sequence[tuple[float, float]]
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """A figure without the global state of pyplot: nothing to close, no display needed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -32,7 +32,7 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
     """
     from matplotlib.ticker import MaxNLocator
 
-    figure = _figure(5.5 * max(len(curves), 1), 4)
+    figure = new_figure(5.5 * max(len(curves), 1), 4)
     for number, (metric, splits) in enumerate(curves.items()):
         axes = figure.add_subplot(1, len(curves), number + 1)
         for split, points in splits.items():
@@ -49,7 +49,7 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
 
 def learning_rates(curves: Mapping[str, Curve]) -> Figure:
     """Learning rate of each parameter group over the optimizer steps: name → points (step, rate)."""
-    figure = _figure(6, 4)
+    figure = new_figure(6, 4)
     axes = figure.add_subplot()
     for name, points in curves.items():
         x, y = zip(*points, strict=True)
@@ -65,7 +65,7 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
     """Counts `(K, K)`, rows the true class, columns the predicted one; colours are shares of the row."""
     size = len(names)
     side = min(max(4.5, 0.62 * size + 2), 24)
-    figure = _figure(side + 1, side)
+    figure = new_figure(side + 1, side)
     axes = figure.add_subplot()
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
@@ -88,7 +88,7 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
     """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], C = 1 or 3."""
     columns = min(columns, max(len(images), 3))
     rows = -(-len(images) // columns) or 1
-    figure = _figure(1.75 * columns, 2.15 * rows + 0.4)
+    figure = new_figure(1.75 * columns, 2.15 * rows + 0.4)
     for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
         axes = figure.add_subplot(rows, columns, number + 1)
         pixels = image.clamp(0, 1).movedim(0, -1).numpy()

@@ -1,0 +1,147 @@
+"""Shows what a translator does: attention maps, BLEU by length, and tables of sample translations."""
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from lit_project import viz
+from lit_project.callbacks.checkpoint import fast_dev_run
+from lit_project.callbacks.figures import save_figure
+from lit_project.run import write_text
+from lit_project.tasks.translation_scores import Row, distinct
+from lit_project.text import group_bleu, sentence_bleu
+
+GROUPS = 12  # of sentences by length, at most: as many bars as are easily compared
+
+
+class Translations(Callback):
+    """Pictures and tables of the sentences that a `Translator` was evaluated on; other tasks are left alone.
+
+    In training: attention maps `figures/attention/epochNNN_K.png` of the first validation sentences, the same at each
+    epoch (counted from 0, as in the names of checkpoints). After `validate` and `test`, of their split:
+    `figures/SPLIT_attention_K.png`, `figures/SPLIT_bleu_by_length.png`, and `predictions/SPLIT_samples.md` with the
+    best, the worst and some random translations. TensorBoard gets the figures too, if it is among the loggers.
+
+    Args:
+        sentences: for which attention is drawn; 0 for none.
+        every_n_epochs: how often in training; the last epoch is always drawn.
+        samples: rows of each table; 0 for no tables.
+
+    Raises:
+        ValueError: a number out of range.
+    """
+
+    def __init__(self, sentences: int = 4, every_n_epochs: int = 5, samples: int = 10) -> None:
+        if sentences < 0 or samples < 0:
+            raise ValueError(f"sentences and samples must not be negative, got {sentences} and {samples}")
+        if every_n_epochs < 1:
+            raise ValueError(f"every_n_epochs must be at least 1, got {every_n_epochs}")
+        self.sentences = sentences
+        self.every_n_epochs = every_n_epochs
+        self.samples = samples
+        self._waiting: int | None = None  # the epoch of a validation that was not drawn
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begins anew."""
+        self._waiting = None
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws the attention every few epochs of `fit`, and everything of `validate`."""
+        if trainer.state.fn == "validate":
+            self._evaluated(trainer, pl_module, "val")
+        elif trainer.state.fn == "fit" and not trainer.sanity_checking:
+            epoch = trainer.current_epoch
+            due = (epoch + 1) % self.every_n_epochs == 0 or epoch + 1 == trainer.max_epochs
+            self._waiting = None if due else epoch
+            if due:
+                self._draw_epoch(trainer, pl_module, epoch)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws the last epoch of a training that was stopped early, which nobody knew to be the last."""
+        if self._waiting is not None:
+            self._draw_epoch(trainer, pl_module, self._waiting)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws and writes everything of `test`."""
+        self._evaluated(trainer, pl_module, "test")
+
+    def _draw_epoch(self, trainer: Trainer, task: Any, epoch: int) -> None:
+        self._draw_attention(trainer, task, _rows(trainer, task), f"attention/epoch{epoch:03d}", "attention")
+
+    def _evaluated(self, trainer: Trainer, task: Any, split: str) -> None:
+        rows = _rows(trainer, task)
+        if not rows:
+            return
+        self._draw_attention(trainer, task, rows, f"{split}_attention", f"{split}_attention")
+        title = f"{split}: BLEU by length of the source"
+        save_figure(trainer, f"{split}_bleu_by_length", viz.bleu_by_length(by_length(rows), title))
+        if self.samples:
+            file = Path(trainer.default_root_dir) / "predictions" / f"{split}_samples.md"
+            write_text(file, sample_tables(rows, split, self.samples))
+
+    def _draw_attention(self, trainer: Trainer, task: Any, rows: Sequence[Row], name: str, tag: str) -> None:
+        for number, row in enumerate(rows[: self.sentences], 1):
+            found = task.attention(row.text.source, row.tokens)
+            if found is None:  # a net without
+                return
+            source, target, weights_TS = found
+            figure = viz.attention_map(weights_TS, source, target, f"reference: {row.text.references[0]}")
+            save_figure(trainer, f"{name}_{number}", figure, f"{tag}_{number}")
+
+
+def _rows(trainer: Trainer, task: Any) -> list[Row]:
+    """The first row of each source, by index; nothing in other processes than the first and in smoke tests."""
+    if not trainer.is_global_zero or fast_dev_run(trainer):
+        return []
+    return sorted(distinct(getattr(task, "rows", [])), key=lambda row: row.index)
+
+
+def by_length(rows: Sequence[Row]) -> list[tuple[str, float, int]]:
+    """Words of the source (such as "6–10"), BLEU and number of the sentences of this length; short ones first."""
+    groups: dict[int, list[Row]] = defaultdict(list)
+    lengths = [len(row.text.source.split()) for row in rows]
+    longest = max(lengths)
+    width = next(width for width in (1, 2, 5, 10, 20, 50, longest) if longest <= GROUPS * width)
+    for row, length in zip(rows, lengths, strict=True):
+        groups[(length - 1) // width].append(row)
+    found = []
+    for number, members in sorted(groups.items()):
+        first, last = number * width + 1, (number + 1) * width
+        bleu = group_bleu([row.hypothesis for row in members], [row.text.references for row in members])
+        found.append((str(first) if first == last else f"{first}–{last}", bleu, len(members)))
+    return found
+
+
+def sample_tables(rows: Sequence[Row], split: str, samples: int) -> str:
+    """Markdown with the best, the worst and random translations, by smoothed BLEU of the sentence.
+
+    The random ones are the same at each evaluation of the same sentences, so that checkpoints can be compared.
+    """
+    scored = [(sentence_bleu(row.hypothesis, row.text.references), row) for row in rows]
+    ranked = sorted(scored, key=lambda item: (-item[0], item[1].index))
+    chosen = sorted(random.Random(0).sample(range(len(scored)), min(samples, len(scored))))
+    tables = {"Best": ranked[:samples], "Worst": ranked[::-1][:samples], "Random": [scored[i] for i in chosen]}
+    mean = sum(score for score, _ in scored) / len(scored)
+    lines = [
+        f"# Translations of the {split} split",
+        "",
+        f"{len(rows):,} sentences, scored by smoothed sentence BLEU (mean {mean:.1f}), which ranks them and is not the "
+        "BLEU of the split.",
+    ]
+    for name, items in tables.items():
+        lines += ["", f"## {name}", "", "| BLEU | source | translation | reference |", "| ---: | --- | --- | --- |"]
+        for score, row in items:
+            references = "<br>".join(map(_escaped, row.text.references))
+            lines.append(f"| {score:.1f} | {_escaped(row.text.source)} | {_escaped(row.hypothesis)} | {references} |")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """As Markdown shows it unchanged: `<unk>` is no tag, and `|` ends no cell."""
+    return re.sub(r"([\\`*_<|\[\]$~])", r"\\\1", " ".join(text.split()))

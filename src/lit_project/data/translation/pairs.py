@@ -1,0 +1,92 @@
+"""Reads parallel text: aligned files, tab-separated files, archives. Errors name the file and the line."""
+
+import gzip
+import io
+import zipfile
+import zlib
+from pathlib import Path
+
+from lit_project.errors import DataError
+
+UNREADABLE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file, plain, `.gz`, or the one text in a `.zip` (files named `_…` do not count).
+
+    Raises:
+        DataError: the file is missing or damaged, or a line is not UTF-8.
+    """
+    try:
+        if path.suffix == ".zip":
+            raw = _only_text(path)
+        elif path.suffix == ".gz":
+            raw = gzip.decompress(path.read_bytes())
+        else:
+            raw = path.read_bytes()
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
+    except UNREADABLE as error:
+        raise DataError(f"{path} cannot be read: {str(error) or type(error).__name__}") from error
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        for number, line in enumerate(raw.split(b"\n"), 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path}, line {number}: not valid UTF-8 ({error.reason}, byte {error.start + 1})"
+                ) from error
+        raise
+    # only these end a line; str.splitlines would also split at U+2028 or a form feed inside a sentence
+    return [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def _only_text(path: Path) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".txt") and not Path(name).name.startswith("_")]
+        if len(names) != 1:
+            raise DataError(f"{path} must hold one .txt file of sentence pairs, got {', '.join(names) or 'none'}")
+        return archive.read(names[0])
+
+
+def read_aligned(source: Path, target: Path) -> list[tuple[str, str]]:
+    """Pairs of two files of which line n of one translates line n of the other.
+
+    Raises:
+        DataError: as `read_lines`; different numbers of lines; an empty line; no line at all.
+    """
+    sources, targets = read_lines(source), read_lines(target)
+    if len(sources) != len(targets):
+        raise DataError(
+            f"{source} has {len(sources)} lines and {target} has {len(targets)}: line n of one must translate line n "
+            "of the other"
+        )
+    for path, lines in ((source, sources), (target, targets)):
+        if not lines:
+            raise DataError(f"{path} is empty")
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                raise DataError(f"{path}, line {number}: empty")
+    return list(zip(sources, targets, strict=True))
+
+
+def read_tsv(path: Path) -> list[tuple[str, str]]:
+    """Pairs of a file with lines `sentence<TAB>translation`; further columns are ignored.
+
+    Raises:
+        DataError: as `read_lines`; a line without a tab or with an empty side; no line at all.
+    """
+    pairs = []
+    for number, line in enumerate(read_lines(path), 1):
+        columns = line.split("\t")
+        if len(columns) < 2:
+            raise DataError(f"{path}, line {number}: no tab between a sentence and its translation: {line[:60]!r}")
+        for side, text in (("left", columns[0]), ("right", columns[1])):
+            if not text.strip():
+                raise DataError(f"{path}, line {number}: the {side} side is empty")
+        pairs.append((columns[0], columns[1]))
+    if not pairs:
+        raise DataError(f"{path} is empty")
+    return pairs

@@ -1,0 +1,123 @@
+"""Attentions of the recurrent decoders: queries and source states in, contexts and weights out, padding masked."""
+
+import torch
+from torch import Tensor, nn
+
+
+def weigh(scores_BTS: Tensor, mask_BS: Tensor, states_BSD: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax over the source tokens, and the weighted mean of their states.
+
+    Args:
+        scores_BTS: any real numbers.
+        mask_BS: bool, true where there is a token; at least one a row.
+        states_BSD: what is averaged.
+
+    Returns:
+        Contexts `(B, T, D)` and weights `(B, T, S)`, 0 at padding.
+    """
+    scores_BTS = scores_BTS.to(torch.promote_types(scores_BTS.dtype, torch.float32))  # half precision is too coarse
+    weights_BTS = scores_BTS.masked_fill(~mask_BS[:, None], float("-inf")).softmax(dim=-1)
+    return weights_BTS.to(states_BSD.dtype) @ states_BSD, weights_BTS
+
+
+class DotAttention(nn.Module):
+    """Score = query · state (Luong et al. 2015, "dot"); both need the same size.
+
+    Args:
+        query_size: H of the queries.
+        state_size: D of the source states.
+    """
+
+    def __init__(self, query_size: int, state_size: int) -> None:
+        super().__init__()
+        if query_size != state_size:
+            raise ValueError(
+                f"attention 'dot' needs decoder and encoder states of one size, got {query_size} and {state_size} "
+                "(a bidirectional encoder gives 2 × hidden_size): take 'general'"
+            )
+
+    def keys(self, states_BSD: Tensor) -> Tensor:
+        """What queries are compared with, `(B, S, H)`."""
+        return states_BSD
+
+    def forward(
+        self, query_BTH: Tensor, keys_BSH: Tensor, states_BSD: Tensor, mask_BS: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Contexts `(B, T, D)` and weights `(B, T, S)`."""
+        return weigh(query_BTH.to(keys_BSH.dtype) @ keys_BSH.mT, mask_BS, states_BSD)
+
+
+class GeneralAttention(DotAttention):
+    """Score = query · W state (Luong et al. 2015, "general")."""
+
+    def __init__(self, query_size: int, state_size: int) -> None:
+        nn.Module.__init__(self)
+        self.project = nn.Linear(state_size, query_size, bias=False)
+
+    def keys(self, states_BSD: Tensor) -> Tensor:
+        """W state, `(B, S, H)`."""
+        return self.project(states_BSD)
+
+
+class AdditiveAttention(nn.Module):
+    """Score = v · tanh(W query + U state) (Bahdanau et al. 2015).
+
+    Args:
+        query_size: H of the queries.
+        state_size: D of the source states.
+        size: K of the layer in between; default: that of the queries.
+    """
+
+    def __init__(self, query_size: int, state_size: int, size: int | None = None) -> None:
+        super().__init__()
+        size = size or query_size
+        self.query = nn.Linear(query_size, size, bias=False)
+        self.key = nn.Linear(state_size, size)
+        self.score = nn.Linear(size, 1, bias=False)
+
+    def keys(self, states_BSD: Tensor) -> Tensor:
+        """U state, `(B, S, K)`."""
+        return self.key(states_BSD)
+
+    def forward(
+        self, query_BTH: Tensor, keys_BSK: Tensor, states_BSD: Tensor, mask_BS: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Contexts `(B, T, D)` and weights `(B, T, S)`."""
+        scores_BTS = self.score(torch.tanh(self.query(query_BTH)[:, :, None] + keys_BSK[:, None])).squeeze(-1)
+        return weigh(scores_BTS, mask_BS, states_BSD)
+
+
+class LocationAttention(nn.Module):
+    """Score of position s = (W query)_s: a linear map to a fixed number of positions, blind to what stands there.
+
+    That of the classic PyTorch translation tutorial, whose query is the embedded input and the hidden state (Luong et
+    al. 2015, "location"), with padding masked.
+
+    Args:
+        query_size: H of the queries.
+        max_source_length: the longest source, in tokens.
+    """
+
+    def __init__(self, query_size: int, max_source_length: int) -> None:
+        super().__init__()
+        self.max_source_length = max_source_length
+        self.positions = nn.Linear(query_size, max_source_length)
+
+    def keys(self, states_BSD: Tensor) -> Tensor:
+        """Not used; checks the length.
+
+        Raises:
+            ValueError: a source is longer than `max_source_length`.
+        """
+        if states_BSD.shape[1] > self.max_source_length:
+            raise ValueError(
+                f"a source of {states_BSD.shape[1]} tokens is longer than the {self.max_source_length} positions of "
+                "the location attention"
+            )
+        return states_BSD[..., :0]
+
+    def forward(
+        self, query_BTH: Tensor, keys_BSK: Tensor, states_BSD: Tensor, mask_BS: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Contexts `(B, T, D)` and weights `(B, T, S)`."""
+        return weigh(self.positions(query_BTH)[..., : states_BSD.shape[1]], mask_BS, states_BSD)

@@ -1,0 +1,188 @@
+"""Translation of sentences: a sequence-to-sequence net, trained on tokens and judged by BLEU."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+from torch.nn import functional as F
+
+from lit_project.errors import CheckpointError
+from lit_project.models.seq2seq import Decoding, Hypothesis, Seq2Seq, full
+from lit_project.optim import OptimizerFactory, Schedule
+from lit_project.tasks.base import Task, Totals
+from lit_project.tasks.on_text import OnText
+from lit_project.tasks.teacher_forcing import TeacherForcing
+from lit_project.tasks.translation_scores import Row, baselines, scores
+from lit_project.text import PAD
+
+
+class Translator(OnText, Task):
+    """Trains a net of `lit_project.models.seq2seq` on sentence pairs.
+
+    The loss is cross-entropy a token, padding left out, with the gradient of the mean over *all* target tokens of the
+    optimizer step, however they are split into micro-batches and processes.
+
+    Logged at each epoch's end: `train/loss` (with label smoothing), `train/token_accuracy`, `train/tokens_per_second`;
+    for `val` and `test` `loss` (without), `perplexity`, `token_accuracy`, with the true prefix given; and of the
+    translations that the net finds by itself, on detokenised cased text, `bleu` and `chrf` (sacrebleu; every source
+    once, all its references), `bleu_single` and `chrf_single` where sources have several references (every pair, its
+    own reference), `bleu_lowercase` (lower-cased and tokenised, to compare with published tables of Multi30k), and the
+    baselines `bleu_copy`, `chrf_copy` (the source itself) and `bleu_memory`, `chrf_memory` (the most frequent
+    translation of the same source in train, or nothing). The signatures of the scores are in metrics.json.
+
+    Args:
+        net: tokens in, logits of the next token out.
+        optimizer: makes the optimizer of the parameters.
+        vocabularies: plain data that turn text into tokens and back; from the data. They travel in the checkpoint.
+        schedulers: learning rate schedules; see `lit_project.optim.Schedule`.
+        label_smoothing: share of the target spread evenly over the vocabulary (Szegedy et al. 2016).
+        teacher_forcing_ratio: how likely the decoder is fed the true token in training and not its own guess: a number,
+            or points [optimizer step, ratio] with straight lines between them, such as [[0, 1.0], [5000, 0.5]].
+        decoding: the search of `test`, `predict` and `translate`.
+        validation_decoding: that of validation; default: greedy.
+
+    Raises:
+        ValueError: a ratio outside [0, 1], steps that do not ascend, or `label_smoothing` outside [0, 1).
+    """
+
+    unit = "tokens"
+
+    def __init__(
+        self,
+        net: Seq2Seq,
+        optimizer: OptimizerFactory,
+        vocabularies: dict[str, Any],
+        schedulers: Sequence[Schedule] | None = None,
+        label_smoothing: float = 0.0,
+        teacher_forcing_ratio: float | list[tuple[int, float]] = 1.0,
+        decoding: Decoding | None = None,
+        validation_decoding: Decoding | None = None,
+    ) -> None:
+        super().__init__(optimizer, schedulers)
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
+        self.net = net
+        self.read_vocabularies(vocabularies)
+        self.label_smoothing = label_smoothing
+        self.teacher_forcing = TeacherForcing(teacher_forcing_ratio)
+        self.decoding = decoding or Decoding(beam_size=5)
+        self.validation_decoding = validation_decoding or Decoding()
+        self.evaluated = Totals()
+        self.rows: list[Row] = []  # of the last evaluation, by index
+        self._found: dict[str, Hypothesis] = {}  # a source that occurs twice is translated once
+        self._baselines: dict[tuple[str, int], dict[str, float]] = {}
+
+    def forward(self, source_BS: Tensor, lengths_B: Tensor, inputs_BT: Tensor) -> Tensor:
+        """Logits `(B, T, V)` of the tokens that follow; see `Seq2Seq.forward`."""
+        return self.net(source_BS, lengths_B, inputs_BT)
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """The loss of one batch of pairs."""
+        inputs_BT, labels_BT = batch.target[:, :-1], batch.target[:, 1:]
+        ratio = self.teacher_forcing(self.trainer.global_step)
+        logits_BTV = self.net(batch.source, batch.source_lengths, inputs_BT, ratio)
+        loss_sum = F.cross_entropy(
+            full(logits_BTV).flatten(0, 1),
+            labels_BT.flatten(),
+            ignore_index=PAD,
+            label_smoothing=self.label_smoothing,
+            reduction="sum",
+        )
+        real_BT = labels_BT != PAD
+        tokens = real_BT.sum()
+        correct = ((logits_BTV.detach().argmax(dim=-1) == labels_BT) & real_BT).sum()
+        self.running.add(tokens, loss=loss_sum.detach(), token_accuracy=correct)
+        return {"loss": self.weighted(loss_sum, tokens), "mean": loss_sum.detach() / tokens}
+
+    def _evaluation_start(self) -> None:
+        self.evaluated, self.rows, self._found = Totals(), [], {}
+
+    def _evaluation_step(self, batch: Any, decoding: Decoding) -> None:
+        labels_BT = batch.target[:, 1:]
+        logits_BTV = full(self(batch.source, batch.source_lengths, batch.target[:, :-1]))
+        real_BT = labels_BT != PAD
+        loss_sum = F.cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten(), ignore_index=PAD, reduction="sum")
+        correct = ((logits_BTV.argmax(dim=-1) == labels_BT) & real_BT).sum()
+        self.evaluated.add(real_BT.sum(), loss=loss_sum, token_accuracy=correct)
+        new = {text.source: i for i, text in enumerate(batch.texts) if text.source not in self._found}
+        if new:
+            places = torch.tensor(list(new.values()), device=batch.source.device)
+            found = decoding.search(self.net, batch.source[places], batch.source_lengths[places])
+            self._found |= {source: best[0] for source, best in zip(new, found, strict=True)}
+        for index, text in zip(batch.indices.tolist(), batch.texts, strict=True):
+            best = self._found[text.source]
+            self.rows.append(Row(index, text, self.text_of(best.tokens), best.score, best.tokens))
+
+    def _evaluation_end(self, split: str) -> None:
+        totals = self.evaluated.reduce(self)
+        if self.trainer.world_size > 1:
+            shares: list[Any] = [None] * self.trainer.world_size
+            torch.distributed.all_gather_object(shares, self.rows)
+            self.rows = [row for share in shares for row in share]
+        self.rows.sort(key=lambda row: row.index)
+        means = totals.means()
+        found, self.notes["signatures"] = scores(self.rows)
+        key = split, len(self.rows)
+        if key not in self._baselines:
+            self._baselines[key] = baselines(self.rows)
+        values = {
+            **means,
+            "perplexity": float(torch.tensor(means["loss"]).exp()),
+            **found,
+            **self._baselines[key],
+            "samples": float(len(self.rows)),
+            "tokens": float(totals.count),
+        }
+        self.log_dict({f"{split}/{name}": value for name, value in values.items()}, sync_dist=True)
+
+    def on_validation_epoch_start(self) -> None:
+        """Starts the sums."""
+        self._evaluation_start()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Adds one batch to the sums, and translates it."""
+        searched = self.trainer.state.fn == "fit"
+        self._evaluation_step(batch, self.validation_decoding if searched else self.decoding)
+
+    def on_validation_epoch_end(self) -> None:
+        """Logs `val/…`."""
+        self._evaluation_end("val")
+
+    def on_test_epoch_start(self) -> None:
+        """Starts the sums."""
+        self._evaluation_start()
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Adds one batch to the sums, and translates it."""
+        self._evaluation_step(batch, self.decoding)
+
+    def on_test_epoch_end(self) -> None:
+        """Logs `test/…`."""
+        self._evaluation_end("test")
+
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
+        """Rows of a table: index, rank of the translation, source, hypothesis, its score, references."""
+        rows: dict[str, list[Any]] = {
+            name: [] for name in ("index", "rank", "source", "hypothesis", "score", "references")
+        }
+        found = self.decoding.search(self.net, batch.source, batch.source_lengths)
+        for index, text, hypotheses in zip(batch.indices.tolist(), batch.texts, found, strict=True):
+            for rank, best in enumerate(hypotheses, 1):
+                references = " | ".join(text.references)
+                row = (index, rank, text.source, self.text_of(best.tokens), best.score, references)
+                for column, value in zip(rows.values(), row, strict=True):
+                    column.append(value)
+        return rows
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuses weights that were trained with another vocabulary.
+
+        Raises:
+            CheckpointError: the vocabularies differ.
+        """
+        theirs = checkpoint.get("hyper_parameters", {}).get("vocabularies")
+        if theirs is not None and theirs != self.vocabularies:
+            what = [name for name in self.vocabularies if theirs.get(name) != self.vocabularies[name]]
+            raise CheckpointError(f"the checkpoint was trained with another vocabulary ({', '.join(what)} differ)")

@@ -1,0 +1,91 @@
+"""Scores of translations by sacrebleu (Post 2018), with the signatures that make them comparable.
+
+sacrebleu takes a quarter of a second to import: functions do so when they need it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lit_project.errors import DataError
+
+
+@dataclass
+class Scores:
+    """Corpus scores, 0 to 100.
+
+    Attributes:
+        bleu: cased BLEU (Papineni et al. 2002) of detokenised text, tokenised by sacrebleu's "13a".
+        chrf: chrF2 (Popović 2015).
+        signatures: sacrebleu's description of how each was computed, by name.
+    """
+
+    bleu: float
+    chrf: float
+    signatures: dict[str, str] = field(default_factory=dict)
+
+
+def _streams(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[list[Any]]:
+    """References as sacrebleu takes them: first ones, second ones, …, with None where a sentence has fewer."""
+    if len(hypotheses) != len(references):
+        raise DataError(f"{len(hypotheses)} translations cannot be scored with references for {len(references)}")
+    if not hypotheses:
+        raise DataError("there is no translation to score")
+    for index, own in enumerate(references):
+        if not own or isinstance(own, str):
+            raise DataError(f"sentence {index} needs a list of one or more references, got {own!r}")
+    most = max(map(len, references))
+    return [[own[i] if i < len(own) else None for own in references] for i in range(most)]
+
+
+def corpus_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
+    """BLEU and chrF of detokenised, cased text.
+
+    Args:
+        hypotheses: one translation a sentence.
+        references: one or more for each; the numbers may differ.
+
+    Raises:
+        DataError: nothing to score, numbers that differ, or a sentence without reference.
+    """
+    from sacrebleu.metrics import BLEU, CHRF
+
+    streams = _streams(hypotheses, references)
+    bleu, chrf = BLEU(force=True), CHRF()  # force: only silences a warning about spaces before full stops
+    values = bleu.corpus_score(hypotheses, streams).score, chrf.corpus_score(hypotheses, streams).score
+    return Scores(*values, {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())})
+
+
+def lowercase_tokenised_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[float, str]:
+    """BLEU of lower-cased, tokenised text, as published tables of Multi30k have it, and its signature.
+
+    Those tables used Moses' tokeniser and a first reference; "13a" is close to it, not identical.
+
+    Raises:
+        DataError: as `corpus_scores`.
+    """
+    from sacrebleu.metrics import BLEU
+
+    bleu = BLEU(lowercase=True, tokenize="13a", force=True)
+    score = bleu.corpus_score(hypotheses, _streams(hypotheses, references)).score
+    return score, str(bleu.get_signature())
+
+
+def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+    """BLEU of a few sentences that may all be shorter than four words: of n-grams only as long as they have any.
+
+    To compare groups of one test set, not to publish.
+
+    Raises:
+        DataError: as `corpus_scores`.
+    """
+    from sacrebleu.metrics import BLEU
+
+    return BLEU(effective_order=True, force=True).corpus_score(hypotheses, _streams(hypotheses, references)).score
+
+
+def sentence_bleu(hypothesis: str, references: Sequence[str]) -> float:
+    """Smoothed BLEU of one sentence, 0 to 100: to rank sentences, not to publish."""
+    from sacrebleu.metrics import BLEU
+
+    return BLEU(effective_order=True).sentence_score(hypothesis, list(references)).score

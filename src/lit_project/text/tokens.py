@@ -1,0 +1,84 @@
+"""Splits sentences into words and punctuation, and joins them again to exactly what was written.
+
+A token that was attached to its neighbour says so by a joiner ("Hi!" → "Hi", "￭!"; "j'ai" → "j'￭", "ai"), the idea of
+OpenNMT's tokenizer (Klein et al. 2017), so that no rules of a language are needed to join.
+"""
+
+import re
+from collections.abc import Iterable
+
+JOINER = "￭"
+
+# numbers with separators; words with inner apostrophes and hyphens; runs of one symbol ("...", "--")
+_TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|\w+(?:[-'’]\w+)*|([^\w\s])\1*")
+_FRENCH_ELISION = re.compile(r"(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)['’](?=\w)", re.IGNORECASE)
+# as-tu, y a-t-il, donne-le-moi: the pronouns are words of their own
+_FRENCH_ENCLITICS = re.compile(
+    r"(?:(?:-t)?-(?:je|tu|ils?|elles?|on|nous|vous|ce|moi|toi|les?|la|lui|leur|y|en))+$", re.IGNORECASE
+)
+_FRENCH_ENCLITIC = re.compile(r"(?:-t)?-\w+")
+_ENGLISH_CLITIC = re.compile(r"['’](?:s|m|re|ve|ll|d)$", re.IGNORECASE)
+
+
+def _french(word: str) -> list[str]:
+    parts = []
+    while match := _FRENCH_ELISION.match(word):
+        parts.append(match.group())
+        word = word[match.end() :]
+    match = _FRENCH_ENCLITICS.search(word)
+    if match is None or match.start() == 0:
+        return [*parts, word]
+    return [*parts, word[: match.start()], *_FRENCH_ENCLITIC.findall(match.group())]
+
+
+def _english(word: str) -> list[str]:
+    match = _ENGLISH_CLITIC.search(word)
+    return [word] if match is None or match.start() == 0 else [word[: match.start()], match.group()]
+
+
+_RULES = {"fr": _french, "en": _english}
+
+
+def _parts(chunk: str, language: str) -> list[str]:
+    """The pieces of one space-free chunk, in order; together they are the chunk."""
+    rule = _RULES.get(language)
+    parts: list[str] = []
+    for match in _TOKEN.finditer(chunk):
+        word = match.group()
+        if rule is None or word.isalnum() or not word[0].isalnum():
+            parts.append(word)
+        else:
+            parts.extend(rule(word))
+    return parts
+
+
+def split_words(sentence: str, language: str = "") -> list[str]:
+    """Words and symbols, with joiners where they were attached.
+
+    >>> split_words("J'ai dit : «Hi!»", "fr")
+    ["J'￭", 'ai', 'dit', ':', '«￭', 'Hi', '￭!', '￭»']
+    """
+    tokens: list[str] = []
+    for chunk in sentence.replace(JOINER, "▪").split():
+        if chunk.isalnum():  # most words
+            tokens.append(chunk)
+            continue
+        before = ""
+        for part in _parts(chunk, language):
+            elided = before[:1].isalnum() and before[-1] in "'’"
+            opening = part[0].isalnum() and not before[-1:].isalnum()
+            if not before:
+                tokens.append(part)
+            elif elided or opening:  # these hold on to the next word, everything else to the previous one
+                tokens[-1] += JOINER
+                tokens.append(part)
+            else:
+                tokens.append(JOINER + part)
+            before = part
+    return tokens
+
+
+def join_words(tokens: Iterable[str]) -> str:
+    """The sentence that was split."""
+    text = " ".join(tokens)
+    return text.replace(JOINER + " ", "").replace(" " + JOINER, "").replace(JOINER, "")

@@ -1,0 +1,165 @@
+"""What the Translations callback leaves in a run: the right files, right content, and nothing where nothing belongs."""
+
+import csv
+import json
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from lit_project.callbacks import Translations
+from lit_project.callbacks.translations import by_length, sample_tables
+from lit_project.cli import main
+from lit_project.data.translation.batch import PairText
+from lit_project.tasks.translation_scores import Row
+from translation_run import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    run = train(
+        tmp_path_factory.mktemp("runs"),
+        "--trainer.logger=lightning.pytorch.loggers.TensorBoardLogger",
+        "--trainer.logger.save_dir={run_dir}",
+        "--trainer.logger.name=",
+        "--trainer.logger.version=tensorboard",
+    )
+    assert main(["validate", "--run", str(run)]) == 0
+    return run
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def test_files_of_a_run(run):
+    assert names(run / "figures" / "attention") == {f"epoch001_{k}.png" for k in (1, 2, 3, 4)}  # the last of two
+    attention = {f"{split}_attention_{k}.png" for split in ("val", "test") for k in (1, 2, 3, 4)}
+    others = {"attention", "learning_curves.png", "learning_rate.png", "val_bleu_by_length.png"}
+    assert names(run / "figures") == attention | others | {"test_bleu_by_length.png"}
+    assert names(run / "predictions") == {"val_samples.md", "test_samples.md"}
+    assert all(min(Image.open(path).size) > 200 for path in (run / "figures").rglob("*.png"))
+
+
+def test_curves_of_translation(run):
+    with (run / "metrics.csv").open() as file:
+        columns = set(next(csv.reader(file)))
+    assert {"train/loss", "val/loss", "train/token_accuracy", "val/token_accuracy", "val/bleu"} <= columns
+    width, height = Image.open(run / "figures" / "learning_curves.png").size
+    assert width > 3.5 * height  # three panels
+
+
+def test_tensorboard_gets_them_over_the_steps(run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    tags = set(events.Tags()["images"])
+    assert {"attention_1", "attention_4", "test_attention_1", "test_bleu_by_length"} <= tags
+    assert [event.step for event in events.Images("attention_1")] == [16]
+
+
+def test_sample_tables_of_a_run(run):
+    text = (run / "predictions" / "test_samples.md").read_text()
+    assert [line for line in text.splitlines() if line.startswith("#")] == [
+        "# Translations of the test split", "## Best", "## Worst", "## Random",
+    ]  # fmt: skip
+    rows = [line for line in text.splitlines() if line.startswith("|") and line[2].isdigit()]
+    assert len(rows) == 30
+    assert all(line.count("|") == 5 for line in rows)
+    scores = [float(line.split("|")[1]) for line in rows]
+    assert scores[:10] == sorted(scores[:10], reverse=True)
+    assert scores[10:20] == sorted(scores[10:20])
+    assert json.loads((run / "metrics.json").read_text())["test"]["test/samples"] == 30
+
+
+def row(index, hypothesis, *references, source=None):
+    text = PairText(source or f"source {index}", references[0], list(references), "")
+    return Row(index, text, hypothesis, -1.0, [5])
+
+
+def test_best_worst_and_random():
+    rows = [row(0, "a b c d", "a b c d"), row(1, "x y", "a b c d"), row(2, "a b c e", "a b c d"), row(3, "", "a b")]
+    text = sample_tables(rows, "val", 2)
+    best, worst, chosen = (part.splitlines()[4:] for part in text.split("\n## ")[1:])
+    assert [line.split(" | ")[1] for line in best if line] == ["source 0", "source 2"]
+    assert [line.split(" | ")[1] for line in worst if line] == ["source 3", "source 1"]
+    assert len([line for line in chosen if line]) == 2
+    assert sample_tables(rows, "val", 2) == text
+    assert sample_tables(rows, "val", 99).count("source 1") == 3
+
+
+def test_tables_show_text_as_it_is():
+    text = sample_tables([row(0, "<unk> | *b*", "a|b", "c_d", source="a `b` [c](d)\\")], "val", 1)
+    assert r"| a \`b\` \[c\](d)\\ | \<unk> \| \*b\* | a\|b<br>c\_d |" in text
+
+
+def test_groups_by_length():
+    rows = [row(n, "a b", "a b", source="w " * n) for n in (1, 2, 2, 5)]
+    assert by_length(rows) == [("1", pytest.approx(100), 1), ("2", pytest.approx(100), 2), ("5", pytest.approx(100), 1)]
+    rows = [row(n, "x" if n == 61 else "a b", "a b", source="w " * n) for n in (1, 10, 11, 61)]
+    labels = [(label, count) for label, _, count in by_length(rows)]
+    assert labels == [("1–10", 2), ("11–20", 1), ("61–70", 1)]
+    assert by_length(rows)[-1][1] == pytest.approx(0)
+    assert len(by_length([row(0, "a", "a", source="w " * 9000)])) == 1
+
+
+class Watched(Translations):
+    """Notes what is drawn instead of drawing it."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.drawn = []
+
+    def _draw_attention(self, trainer, task, rows, name, tag):
+        self.drawn += [name] if rows else []
+
+
+def epochs(callback, count, max_epochs, **kwargs):
+    """Validates after each of `count` epochs of a training that was to have `max_epochs`."""
+    state = SimpleNamespace(fn="fit")
+    trainer = SimpleNamespace(
+        state=state, sanity_checking=False, max_epochs=max_epochs, is_global_zero=True, fast_dev_run=False
+    )
+    trainer.__dict__.update(kwargs)
+    task = SimpleNamespace(rows=[row(0, "a", "a")])
+    callback.on_fit_start(trainer, task)
+    for trainer.current_epoch in range(count):
+        callback.on_validation_end(trainer, task)
+    callback.on_fit_end(trainer, task)
+    return [name.removeprefix("attention/epoch") for name in callback.drawn]
+
+
+def test_attention_is_drawn_every_few_epochs_and_at_the_end():
+    assert epochs(Watched(every_n_epochs=3), 6, 6) == ["002", "005"]
+    assert epochs(Watched(every_n_epochs=3), 7, 7) == ["002", "005", "006"]
+    assert epochs(Watched(every_n_epochs=3), 5, 9) == ["002", "004"]  # stopped early
+    assert epochs(Watched(every_n_epochs=1), 2, None) == ["000", "001"]
+
+
+def test_nothing_is_drawn_in_smoke_tests_checks_and_other_processes():
+    assert epochs(Watched(), 1, 1, sanity_checking=True) == []
+    assert epochs(Watched(), 1, 1, fast_dev_run=True) == []
+    assert epochs(Watched(), 1, 1, is_global_zero=False) == []
+
+
+def test_fast_dev_run_writes_nothing(tmp_path):
+    run = train(tmp_path, "--trainer.fast_dev_run=true")
+    assert not list(run.glob("figures/*"))
+    assert not list(run.glob("predictions/*"))
+
+
+def test_other_tasks_are_left_alone(lit):
+    result = lit(
+        "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --model.net=lit_project.models.MLP "
+        "--model.net.hidden_sizes=[8] --trainer.callbacks+=lit_project.callbacks.Translations"
+    )
+    assert result.status == 0, result.err
+    assert not (result.run / "predictions").exists()
+    assert not list((result.run / "figures").glob("*attention*"))
+
+
+@pytest.mark.parametrize(("name", "value"), [("sentences", -1), ("samples", -1), ("every_n_epochs", 0)])
+def test_numbers_out_of_range(name, value):
+    with pytest.raises(ValueError, match=name):
+        Translations(**{name: value})

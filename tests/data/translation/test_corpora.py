@@ -1,0 +1,145 @@
+"""The corpora on disk: which files they read, downloads, and what is said when they are missing."""
+
+import gzip
+import io
+import urllib.error
+import zipfile
+
+import pytest
+
+from lit_project.data import Multi30k, ParallelText, Tatoeba
+from lit_project.errors import DataError
+
+LINES = [f"sentence {i}\tphrase {i}\tattribution" for i in range(60)]
+
+
+def archive():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("_about.txt", "about")
+        file.writestr("fra.txt", "\n".join(LINES))
+    return buffer.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def network(monkeypatch):
+    """A network that knows the addresses in `answers`; anything else is unreachable."""
+    answers = {}
+    asked = []
+
+    def urlopen(request, timeout):
+        asked.append(request.full_url)
+        if request.full_url not in answers:
+            raise urllib.error.URLError("no route to host")
+        return io.BytesIO(answers[request.full_url])
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    return answers, asked
+
+
+def tatoeba(root, **options):
+    return Tatoeba(root=root, val_size=5, test_size=5, seed=1, **options)
+
+
+def total(data):
+    return sum(len(data.pairs(split)) for split in ("train", "val", "test"))
+
+
+@pytest.mark.parametrize("name", ["fra-eng.zip", "fra-eng.txt", "fra.txt"])
+def test_tatoeba_reads_what_is_there(tmp_path, name, network):
+    path = tmp_path / "tatoeba" / name
+    path.parent.mkdir()
+    path.write_bytes(archive() if name.endswith("zip") else "\n".join(LINES).encode())
+    data = tatoeba(tmp_path)
+    assert total(data) == 60
+    assert all(s.startswith("sentence") and t.startswith("phrase") and "\t" not in t for s, t in data.pairs("train"))
+    assert tatoeba(tmp_path, source="fr", target="en").pairs("val") == [(t, s) for s, t in data.pairs("val")]
+    assert network[1] == []
+
+
+def test_tatoeba_is_downloaded_once(tmp_path, network):
+    answers, asked = network
+    answers[Tatoeba.ADDRESS] = archive()
+    assert total(tatoeba(tmp_path)) == total(tatoeba(tmp_path)) == 60
+    assert asked == [Tatoeba.ADDRESS]
+    assert [path.name for path in (tmp_path / "tatoeba").iterdir()] == ["fra-eng.zip"]
+
+
+def test_without_network_the_message_says_where_to_put_it(tmp_path):
+    with pytest.raises(DataError, match=r"tatoeba/fra-eng\.zip does not exist.*no route.*manythings\.org"):
+        tatoeba(tmp_path).prepare_data()
+
+
+def test_what_comes_must_be_an_archive(tmp_path, network):
+    network[0][Tatoeba.ADDRESS] = b"<html>please log in</html>"
+    with pytest.raises(DataError, match="could not be downloaded"):
+        tatoeba(tmp_path).prepare_data()
+    assert list((tmp_path / "tatoeba").iterdir()) == []
+
+
+def write_multi30k(root, languages=("en", "fr"), suffix=".gz"):
+    folder = root / "multi30k"
+    folder.mkdir(exist_ok=True)
+    for number, name in enumerate(("train", "val", "test_2016_flickr")):
+        for language in languages:
+            text = "".join(f"{language} {number} {i}.\n" for i in range(12 - number)).encode()
+            (folder / f"{name}.{language}{suffix}").write_bytes(gzip.compress(text) if suffix else text)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ""])
+def test_multi30k_keeps_its_official_splits(tmp_path, suffix, network):
+    write_multi30k(tmp_path, suffix=suffix)
+    data = Multi30k(root=tmp_path, source="fr", target="en")
+    assert [len(data.pairs(split)) for split in ("train", "val", "test")] == [12, 11, 10]
+    assert data.pairs("test")[3] == ("fr 2 3.", "en 2 3.")
+    assert network[1] == []
+
+
+def test_multi30k_downloads_what_is_missing(tmp_path, network):
+    write_multi30k(tmp_path)
+    path = tmp_path / "multi30k" / "val.fr.gz"
+    address = f"{Multi30k.ADDRESS}/val.fr.gz"
+    network[0][address] = path.read_bytes()
+    path.unlink()
+    assert len(Multi30k(root=tmp_path).pairs("val")) == 11
+    assert network[1] == [address]
+
+
+def test_multi30k_missing_or_of_another_language(tmp_path):
+    write_multi30k(tmp_path)
+    with pytest.raises(DataError, match=r"train\.de\.gz does not exist"):
+        Multi30k(root=tmp_path, source="de").prepare_data()
+    with pytest.raises(DataError, match=r"Multi30k has no translations from en to cs: it has en, de, fr"):
+        Multi30k(root=tmp_path, target="cs")
+
+
+def test_multi30k_files_of_different_lengths(tmp_path):
+    write_multi30k(tmp_path)
+    (tmp_path / "multi30k" / "train.fr").write_text("Une seule ligne.\n")
+    with pytest.raises(DataError, match=r"train\.en\.gz has 12 lines and .*train\.fr has 1"):
+        Multi30k(root=tmp_path).setup("fit")
+
+
+@pytest.mark.parametrize("given", [(), ("val",), ("test",), ("val", "test")])
+def test_parallel_text_carves_what_is_missing(tmp_path, given):
+    for name in ("train", "val", "test"):
+        for language in ("en", "fr"):
+            (tmp_path / f"{name}.{language}").write_text("".join(f"{name} {language} {i}\n" for i in range(50)))
+    files = {name: [str(tmp_path / f"{name}.en"), str(tmp_path / f"{name}.fr")] for name in ("train", *given)}
+    data = ParallelText(**files, root=tmp_path, val_size=7, test_size=9)
+    sizes = {"val": 50 if "val" in given else 7, "test": 50 if "test" in given else 9}
+    for name, size in sizes.items():
+        assert len(data.pairs(name)) == size
+        assert all(source.startswith(name if name in given else "train") for source, _ in data.pairs(name))
+    left = 50 - sum(size for name, size in sizes.items() if name not in given)
+    assert len(data.pairs("train")) == left
+
+
+def test_parallel_text_needs_one_or_two_files():
+    with pytest.raises(DataError, match="train must be"):
+        ParallelText(["a", "b", "c"])
+
+
+def test_parallel_text_missing(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.tsv does not exist"):
+        ParallelText(str(tmp_path / "nowhere.tsv"), root=tmp_path).setup("fit")

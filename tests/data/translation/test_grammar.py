@@ -1,0 +1,84 @@
+"""The embedded grammar: correct French in every kind of sentence, one translation each, always the same."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from lit_project.data import ToyGrammar
+from lit_project.data.translation.grammar import _actions, _motions, _states, _subjects, sentences
+from lit_project.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return dict(pair for subject in _subjects() for kind in (_states, _motions, _actions) for pair in kind(subject))
+
+
+@pytest.mark.parametrize(
+    ("english", "french"),
+    [
+        ("She is happy.", "Elle est heureuse."),
+        ("I was tired.", "J'étais fatigué."),
+        ("My sisters will not be ready.", "Mes sœurs ne seront pas prêtes."),
+        ("The child was not very old.", None),
+        ("This bird is not old.", "Cet oiseau n'est pas vieux."),
+        ("These nurses were very proud.", "Ces infirmières étaient très fières."),
+        ("My nurse is quiet.", "Mon infirmière est calme."),
+        ("We came back yesterday.", "Nous sommes revenus hier."),
+        ("The cows left on Monday.", "Les vaches sont parties lundi."),
+        ("I arrived.", "Je suis arrivé."),
+        ("I arrive today.", "J'arrive aujourd'hui."),
+        ("You will leave tomorrow.", "Tu partiras demain."),
+        ("I bought an umbrella.", "J'ai acheté un parapluie."),
+        ("I will buy a white scarf.", "J'achèterai une écharpe blanche."),
+        ("They look for the green trees.", "Ils cherchent les arbres verts."),
+        ("He sells the tree.", "Il vend l'arbre."),
+        ("We saw some white apples.", "Nous avons vu des pommes blanches."),
+        ("You find my scarf.", "Tu trouves mon écharpe."),
+        ("This aunt will see these black hats.", "Cette tante verra ces chapeaux noirs."),
+    ],
+)
+def test_agreement_tense_and_elision(everything, english, french):
+    assert everything.get(english) == french
+
+
+def test_one_translation_each_way(everything):
+    assert len(set(everything.values())) == len(everything)
+    assert len(everything) > 100_000
+
+
+def test_elision_before_every_vowel(everything):
+    vowels = tuple("aeéêiouœ")
+    for french in everything.values():
+        words = french.lower().rstrip(".").split()
+        for word, following in pairwise(words):
+            if word in ("je", "le", "la", "ne", "ma", "ce"):
+                assert not following.startswith(vowels), french
+            if word == "cet":
+                assert following.startswith(vowels), french
+
+
+def test_always_the_same_sentences():
+    assert sentences(500) == sentences(500)
+    assert len(set(sentences(6000))) == 6000
+
+
+def test_kinds_are_balanced_and_words_few():
+    chosen = sentences(6000)
+    assert len({word for pair in chosen for word in pair[1].split()}) < 350
+    endings = Counter(english.split()[1] for english, _ in chosen)
+    assert len(endings) > 30
+
+
+@pytest.mark.parametrize("size", [2, 10_000_000])
+def test_sizes_that_it_cannot_make(size):
+    with pytest.raises(DataError, match="size"):
+        sentences(size)
+
+
+def test_both_directions_split_alike(tmp_path):
+    there, back = (ToyGrammar(root=tmp_path, source=s, target=t, size=900) for s, t in (("en", "fr"), ("fr", "en")))
+    for split in ("train", "val", "test"):
+        assert there.pairs(split) == [(english, french) for french, english in back.pairs(split)]
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,103 @@
+"""Reading parallel text: every format, and every kind of damage with file and line."""
+
+import gzip
+import zipfile
+
+import pytest
+
+from lit_project.data.translation.pairs import read_aligned, read_lines, read_tsv
+from lit_project.errors import DataError
+
+TEXT = "Hi.\tSalut !\nIt's 5.\tC'est 5.\n"
+PAIRS = [("Hi.", "Salut !"), ("It's 5.", "C'est 5.")]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, data):
+        path = tmp_path / name
+        data = data.encode() if isinstance(data, str) else data
+        if name.endswith(".gz"):
+            data = gzip.compress(data)
+        if name.endswith(".zip"):
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("_about.txt", "not\nthis")
+                archive.writestr("fra.txt", data)
+        else:
+            path.write_bytes(data)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.tsv", "a.txt.gz", "a.zip"])
+def test_tab_separated(write, name):
+    assert read_tsv(write(name, TEXT)) == PAIRS
+
+
+def test_further_columns_and_windows_line_ends_are_ignored(write):
+    assert read_tsv(write("a.txt", "\ufeffHi.\tSalut !\tCC-BY 2.0\r\nIt's 5.\tC'est 5.\tx\ty")) == PAIRS
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_aligned(write, suffix):
+    source, target = write(f"a.en{suffix}", "Hi.\nIt's 5.\n"), write(f"a.fr{suffix}", "Salut !\nC'est 5.")
+    assert read_aligned(source, target) == PAIRS
+
+
+def test_only_line_feeds_end_a_line(write):
+    assert read_lines(write("a.en", "a\u2028b\x0cc\nd\n")) == ["a\u2028b\x0cc", "d"]
+
+
+def test_different_lengths_name_both_counts(write):
+    source, target = write("a.en", "1\n2\n3\n"), write("a.fr", "1\n2\n")
+    with pytest.raises(DataError, match=r"a\.en has 3 lines and .*a\.fr has 2"):
+        read_aligned(source, target)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\tb\nno tab here\n", r"a\.txt, line 2: no tab.*no tab here"),
+        ("a\tb\n \tb\n", r"a\.txt, line 2: the left side is empty"),
+        ("a\tb\nc\tb\na\t\n", r"a\.txt, line 3: the right side is empty"),
+        ("a\tb\n\na\tb\n", r"a\.txt, line 2: no tab"),
+        ("", r"a\.txt is empty"),
+        (b"a\tb\nc\t\xe9t\xe9\n", r"a\.txt, line 2: not valid UTF-8.*byte 3"),
+    ],
+)
+def test_bad_lines_of_tab_separated_files(write, text, message):
+    with pytest.raises(DataError, match=message):
+        read_tsv(write("a.txt", text))
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("a\n\nc\n", "a\nb\nc\n", r"a\.en, line 2: empty"),
+        ("a\nb\n", "a\n\u00a0\n", r"a\.fr, line 2: empty"),
+        ("", "", r"a\.en is empty"),
+        (b"a\nb\xff\n", "a\nb\n", r"a\.en, line 2: not valid UTF-8"),
+    ],
+)
+def test_bad_lines_of_aligned_files(write, source, target, message):
+    with pytest.raises(DataError, match=message):
+        read_aligned(write("a.en", source), write("a.fr", target))
+
+
+def test_missing_and_damaged_files(tmp_path, write):
+    with pytest.raises(DataError, match=r"b\.txt does not exist"):
+        read_tsv(tmp_path / "b.txt")
+    for name in ("a.txt.gz", "a.zip"):
+        whole = write(name, TEXT * 99).read_bytes()
+        (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(DataError, match=f"{name} cannot be read"):
+            read_tsv(tmp_path / name)
+
+
+def test_archives_must_hold_one_text(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", TEXT)
+        archive.writestr("b.txt", TEXT)
+    with pytest.raises(DataError, match=r"one \.txt.*a\.txt, b\.txt"):
+        read_tsv(tmp_path / "a.zip")

@@ -1,0 +1,103 @@
+"""Splits that share no sentence."""
+
+import random
+
+import numpy as np
+import pytest
+
+from lit_project.data.translation.graph import components, leak_free_split, overlap, sentence_key
+from lit_project.errors import DataError
+from lit_project.text import Preparation
+
+
+def many_to_many(size=3000, seed=0):
+    """A corpus in which a sentence has several translations on either side."""
+    generator = random.Random(seed)
+    pairs = []
+    for number in range(size // 3):
+        for _ in range(3):
+            pairs.append((f"source {number} {generator.randrange(2)}", f"target {number} {generator.randrange(3)}"))
+    return pairs
+
+
+def test_components_are_those_of_the_graph():
+    pairs = [("a", "x"), ("b", "y"), ("c", "x"), ("c", "z"), ("d", "w"), ("b", "v")]
+    assert components(pairs).tolist() == [0, 1, 0, 0, 2, 1]
+    assert components([(t, s) for s, t in pairs]).tolist() == [0, 1, 0, 0, 2, 1]
+
+
+def test_equal_strings_on_different_sides_are_different_sentences():
+    assert len(set(components([("non", "no"), ("no", "non")]))) == 2
+
+
+@pytest.mark.parametrize("name", ["val", "test"])
+def test_no_sentence_is_shared(name):
+    pairs = many_to_many()
+    split = leak_free_split(pairs, val=200, test=300)
+    part = {key: [pairs[i] for i in own] for key, own in split.items()}
+    assert overlap(part["train"], part[name]) == {"sources": 0, "targets": 0, "pairs": 0}
+    assert overlap(part["val"], part["test"]) == {"sources": 0, "targets": 0, "pairs": 0}
+
+
+def test_a_random_split_would_leak():
+    pairs = many_to_many()
+    random.Random(1).shuffle(pairs)
+    assert overlap(pairs[300:], pairs[:300])["sources"] > 100
+
+
+def test_every_pair_is_in_one_split_of_about_the_size_asked():
+    pairs = many_to_many()
+    split = leak_free_split(pairs, val=200, test=300)
+    assert sorted(np.concatenate(list(split.values()))) == list(range(len(pairs)))
+    assert 200 <= len(split["val"]) < 210
+    assert 300 <= len(split["test"]) < 310
+
+
+def test_the_split_depends_on_the_data_alone():
+    pairs = many_to_many()
+    first = leak_free_split(pairs, val=200, test=300)
+    np.random.seed(5)  # noqa: NPY002 (the global state is the point)
+    second = leak_free_split([(t, s.upper()) for s, t in pairs], val=200, test=300)
+    for name, own in first.items():
+        assert (own == second[name]).all()
+
+
+@pytest.mark.parametrize(
+    "preparation",
+    [Preparation(), Preparation(True), Preparation(True, True), Preparation(True, True, True)],
+    ids=["plain", "lower", "accents", "all"],
+)
+def test_no_preparation_makes_it_leak(preparation):
+    spellings = ["Été {}!", "été {} !", "ETE {}", "Ete, {}."]
+    generator = random.Random(3)
+    pairs = [(generator.choice(spellings).format(i // 3), f"t{i}") for i in range(900)]
+    split = leak_free_split(pairs, val=60, test=60)
+    part = {name: [(preparation(pairs[i][0]), pairs[i][1]) for i in own] for name, own in split.items()}
+    assert overlap(part["train"], part["test"])["sources"] == 0
+    assert overlap(part["train"], part["val"])["sources"] == 0
+
+
+def test_large_components_stay_in_train():
+    pairs = [("hub", f"t{i}") for i in range(500)] + [(f"s{i}", f"u{i}") for i in range(500)]
+    split = leak_free_split(pairs, val=50, test=50)
+    assert set(range(500)) <= set(split["train"].tolist())
+    assert len(split["test"]) == 50
+
+
+def test_keys_of_sentences_without_letters_differ():
+    assert sentence_key("?!") != sentence_key("...")
+    assert sentence_key("Ça va ?") == sentence_key("CA VA")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [({"val": 9000}, "val_size 9000 is too large"), ({"test": -1}, "test_size"), ({"val": 10, "test": 20}, "leave")],
+)
+def test_splits_that_cannot_be(sizes, message):
+    pairs = [(f"s{i}", f"t{i}") for i in range(30)]
+    with pytest.raises(DataError, match=message):
+        leak_free_split(pairs, **sizes)
+
+
+def test_no_split_asked_for():
+    assert len(leak_free_split(many_to_many(30))["train"]) == 30

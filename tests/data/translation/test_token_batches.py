@@ -1,0 +1,137 @@
+"""Batches under a token budget: partition over ranks and epochs, budget, resume, speed."""
+
+import time
+
+import pytest
+import torch
+
+from lit_project.data.translation.batches import TokenBatches
+from lit_project.errors import DataError
+
+
+def lengths(size, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    source = torch.randint(2, 40, (size,), generator=generator)
+    return source, (source + torch.randint(-1, 6, (size,), generator=generator)).clamp(min=3)
+
+
+def order(size=500, **options):
+    options = {"batch_tokens": 300, "shuffle": True, "seed": 1, **options}
+    return TokenBatches(*lengths(size), **options)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("size", [{"batch_tokens": 300}, {"batch_tokens": None, "batch_size": 16}])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_pair_once_and_as_many_batches_on_every_rank(ranks, size, shuffle):
+    for epoch in (0, 1):
+        found = []
+        counts = set()
+        for rank in range(ranks):
+            own = order(num_replicas=ranks, rank=rank, shuffle=shuffle, **size)
+            own.set_epoch(epoch)
+            batches = list(own)
+            counts.add((len(batches), len(own)))
+            assert all(len(batch) for batch in batches)
+            found += torch.cat(batches).tolist()
+        assert sorted(found) == list(range(500))
+        assert len(counts) == 1
+        assert len(set(*counts)) == 1
+
+
+def test_no_batch_exceeds_the_budget():
+    source, target = lengths(500)
+    for batch in order():
+        assert len(batch) * max(source[batch].max(), target[batch].max()) <= 300
+
+
+def test_a_pair_beyond_the_budget_is_a_batch_of_its_own():
+    source = torch.tensor([3, 900, 4])
+    batches = [b.tolist() for b in TokenBatches(source, source, batch_tokens=20, shuffle=False)]
+    assert batches == [[0, 2], [1]]
+
+
+def test_fixed_size():
+    assert sorted(len(batch) for batch in order(batch_tokens=None, batch_size=64)) == [52] + [64] * 7
+
+
+def test_batches_hold_similar_lengths():
+    source, target = lengths(500)
+    spread = [int(target[b].max() - target[b].min()) for b in order()]
+    assert max(spread) <= 5  # lengths reach from 3 to 44
+    waste = order().padding_waste()
+    by_hand = [1 - x.sum().item() / sum(len(b) * int(x[b].max()) for b in order().batches()) for x in (source, target)]
+    assert waste[1] < 0.05
+    assert waste[1] == pytest.approx(by_hand[1])
+    # which source is the longest of a batch does not depend on the epoch either
+    assert waste[0] == pytest.approx(by_hand[0])
+
+
+def test_order_is_a_function_of_seed_and_epoch():
+    def epoch(number, seed=1):
+        own = order(seed=seed)
+        own.set_epoch(number)
+        return [batch.tolist() for batch in own]
+
+    assert epoch(3) == epoch(3)
+    assert epoch(3) != epoch(4)
+    assert epoch(3) != epoch(3, seed=2)
+    source, target = lengths(500)
+    shapes = [sorted((len(b), int(source[b].max()), int(target[b].max())) for b in epoch(n)) for n in range(3)]
+    assert shapes[0] == shapes[1] == shapes[2]
+
+
+def test_without_shuffling_from_short_to_long():
+    _, target = lengths(500)
+    sequence = target[torch.cat(list(order(shuffle=False)))]
+    assert (sequence.diff() >= 0).all()
+
+
+def test_resumes_at_its_position():
+    whole = order()
+    whole.set_epoch(2)
+    batches = [batch.tolist() for batch in whole]
+    first = order()
+    first.set_epoch(2)
+    iterator = iter(first)
+    for _ in range(5):
+        next(iterator)
+    second = order()
+    second.load_state_dict(first.state_dict())
+    assert [batch.tolist() for batch in second] == batches[5:]
+    second.set_epoch(3)
+    assert len(list(second)) == len(batches)
+
+
+def test_the_end_of_an_epoch_is_the_start_of_the_next():
+    own = order()
+    list(own)
+    assert own.state_dict()["position"] == 0
+
+
+def test_an_epoch_of_140000_pairs_is_fast():
+    source, target = lengths(140_000)
+    start = time.perf_counter()
+    own = TokenBatches(source, target, batch_tokens=4000, shuffle=True)
+    own.batches()
+    assert time.perf_counter() - start < 1.5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 3}, "one of"),
+        ({"batch_tokens": None}, "one of"),
+        ({"batch_tokens": 0}, "batch_tokens"),
+        ({"batch_tokens": None, "batch_size": 0}, "batch_size"),
+        ({"size": 3, "num_replicas": 4}, "shared"),
+    ],
+)
+def test_impossible_options(options, message):
+    with pytest.raises(DataError, match=message):
+        order(**options)
+
+
+def test_as_many_pairs_as_processes():
+    found = [next(iter(order(size=4, num_replicas=4, rank=rank))).item() for rank in range(4)]
+    assert sorted(found) == [0, 1, 2, 3]

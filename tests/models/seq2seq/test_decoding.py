@@ -1,0 +1,224 @@
+"""Greedy and beam search: against each other, against brute force, and the rules they keep."""
+
+from itertools import product
+
+import pytest
+import torch
+from seq2seq_nets import FEW, V, make, shared, sources
+
+from lit_project.models.seq2seq import Decoding, beam_search, greedy
+from lit_project.text import BOS, EOS, PAD
+
+SMALL = 6  # a vocabulary of the specials and two words: UNK and both words may be generated
+LENGTHS = (5, 2, 9, 1)
+SHORT = {"max_length_ratio": 1.0, "max_length_extra": 5}
+
+
+@torch.no_grad()
+def log_probability(net, source, lengths, tokens):
+    """Of one translation of one source, by `forward`."""
+    logits = net(source, lengths, torch.tensor([[BOS, *tokens]]))
+    labels = torch.tensor([*tokens, EOS])
+    return logits[0].log_softmax(dim=-1).gather(1, labels[:, None]).sum().item()
+
+
+def near(value):
+    return pytest.approx(value, rel=0, abs=2e-5)
+
+
+def same(found, expected):
+    """Equal tokens; probabilities and scores up to rounding."""
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [h.tokens for h in ours] == [h.tokens for h in theirs]
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.log_probability == near(b.log_probability)
+            assert a.score == near(b.score)
+
+
+@torch.no_grad()
+def both(net, source, lengths, options, limits=None):
+    """Greedy and beam search of the same."""
+    memory = net.encode(source, lengths)
+    limits = options.limits(lengths) if limits is None else limits
+    return greedy(net, memory, limits, options), beam_search(net, memory, limits, options)
+
+
+def never_ending(name, **kwargs):
+    net = make(name, **kwargs)
+    with torch.no_grad():
+        net.output.bias[EOS] -= 50
+    return net
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize("name", FEW)
+def test_greedy_is_beam_search_of_size_1(name, penalty):
+    for seed in range(2):
+        options = Decoding(length_penalty=penalty, **SHORT)
+        same(*both(make(name, seed=seed), *sources(*LENGTHS, seed=seed), options))
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_greedy_takes_the_likeliest_token_at_each_step(name):
+    net = shared(name)
+    source, lengths = sources(*LENGTHS)
+    options = Decoding(length_penalty=0.5, max_length_extra=3)
+    for i, (best,) in enumerate(options.search(net, source, lengths)):
+        tokens, total = [], 0.0
+        alone = source[i : i + 1, : LENGTHS[i]], lengths[i : i + 1]
+        while True:
+            logits = net(*alone, torch.tensor([[BOS, *tokens]]))[0, -1].log_softmax(dim=-1)
+            allowed = [t for t in range(V) if t not in (PAD, BOS)]
+            if len(tokens) + 1 == 2 * LENGTHS[i] + 3:
+                allowed = [EOS]
+            token = max(allowed, key=lambda t: logits[t].item())
+            total += logits[token].item()
+            if token == EOS:
+                break
+            tokens.append(token)
+        assert best.tokens == tokens
+        assert best.log_probability == near(total)
+        assert best.score == near(total / (len(tokens) + 1) ** 0.5)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("name", FEW)
+def test_a_beam_that_holds_everything_equals_brute_force(name, penalty):
+    net = shared(name, SMALL)
+    source, lengths = sources(4, 2, 6, vocabulary=SMALL)
+    limits = torch.tensor([4, 1, 3])
+    words = [t for t in range(SMALL) if t not in (PAD, BOS, EOS)]
+    everything = 1 + 3 + 9 + 27
+    options = Decoding(beam_size=everything, n_best=everything, length_penalty=penalty)
+    found = both(net, source, lengths, options, limits)[1]
+    for i, limit in enumerate(limits.tolist()):
+        alone = source[i : i + 1, : lengths[i]], lengths[i : i + 1]
+        expected = {}
+        for length in range(limit):  # the end counts
+            for tokens in product(words, repeat=length):
+                total = log_probability(net, *alone, tokens)
+                expected[tokens] = total, total / (length + 1) ** penalty
+        assert len(found[i]) == len(expected) == {4: 40, 3: 13, 1: 1}[limit]
+        ranked = sorted(expected.values(), key=lambda pair: -pair[1])
+        assert [h.score for h in found[i]] == near([score for _, score in ranked])
+        for h in found[i]:
+            assert (h.log_probability, h.score) == near(expected[tuple(h.tokens)])
+        few = Decoding(beam_size=everything, n_best=3, length_penalty=penalty)
+        if limit == 4:
+            same(both(net, source, lengths, few, limits)[1][:1], [found[i][:3]])
+
+
+@torch.no_grad()
+def plain_beam(net, source, length, limit, options):
+    """Beam search of one sentence over Python lists; `[(score, tokens)]`, best first."""
+    live, finished, size = [(0.0, [])], [], options.beam_size
+    while live and len(finished) < size:
+        candidates = []
+        for total, tokens in live:
+            logits = net(source, length, torch.tensor([[BOS, *tokens]]))[0, -1].log_softmax(dim=-1).tolist()
+            allowed = [t for t in range(len(logits)) if t not in (PAD, BOS)] if len(tokens) + 1 < limit else [EOS]
+            candidates += [(total + logits[token], [*tokens, token]) for token in allowed]
+        candidates.sort(reverse=True)
+        ended = [(total, tokens) for total, tokens in candidates[:size] if tokens[-1] == EOS]
+        finished += [(total / len(tokens) ** options.length_penalty, tokens[:-1]) for total, tokens in ended]
+        live = [(total, tokens) for total, tokens in candidates if tokens[-1] != EOS][:size]
+    return sorted(finished[:size], reverse=True)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("name", FEW)
+def test_a_small_beam_equals_a_plain_one_sentence_by_sentence(name, size):
+    options = Decoding(beam_size=size, n_best=size, length_penalty=0.8, max_length_ratio=0.5, max_length_extra=4)
+    net = shared(name)
+    source, lengths = sources(*LENGTHS, seed=size)
+    for i, found in enumerate(options.search(net, source, lengths)):
+        expected = plain_beam(net, source[i : i + 1], lengths[i : i + 1], LENGTHS[i] // 2 + 4, options)
+        assert [h.tokens for h in found] == [tokens for _, tokens in expected]
+        assert [h.score for h in found] == near([score for score, _ in expected])
+
+
+@pytest.mark.parametrize("options", [Decoding(), Decoding(beam_size=4, n_best=4, no_repeat_ngram=2, **SHORT)])
+@pytest.mark.parametrize("name", FEW)
+def test_a_batch_equals_each_sentence_alone_and_scores_are_those_of_forward(name, options):
+    net = shared(name)
+    source, lengths = sources(*LENGTHS)
+    found = options.search(net, source, lengths)
+    for i, length in enumerate(LENGTHS):
+        alone = source[i : i + 1, :length], lengths[i : i + 1]
+        same(options.search(net, *alone), [found[i]])
+        assert [h.score for h in found[i]] == sorted((h.score for h in found[i]), reverse=True)
+        assert len({tuple(h.tokens) for h in found[i]}) == len(found[i]) == options.n_best
+        for h in found[i]:
+            assert h.log_probability == near(log_probability(net, *alone, h.tokens))
+            assert h.score == near(h.log_probability / (len(h.tokens) + 1))
+
+
+def repeats(tokens, n):
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return len(set(grams)) < len(grams)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.parametrize("name", FEW)
+def test_no_ngram_occurs_twice(name, n):
+    net = never_ending(name)
+    source, lengths = sources(*LENGTHS)
+    free, blocked = (Decoding(beam_size=3, n_best=3, no_repeat_ngram=k, **SHORT) for k in (0, n))
+    for ours, theirs in zip(both(net, source, lengths, free), both(net, source, lengths, blocked), strict=True):
+        assert any(repeats(h.tokens, n) for found in ours for h in found)  # else the test says nothing
+        assert not any(repeats(h.tokens, n) for found in theirs for h in found)
+
+
+def test_blocking_changes_nothing_where_nothing_repeats():
+    changed = unchanged = 0
+    for name, seed in product(FEW, range(2)):
+        net = make(name, seed=seed)
+        source, lengths = sources(*LENGTHS, seed=seed)
+        free = both(net, source, lengths, Decoding(**SHORT))[0]
+        blocked = both(net, source, lengths, Decoding(no_repeat_ngram=2, **SHORT))[0]
+        for a, b in zip(free, blocked, strict=True):
+            if repeats(a[0].tokens, 2):
+                changed += 1
+                assert a[0].tokens != b[0].tokens
+            else:
+                unchanged += 1
+                same([a], [b])
+        beam = {"beam_size": 3, "n_best": 3, **SHORT}
+        plain, long = Decoding(**beam), Decoding(no_repeat_ngram=99, **beam)  # longer than the limit
+        same(plain.search(net, source, lengths), long.search(net, source, lengths))
+    assert changed > 5
+    assert unchanged > 5
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_limits_are_reached_and_kept(name):
+    net = never_ending(name)
+    source, lengths = sources(*LENGTHS)
+    options = Decoding(beam_size=3, n_best=3, max_length_ratio=0.5, max_length_extra=2)
+    assert options.limits(lengths).tolist() == [4, 3, 6, 2]
+    for results in both(net, source, lengths, options):
+        assert [{len(h.tokens) + 1 for h in found} for found in results] == [{4}, {3}, {6}, {2}]
+        assert all(torch.tensor(h.log_probability).isfinite() for found in results for h in found)
+    empty = Decoding(beam_size=3, n_best=3, max_length_ratio=0, max_length_extra=1)
+    for results in both(net, source, lengths, empty):
+        assert [[h.tokens for h in found] for found in results] == [[[]]] * 4
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_padding_and_beginning_are_never_generated(name):
+    net = make(name)
+    with torch.no_grad():
+        net.output.bias[[PAD, BOS]] += 30
+    for results in both(net, *sources(*LENGTHS), Decoding(beam_size=4, n_best=4, **SHORT)):
+        for found in results:
+            for h in found:
+                assert not {PAD, BOS, EOS} & set(h.tokens)
+
+
+def test_a_search_keeps_no_graph():
+    net = make("gru, general, plain")
+    kept = []
+    net.encode, encode = lambda *args: kept.append(encode(*args)) or kept[-1], net.encode
+    Decoding(beam_size=2).search(net, *sources(3))
+    assert not kept[0].states.requires_grad

@@ -1,0 +1,129 @@
+"""The formulas of the attentions and of whole decoder steps, in plain NumPy."""
+
+import numpy as np
+import pytest
+import torch
+from seq2seq_nets import inputs, make, sources
+
+from lit_project.models.seq2seq.attention import (
+    AdditiveAttention,
+    DotAttention,
+    GeneralAttention,
+    LocationAttention,
+    weigh,
+)
+from lit_project.text import PAD
+
+B, T, S, H, D = 3, 4, 5, 6, 7
+COUNTS = (5, 2, 1)
+
+
+def arrays(module):
+    return {name: parameter.detach().numpy() for name, parameter in module.named_parameters()}
+
+
+def softmax(scores):
+    powers = np.exp(scores - scores.max())
+    return powers / powers.sum()
+
+
+def score(kind, w, query, states):
+    """Scores `(S,)` of one query and the states `(S, D)` of one sentence, written as in the papers."""
+    if kind == "dot":
+        return np.array([query @ state for state in states])
+    if kind == "general":
+        return np.array([query @ w["project.weight"] @ state for state in states])
+    if kind == "additive":
+        inner = [w["query.weight"] @ query + w["key.weight"] @ state + w["key.bias"] for state in states]
+        return np.array([w["score.weight"][0] @ np.tanh(x) for x in inner])
+    return (w["positions.weight"] @ query + w["positions.bias"])[: len(states)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "build"),
+    [
+        ("dot", lambda: DotAttention(D, D)),
+        ("general", lambda: GeneralAttention(H, D)),
+        ("additive", lambda: AdditiveAttention(H, D, 9)),
+        ("location", lambda: LocationAttention(H, 8)),
+    ],
+)
+@torch.no_grad()
+def test_formula(kind, build):
+    torch.manual_seed(0)
+    attention = build().double()
+    query = torch.randn(B, T, D if kind == "dot" else H, dtype=torch.double)
+    states = torch.randn(B, S, D, dtype=torch.double)
+    mask = torch.arange(S) < torch.tensor(COUNTS)[:, None]
+    contexts, weights = attention(query, attention.keys(states), states, mask)
+    assert contexts.shape == (B, T, D)
+    assert weights.shape == (B, T, S)
+    for b, count in enumerate(COUNTS):
+        real = states[b, :count].numpy()
+        for t in range(T):
+            expected = softmax(score(kind, arrays(attention), query[b, t].numpy(), real))
+            assert np.allclose(weights[b, t, :count].numpy(), expected, rtol=0, atol=1e-12)
+            assert (weights[b, t, count:] == 0).all()
+            assert np.allclose(contexts[b, t].numpy(), expected @ real, rtol=0, atol=1e-12)
+
+
+def test_size_between_of_additive_attention():
+    assert AdditiveAttention(H, D).query.out_features == H
+    assert AdditiveAttention(H, D, 9).key.out_features == 9
+
+
+def test_huge_and_equal_scores():
+    states = torch.eye(3)[None]
+    mask = torch.tensor([[True, True, False]])
+    contexts, weights = weigh(torch.tensor([[[1e30, -1e30, 1e38], [0.0, 0.0, 5.0]]]), mask, states)
+    assert weights[0].tolist() == [[1, 0, 0], [0.5, 0.5, 0]]
+    assert contexts[0].tolist() == [[1, 0, 0], [0.5, 0.5, 0]]
+
+
+def test_half_precision_scores_are_weighed_in_single_precision():
+    states = torch.randn(1, 3, 4, dtype=torch.bfloat16)
+    contexts, weights = weigh(torch.randn(1, 2, 3, dtype=torch.bfloat16), torch.ones(1, 3, dtype=torch.bool), states)
+    assert weights.dtype == torch.float32
+    assert contexts.dtype == torch.bfloat16
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gru(w, x, h):
+    """One step of `nn.GRU`: gates reset, update, new."""
+    xr, xz, xn = np.split(w["rnn.weight_ih_l0"] @ x + w["rnn.bias_ih_l0"], 3)
+    hr, hz, hn = np.split(w["rnn.weight_hh_l0"] @ h + w["rnn.bias_hh_l0"], 3)
+    update = sigmoid(xz + hz)
+    return (1 - update) * np.tanh(xn + sigmoid(xr + hr) * hn) + update * h
+
+
+@pytest.mark.parametrize("kind", ["none", "location", "additive", "dot", "general"])
+@torch.no_grad()
+def test_decoder_step_by_step(kind):
+    net = make(f"gru, {kind}, plain")
+    source, lengths = sources(4, 6)
+    tokens = inputs(2, 4)
+    memory = net.encode(source, lengths)
+    logits = net.decode(tokens, net.start(memory), memory).logits.numpy()
+    w, output = arrays(net.decoder), arrays(net.output)
+    own = arrays(net.decoder.attention) if kind != "none" else {}
+    embedding = net.target_embedding.weight.numpy() * net.target_embedding.embedding_dim**0.5
+    for b in range(2):
+        states = memory.states[b][source[b] != PAD].numpy()
+        hidden = memory.final[b, 0].numpy()  # copied
+        for t, token in enumerate(tokens[b].tolist()):
+            x = embedding[token]
+            if kind in ("location", "additive"):  # attention first, its context goes into the step
+                query = np.concatenate([x, hidden]) if kind == "location" else hidden
+                context = softmax(score(kind, own, query, states)) @ states
+                hidden = gru(w, np.concatenate([x, context]), hidden)
+                seen = np.concatenate([hidden, context, x])
+            else:
+                hidden = seen = gru(w, x, hidden)
+                if kind != "none":
+                    seen = np.concatenate([softmax(score(kind, own, hidden, states)) @ states, hidden])
+            shown = np.tanh(w["combine.weight"] @ seen + w["combine.bias"])
+            expected = output["weight"] @ shown + output["bias"]
+            assert np.allclose(logits[b, t], expected, rtol=0, atol=1e-9)

@@ -1,0 +1,175 @@
+"""What the options of the nets do, and what is refused."""
+
+import re
+
+import pytest
+import torch
+from seq2seq_nets import CONFIGURATIONS, SIZES, V, close, inputs, make, sources
+
+from lit_project.models.seq2seq import Decoding, RNNSeq2Seq, TransformerSeq2Seq
+from lit_project.models.seq2seq.transformer import sinusoids
+
+
+def rnn(**options):
+    return RNNSeq2Seq(V, V, **{**SIZES, **options})
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: rnn(attention="dot"), "'dot' .* got 8 and 16"),
+        (lambda: rnn(bridge="copy"), r"1 layer\(s\) of 16, the decoder has 1 of 8"),
+        (lambda: rnn(bridge="copy", bidirectional=False, encoder_layers=2), r"2 layer\(s\) of 8, the decoder has 1 of"),
+        (lambda: rnn(attention="none", bridge="zero"), "without the source"),
+        (lambda: rnn(embedding_max_norm=-1.0), r"embedding_max_norm must be positive, got -1\.0"),
+        (lambda: RNNSeq2Seq(12, 13, shared_embeddings=True), "source has 12 tokens and the target 13"),
+        (lambda: TransformerSeq2Seq(12, 13, shared_embeddings=True), "source has 12 tokens and the target 13"),
+        (lambda: TransformerSeq2Seq(V, V, size=10, heads=4), "got 10 and 4"),
+        (lambda: TransformerSeq2Seq(V, V, size=9, heads=3), "got 9 and 3"),
+        (lambda: TransformerSeq2Seq(V, V, size=8, heads=0), "got 8 and 0"),
+        (lambda: Decoding(beam_size=0), "beam_size must be at least 1, got 0"),
+        (lambda: Decoding(beam_size=2, n_best=3), "between 1 and beam_size 2, got 3"),
+        (lambda: Decoding(n_best=0), "between 1 and beam_size 1, got 0"),
+        (lambda: Decoding(length_penalty=-0.5), r"length_penalty must not be negative, got -0\.5"),
+        (lambda: Decoding(no_repeat_ngram=-1), "no_repeat_ngram must not be negative, got -1"),
+        (lambda: Decoding(max_length_ratio=-2.0), r"max_length_ratio must not be negative, got -2\.0"),
+        (lambda: Decoding(max_length_extra=0), "max_length_extra must be at least 1, got 0"),
+    ],
+)
+def test_contradictions_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_a_source_that_is_longer_than_the_positions_of_location_attention():
+    net = make("gru, location, plain")  # 9 positions
+    net(*sources(9), inputs(1, 2))
+    with pytest.raises(ValueError, match=re.escape("a source of 10 tokens is longer than the 9 positions")):
+        net(*sources(10), inputs(1, 2))
+
+
+@pytest.mark.parametrize("kind", [rnn, lambda **options: TransformerSeq2Seq(V, V, size=8, heads=2, **options)])
+def test_tied_and_shared_embeddings_are_one_parameter(kind):
+    def weights(net):
+        source = net.source_embedding if isinstance(net, TransformerSeq2Seq) else net.encoder.embedding
+        return source.weight, net.target_embedding.weight, net.output.weight
+
+    for shared, tied in ((False, False), (False, True), (True, False), (True, True)):
+        source, target, output = weights(kind(shared_embeddings=shared, tied_embeddings=tied))
+        assert (source is target) == shared
+        assert (output is target) == tied
+
+
+@pytest.mark.parametrize("name", ["gru, general, all", "transformer, shared"])
+def test_tied_weights_survive_a_checkpoint_and_a_change_of_precision(name):
+    net = make(name).float().double()
+    assert net.output.weight is net.target_embedding.weight
+    other = make(name, seed=5)
+    other.load_state_dict(net.state_dict())
+    source, lengths = sources(3, 5)
+    assert close(other(source, lengths, inputs(2, 4)), net(source, lengths, inputs(2, 4)))
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_seed_alone_decides_the_weights(name):
+    a, b = make(name), make(name)
+    assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+    kept = [torch.empty(10_000) for _ in range(3)]  # other addresses in memory
+    c = make(name)
+    assert len(kept) == 3
+    assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), c.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["gru, general, deep", "gru, general, deep encoder", "lstm, general, deep encoder"])
+@torch.no_grad()
+def test_final_states_of_the_encoder(name):
+    net = make(name)
+    source, lengths = sources(6, 6)
+    encoded = net.encoder(source, lengths)
+    embedded = net.encoder.embedding(source) * SIZES["embedding_size"] ** 0.5
+    states, final = net.encoder.rnn(embedded)  # not packed: nothing is padded here
+    assert close(encoded.states, states)
+    both = CONFIGURATIONS[name]["bidirectional"]
+    finals = zip(encoded.final, final, strict=True) if "lstm" in name else [(encoded.final, final)]
+    for ours, theirs in finals:
+        for layer in range(2):
+            ends = [theirs[2 * layer], theirs[2 * layer + 1]] if both else [theirs[layer]]
+            assert close(ours[:, layer], torch.cat(ends, dim=-1))
+
+
+@torch.no_grad()
+def test_bridges():
+    source, lengths = sources(4, 6)
+    net = make("lstm, additive, both ways")  # two decoder layers
+    memory = net.encode(source, lengths)
+    for state, final, layer in zip(net.start(memory), memory.final, net.bridge, strict=True):
+        expected = (final[:, -1] @ layer.weight.T + layer.bias).tanh()
+        assert close(torch.cat([state[:, 0], state[:, 1]], dim=-1), expected)
+    net = make("gru, additive, deep")
+    memory = net.encode(source, lengths)
+    assert torch.equal(net.start(memory), memory.final)
+    net = make("gru, additive, zero")
+    assert torch.equal(net.start(net.encode(source, lengths)), torch.zeros(2, 1, 8).double())
+
+
+@torch.no_grad()
+def test_max_norm_scales_long_embeddings_and_leaves_the_weights():
+    embedding = rnn(embedding_max_norm=0.5).target_embedding
+    embedding.weight[5] = 3 * embedding.weight[5] / embedding.weight[5].norm()
+    embedding.weight[6] = 0.2 * embedding.weight[6] / embedding.weight[6].norm()
+    before = embedding.weight.clone()
+    found = embedding(torch.tensor([[5, 6, 0]]))[0]
+    assert close(found[0], before[5] / 6)
+    assert close(found[1], before[6])
+    assert (found[2] == 0).all()
+    assert torch.equal(embedding.weight, before)
+
+
+def test_max_norm_with_tied_weights_trains_on_its_own_guesses():
+    net = make("gru, general, max norm").train()
+    net(*sources(3, 5), inputs(2, 4), 0.0).sum().backward()  # nn.Embedding(max_norm) raises here
+
+
+def test_layer_norm_is_of_encoder_states_and_decoder_outputs():
+    net = make("gru, general, norm")
+    assert net.encoder.norm.normalized_shape == (16,)
+    assert net.norm.normalized_shape == (8,)
+    with torch.no_grad():
+        net.encoder.norm.weight.fill_(1)
+    states = net.encode(*sources(4, 4)).states
+    assert close(states.mean(dim=-1), torch.zeros(2, 4).double())
+    assert close(states.var(dim=-1, correction=0), torch.ones(2, 4).double(), 1e-2)
+
+
+@pytest.mark.parametrize("build", [lambda **o: rnn(encoder_layers=2, decoder_layers=2, **o),
+                                   lambda **o: TransformerSeq2Seq(V, V, size=8, heads=2, **o)])  # fmt: skip
+def test_dropout_acts_in_training_alone(build):
+    net = build(dropout=0.5)
+    source, lengths = sources(3, 5)
+    tokens = inputs(2, 4)
+    assert not torch.equal(net(source, lengths, tokens), net(source, lengths, tokens))
+    net.eval()
+    assert torch.equal(net(source, lengths, tokens), net(source, lengths, tokens))
+
+
+@pytest.mark.parametrize("name", ["gru, additive, both ways", "lstm, general, both ways", "transformer"])
+@pytest.mark.parametrize("autocast", [True, False])
+def test_bfloat16(name, autocast):
+    net = make(name).float()
+    source, lengths = sources(3, 5)
+    expected = net(source, lengths, inputs(2, 4))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        logits = (net if autocast else net.bfloat16())(source, lengths, inputs(2, 4))
+        found = Decoding(beam_size=2).search(net, source, lengths)
+    assert (logits.float() - expected).abs().max() < 0.2
+    assert all(len(one) == 1 for one in found)
+
+
+def test_sinusoids():
+    codes = sinusoids(torch.arange(50), 8)
+    assert codes.shape == (50, 8)
+    for position in (0, 1, 49):
+        for pair in range(4):
+            angle = torch.tensor(position / 10_000 ** (2 * pair / 8))
+            assert codes[position, 2 * pair] == pytest.approx(angle.sin().item(), abs=1e-5)
+            assert codes[position, 2 * pair + 1] == pytest.approx(angle.cos().item(), abs=1e-5)

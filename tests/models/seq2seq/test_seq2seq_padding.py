@@ -1,0 +1,151 @@
+"""What all nets promise: padding changes nothing, T tokens at once equal T steps, the future is unknown."""
+
+import pytest
+import torch
+from seq2seq_nets import ALL, FEW, WITH_ATTENTION, close, inputs, make, shared, sources
+from torch.nn import functional as F
+
+from lit_project.models.seq2seq import select
+from lit_project.text import PAD
+
+LENGTHS = (4, 9, 1, 6)
+
+
+def both_ways_through(net, source, lengths, tokens):
+    memory = net.encode(source, lengths)
+    return memory, net.decode(tokens, net.start(memory), memory, attention=True)
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_a_sentence_alone_equals_the_same_in_a_padded_batch(name):
+    net = shared(name)
+    source, lengths = sources(*LENGTHS)
+    tokens = inputs(len(LENGTHS), 5)
+    memory, decoded = both_ways_through(net, source, lengths, tokens)
+    for i, length in enumerate(LENGTHS):
+        alone = source[i : i + 1, :length], lengths[i : i + 1], tokens[i : i + 1]
+        memory_1, decoded_1 = both_ways_through(net, *alone)
+        assert close(memory.states[i, :length], memory_1.states[0])
+        assert memory.mask[i].tolist() == [True] * length + [False] * (9 - length)
+        assert close(decoded.logits[i], decoded_1.logits[0])
+        assert close(net(*alone)[0], net(source, lengths, tokens)[i])
+        assert (decoded.attention is None) == (name not in WITH_ATTENTION)
+        if decoded.attention is not None:
+            assert close(decoded.attention[i, :, :length], decoded_1.attention[0])
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_padding_in_single_precision_and_with_gradients(name):
+    net = make(name).float()
+    source, lengths = sources(*LENGTHS)
+    tokens = inputs(len(LENGTHS), 5)
+    batch = net(source, lengths, tokens)
+    alone = [net(source[i : i + 1, :length], lengths[i : i + 1], tokens[i : i + 1]) for i, length in enumerate(LENGTHS)]
+    assert batch.dtype == torch.float32
+    assert close(batch, torch.cat(alone), 4e-6)  # logits of about 3
+
+
+@pytest.mark.parametrize("name", FEW)
+@torch.no_grad()
+def test_more_padding_than_the_longest_needs(name):
+    net = shared(name)
+    narrow, lengths = sources(4, 2)
+    wide, _ = sources(4, 2, width=8)
+    tokens = inputs(2, 5)
+    assert close(net(narrow, lengths, tokens), net(wide, lengths, tokens))
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_all_tokens_at_once_equal_single_steps_and_stretches(name):
+    net = shared(name)
+    source, lengths = sources(3, 7)
+    tokens = inputs(2, 6)
+    memory, whole = both_ways_through(net, source, lengths, tokens)
+    for pieces in ([1] * 6, [2, 1, 3]):
+        state, logits, weights = net.start(memory), [], []
+        for piece in tokens.split(pieces, dim=1):
+            decoded = net.decode(piece, state, memory, attention=True)
+            state = decoded.state
+            logits.append(decoded.logits)
+            weights.append(decoded.attention)
+        assert close(torch.cat(logits, dim=1), whole.logits)
+        if whole.attention is not None:
+            assert close(torch.cat(weights, dim=1), whole.attention)
+        last, last_whole = (net.decode(tokens[:, 1:2], s, memory).logits for s in (state, whole.state))
+        assert close(last, last_whole)
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_future_tokens_change_no_earlier_logits_but_later_ones(name):
+    net = shared(name)
+    source, lengths = sources(3, 7)
+    tokens = inputs(2, 6)
+    logits = net(source, lengths, tokens)
+    for t in range(1, 6):
+        changed = tokens.clone()
+        changed[:, t:] = inputs(2, 6, seed=7)[:, t:]
+        changed[:, t] = torch.where(tokens[:, t] == 5, 6, 5)
+        other = net(source, lengths, changed)
+        assert close(other[:, :t], logits[:, :t])
+        assert ((other[:, t] - logits[:, t]).abs().amax(dim=-1) > 1e-4).all()
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_the_source_matters(name):
+    net = shared(name)
+    source, lengths = sources(5, 5)
+    tokens = inputs(1, 3).expand(2, -1)
+    logits = net(source, lengths, tokens)
+    assert (logits[0] - logits[1]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", WITH_ATTENTION)
+@torch.no_grad()
+def test_attention_sums_to_one_and_is_exactly_zero_at_padding(name):
+    net = shared(name)
+    source, lengths = sources(*LENGTHS)
+    weights = both_ways_through(net, source, lengths, inputs(len(LENGTHS), 5))[1].attention
+    assert weights.shape == (4, 5, 9)
+    assert close(weights.sum(dim=-1), torch.ones(4, 5, dtype=weights.dtype))
+    real = (source != PAD)[:, None].expand_as(weights)
+    assert (weights[~real] == 0).all()
+    assert (weights[real] > 0).all()
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_selected_sentences_decode_as_before(name):
+    net = shared(name)
+    source, lengths = sources(*LENGTHS)
+    tokens = inputs(len(LENGTHS), 4)
+    memory, whole = both_ways_through(net, source, lengths, tokens)
+    first = net.decode(tokens[:, :2], net.start(memory), memory)
+    rows = torch.tensor([2, 2, 0])
+    after = net.decode(tokens[rows, 2:], select(first.state, rows), select(memory, rows))
+    assert close(after.logits, whole.logits[rows, 2:])
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.5])
+@pytest.mark.parametrize("name", ALL)
+def test_every_parameter_has_a_finite_gradient_and_padding_none(name, ratio):
+    net = make(name).train()
+    source, lengths = sources(*LENGTHS)
+    tokens = inputs(len(LENGTHS), 5)
+    tokens[0, 3:] = PAD  # as the end of a shorter target
+    labels = tokens.roll(-1, dims=1)
+    labels[:, -1] = PAD
+    logits = net(source, lengths, tokens, ratio)
+    F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD).backward()
+    for key, parameter in net.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.abs().sum() > 0, key
+    source_embedding = net.source_embedding if "transformer" in name else net.encoder.embedding
+    for embedding in (source_embedding, net.target_embedding):
+        assert (embedding.weight[PAD] == 0).all()
+        if embedding.weight is not net.output.weight:  # which has a logit for padding
+            assert (embedding.weight.grad[PAD] == 0).all()

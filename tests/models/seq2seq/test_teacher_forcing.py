@@ -1,0 +1,96 @@
+"""What the decoder is fed in training: the true tokens, its own guesses, or a draw for each token."""
+
+import pytest
+import torch
+from seq2seq_nets import ALL, FEW, close, inputs, make, shared, sources
+
+from lit_project.text import UNK
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_ratio_0_feeds_on_its_own_guesses(name):
+    net = shared(name)
+    source, lengths = sources(3, 8, 5)
+    tokens = inputs(3, 6)
+    memory = net.encode(source, lengths)
+    state, fed, expected = net.start(memory), tokens[:, :1], []
+    for _ in range(6):
+        decoded = net.decode(fed, state, memory)
+        state, fed = decoded.state, decoded.logits.argmax(dim=-1)
+        expected.append(decoded.logits)
+    assert close(net(source, lengths, tokens, 0.0), torch.cat(expected, dim=1))
+    others = tokens.clone()
+    others[:, 1:] = inputs(3, 6, seed=9)[:, 1:]  # true tokens but the first do not matter
+    assert close(net(source, lengths, others, 0.0), net(source, lengths, tokens, 0.0))
+
+
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_ratio_1_is_one_call_of_decode(name):
+    net = shared(name)
+    source, lengths = sources(3, 8, 5)
+    tokens = inputs(3, 6)
+    memory = net.encode(source, lengths)
+    expected = net.decode(tokens, net.start(memory), memory).logits
+    assert torch.equal(net(source, lengths, tokens), expected)
+    assert torch.equal(net(source, lengths, tokens, 1.0), expected)
+    assert close(net(source, lengths, tokens, 0.999_999), expected)  # step by step, the true tokens all the same
+
+
+def spied(net):
+    """Notes the tokens that go into `decode`."""
+    seen, decode = [], net.decode
+
+    def spy(tokens, *args, **kwargs):
+        seen.append(tokens)
+        return decode(tokens, *args, **kwargs)
+
+    net.decode = spy
+    return seen
+
+
+@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("ratio", [0.25, 0.5])
+@torch.no_grad()
+def test_a_ratio_between_draws_for_each_token(name, ratio):
+    net = make(name)
+    net.output.bias[UNK] += 1000  # its guess is always UNK, which is never true
+    seen = spied(net)
+    count, steps = 200, 21
+    source, lengths = sources(*[4] * count)
+    tokens = inputs(count, steps)
+    torch.manual_seed(3)
+    net(source, lengths, tokens, ratio)
+    fed = torch.cat(seen, dim=1)
+    assert (fed[:, 0] == tokens[:, 0]).all()
+    true = fed[:, 1:] == tokens[:, 1:]
+    assert (fed[:, 1:][~true] == UNK).all()
+    assert abs(true.double().mean() - ratio) < 0.03  # 4 standard deviations of 4000 draws
+    for dim in (0, 1):  # neither whole steps nor whole sentences are drawn
+        assert true.double().mean(dim=dim).std() < 0.2  # which would give 0.43 to 0.5
+    pairs = (true[:, 1:] & true[:, :-1]).double().mean()  # and neighbours are independent
+    assert abs(pairs - ratio**2) < 0.03
+
+
+@torch.no_grad()
+def test_the_draw_follows_the_seed():
+    net = shared("gru, additive, plain")
+    source, lengths = sources(3, 8, 5)
+    tokens = inputs(3, 6)
+    runs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        runs.append(net(source, lengths, tokens, 0.5))
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+def test_no_gradient_flows_through_the_guesses():
+    net = make("gru, general, plain")
+    source, lengths = sources(3)
+    logits = net(source, lengths, inputs(1, 2), 0.0)
+    guess = logits[:, 0].argmax(dim=-1)
+    logits[:, 1].sum().backward()
+    gradient = net.target_embedding.weight.grad
+    assert gradient[guess].abs().sum() > 0  # the guessed token's embedding learns as an input

@@ -1,0 +1,201 @@
+"""The translation task: exact gradients and metrics, schedules, a checkpoint that is enough."""
+
+import math
+from functools import partial
+
+import pytest
+import sacrebleu
+import torch
+from lightning.pytorch import Callback
+from torch.nn import functional as F
+from translation_data import few, translator
+
+from lit_project.errors import CheckpointError, DataError
+from lit_project.models.seq2seq import Decoding
+from lit_project.tasks import Translator
+
+
+def weights(task):
+    return {name: value.clone() for name, value in task.net.state_dict().items()}
+
+
+def difference(one, other):
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def trained(trainer, data, dropout=0.0, options=None, **kwargs):
+    task = translator(data, dropout=dropout, **(options or {}))
+    trainer(**{"max_epochs": 1, "limit_val_batches": 0, **kwargs}).fit(task, datamodule=data)
+    return weights(task)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("split", [{"batch_size": 3}, {"batch_size": 7}, {"batch_tokens": 23}])
+def test_micro_batches_of_any_size_give_the_gradient_of_the_big_batch(trainer, split, smoothing):
+    options = {"label_smoothing": smoothing}
+    whole = trained(trainer, few(batch_size=20), options=options)
+    parts = trained(trainer, few(**split), options=options, accumulate_grad_batches=100)
+    assert difference(whole, weights(translator(few()))) > 1e-3  # something was learned
+    assert difference(whole, parts) < 1e-12
+
+
+def test_micro_batches_equal_the_big_batch_also_when_clipped(trainer):
+    clip = {"gradient_clip_val": 0.05}
+    whole = trained(trainer, few(batch_size=20), **clip)
+    parts = trained(trainer, few(batch_size=3), accumulate_grad_batches=100, **clip)
+    assert difference(whole, parts) < 1e-12
+    assert difference(whole, trained(trainer, few(batch_size=20))) > 1e-4
+
+
+def test_a_ragged_last_window_is_divided_by_its_own_tokens(trainer):
+    data = few(batch_size=6, seed=1)  # four batches: windows of three and one
+    after = trained(trainer, data, accumulate_grad_batches=3)
+    reference = translator(data).net
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.5)
+    loader = data.train_dataloader()
+    loader.sampler.set_epoch(0)
+    batches = list(loader)
+    assert [len(batch.source) for batch in batches].count(2) == 1
+    for window in (batches[:3], batches[3:]):
+        optimizer.zero_grad()
+        losses = [
+            F.cross_entropy(
+                reference(b.source, b.source_lengths, b.target[:, :-1]).flatten(0, 1),
+                b.target[:, 1:].flatten(),
+                ignore_index=0,
+                reduction="sum",
+            )
+            for b in window
+        ]
+        (sum(losses) / sum(int((b.target[:, 1:] != 0).sum()) for b in window)).backward()
+        optimizer.step()
+    assert difference(after, reference.state_dict()) < 1e-12
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 8000])
+def test_evaluation_is_exact_whatever_the_batches(trainer, tokens):
+    data = few(eval_batch_tokens=tokens)
+    task = translator(data, decoding=Decoding(beam_size=2))
+    runner = trainer()
+    runner.test(task, datamodule=data, verbose=False)
+    found = {name: value.item() for name, value in runner.callback_metrics.items()}
+    losses, right = [], []
+    for source, target in data.pairs("test"):
+        ids = [2, *data.target_vocabulary.encode(target), 3]
+        words = torch.tensor([[*data.source_vocabulary.encode(source), 3]])
+        with torch.no_grad():
+            logits = task.net(words, torch.tensor([words.shape[1]]), torch.tensor([ids[:-1]]))[0]
+        losses += F.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none").tolist()
+        right += (logits.argmax(dim=-1) == torch.tensor(ids[1:])).tolist()
+    mean = sum(losses) / len(losses)
+    assert found["test/tokens"] == len(losses)
+    assert found["test/samples"] == 12
+    assert found["test/loss"] == pytest.approx(mean, rel=1e-5)
+    assert found["test/perplexity"] == pytest.approx(math.exp(mean), rel=1e-5)
+    assert found["test/token_accuracy"] == pytest.approx(sum(right) / len(right), rel=1e-5)
+    hypothesis = {row.text.source: row.hypothesis for row in task.rows}
+    references = {}
+    for source, target in data.pairs("test"):
+        references.setdefault(source, []).append(target)
+    assert sorted(map(len, references.values())) == [1] * 8 + [2] * 2
+    streams = [[own[i] if i < len(own) else None for own in references.values()] for i in (0, 1)]
+    several = sacrebleu.BLEU().corpus_score([hypothesis[s] for s in references], streams).score
+    single = sacrebleu.CHRF().corpus_score(
+        [hypothesis[s] for s, _ in data.pairs("test")], [[t for _, t in data.pairs("test")]]
+    )
+    assert found["test/bleu"] == pytest.approx(several, abs=1e-4)
+    assert found["test/chrf_single"] == pytest.approx(single.score, abs=1e-4)
+    copied = sacrebleu.CHRF().corpus_score(list(references), streams).score
+    assert found["test/chrf_copy"] == pytest.approx(copied, abs=1e-4)
+    assert found["test/bleu_memory"] == 0  # no test source is in train
+    assert task.notes["signatures"]["bleu"].startswith("nrefs:var")
+
+
+def test_the_teacher_forcing_ratio_follows_its_points():
+    data = few()
+    task = translator(data, teacher_forcing_ratio=[(10, 1.0), (20, 0.5), (40, 0.0)])
+    found = [task.teacher_forcing(step) for step in (0, 10, 15, 20, 30, 40, 99)]
+    assert found == pytest.approx([1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
+    assert translator(data, teacher_forcing_ratio=0.3).teacher_forcing(7) == 0.3
+
+
+@pytest.mark.parametrize("ratio", [1.5, -0.1, [], [(5, 1.0), (5, 0.0)], [(9, 1.0), (5, 0.0)], [(0, 2.0)]])
+def test_a_ratio_that_is_none_is_refused(ratio):
+    with pytest.raises(ValueError, match="teacher_forcing_ratio"):
+        translator(few(), teacher_forcing_ratio=ratio)
+
+
+def test_without_teacher_forcing_training_feeds_on_the_nets_own_words(trainer):
+    forced, free = (
+        trained(trainer, few(batch_size=20), options={"teacher_forcing_ratio": ratio}, max_epochs=2)
+        for ratio in (1.0, 0.0)
+    )
+    assert difference(forced, free) > 1e-6
+
+
+@pytest.mark.parametrize("step", [2, 3, 5])
+def test_resumed_training_is_identical_also_within_an_epoch(trainer, seed_run, tmp_path, step):
+    class Save(Callback):
+        def on_train_batch_end(self, trainer, *args):
+            if trainer.global_step == step:
+                trainer.save_checkpoint(tmp_path / "saved.ckpt")
+
+    def make():
+        seed_run(1)
+        data = few(batch_size=7)
+        options = {"optimizer": partial(torch.optim.AdamW, lr=0.01), "teacher_forcing_ratio": 0.5}
+        return translator(data, dropout=0.3, **options), data
+
+    whole, data = make()
+    trainer(max_epochs=3, callbacks=[Save()]).fit(whole, datamodule=data)
+    resumed, data = make()
+    torch.rand(5)
+    trainer(max_epochs=3).fit(resumed, datamodule=data, ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
+    assert difference(weights(whole), weights(resumed)) == 0
+
+
+def test_prediction_gives_ranked_rows(trainer):
+    data = few()
+    task = translator(data, decoding=Decoding(beam_size=3, n_best=2))
+    outputs = trainer().predict(task, datamodule=data)
+    rows = [dict(zip(output, row, strict=True)) for output in outputs for row in zip(*output.values(), strict=True)]
+    assert sorted((row["index"], row["rank"]) for row in rows) == [(i, r) for i in range(12) for r in (1, 2)]
+    by_index = {(row["index"], row["rank"]): row for row in rows}
+    assert all(by_index[i, 1]["score"] >= by_index[i, 2]["score"] for i in range(12))
+    pairs = data.pairs("test")
+    assert by_index[3, 1]["source"] == pairs[3][0]
+    assert by_index[0, 1]["references"].split(" | ") == [pairs[0][1], pairs[10][1]]
+
+
+def test_translate_takes_raw_text_unknown_words_and_long_sentences():
+    data = few(max_length=4)
+    task = translator(data)
+    found = task.translate(["The cat sleeps.", "Zyzzyva!", "a b c d e f g h i j"])
+    assert [len(one) for one in found] == [1, 1, 1]
+    assert task.encode(["a b c d e f g h i j"])[1].tolist() == [5]  # four words and the end
+    source, target, attention = task.attention("The cat sleeps.", found[0][0].tokens)
+    assert attention.shape == (len(target), len(source))
+    assert attention.sum(dim=1).tolist() == pytest.approx([1.0] * len(target))
+
+
+@pytest.mark.parametrize("sentences", [[], [""], ["The cat sleeps.", "  "]])
+def test_translate_refuses_nothing(sentences):
+    with pytest.raises(DataError, match=r"nothing to translate"):
+        translator(few()).translate(sentences)
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused():
+    task = translator(few())
+    checkpoint = {"hyper_parameters": {"vocabularies": few(lowercase=True).vocabularies}}
+    with pytest.raises(CheckpointError, match=r"another vocabulary.*preparation"):
+        task.on_load_checkpoint(checkpoint)
+    task.on_load_checkpoint({"hyper_parameters": {"vocabularies": few().vocabularies}})
+
+
+def test_the_checkpoint_of_a_run_alone_translates(lit, workspace):
+    small = "--model.net.hidden_size=32 --model.net.embedding_size=16 --trainer.max_epochs=1"
+    result = lit(f"fit -c configs/translation_quickstart.yaml {small} --test_after_fit=false --run_name=one")
+    assert result.status == 0, result.err
+    file = next((result.run / "checkpoints").glob("best*.ckpt"))
+    task = Translator.load_from_checkpoint(file, weights_only=True)
+    assert isinstance(task.translate(["The cat sleeps."])[0][0].text, str)

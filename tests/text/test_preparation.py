@@ -1,0 +1,51 @@
+"""Preparation of sentences: what it changes, what it keeps, and how it is undone."""
+
+import pytest
+
+from lit_project.errors import DataError
+from lit_project.text import Preparation
+
+
+def test_composes_and_unites_white_space():
+    assert Preparation()("  C\u0327a\u00a0va\u202f?\t ") == "Ça va ?"
+
+
+def test_defaults_keep_case_and_accents():
+    assert Preparation()("Élève, ÇA !") == "Élève, ÇA !"
+
+
+def test_options():
+    assert Preparation(lowercase=True)("ÉLÈVE") == "élève"
+    assert Preparation(strip_accents=True)("Élève ça") == "Eleve ca"
+    assert Preparation(space_punctuation=True)('He said: "Hi!"') == 'He said : " Hi ! "'
+
+
+@pytest.mark.parametrize("sentence", ["It costs 3.50, not 1,000.", "At 5 p.m. exactly", "I'm half-way", "...and so"])
+def test_spacing_leaves_numbers_and_words_whole(sentence):
+    spaced = Preparation(space_punctuation=True)(sentence)
+    for whole in ("3.50", "1,000", "p.m", "I'm", "half-way", "...and"):
+        assert (whole in sentence) == (whole in spaced)
+
+
+@pytest.mark.parametrize(
+    "sentence", ["Hi!", 'He said: "Hi, you!"', "Wait... (what?)", "“Why?” she asked; nobody knew.", "Well, I'm 3.5."]
+)
+def test_restore_undoes_spacing(sentence):
+    preparation = Preparation(space_punctuation=True)
+    assert preparation.restore(preparation(sentence)) == sentence
+    assert preparation(preparation(sentence)) == preparation(sentence)
+
+
+def test_restore_is_the_identity_without_spacing():
+    assert Preparation().restore("Ça va ?") == "Ça va ?"
+
+
+def test_plain_data_round_trip():
+    preparation = Preparation(lowercase=True, space_punctuation=True)
+    assert Preparation.from_dict(preparation.as_dict()) == preparation
+
+
+@pytest.mark.parametrize("data", [{"uppercase": True}, {"lowercase": "yes"}, ["lowercase"]])
+def test_malformed_plain_data(data):
+    with pytest.raises(DataError, match="lowercase"):
+        Preparation.from_dict(data)

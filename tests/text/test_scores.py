@@ -1,0 +1,62 @@
+"""Scores: known values, several references, signatures."""
+
+import math
+
+import pytest
+
+from lit_project.errors import DataError
+from lit_project.text import corpus_scores, lowercase_tokenised_bleu, sentence_bleu
+
+REFERENCE = "The quick brown fox jumps over the dog."
+
+
+def test_perfect_translations_score_100():
+    scores = corpus_scores([REFERENCE], [[REFERENCE]])
+    assert scores.bleu == pytest.approx(100)
+    assert scores.chrf == pytest.approx(100)
+
+
+def test_bleu_by_hand():
+    # tokens: 9 of 9 in the hypothesis; one word differs in the middle
+    hypothesis = "The quick brown cat jumps over the dog."
+    precisions = [8 / 9, 6 / 8, 4 / 7, 2 / 6]
+    expected = 100 * math.exp(sum(map(math.log, precisions)) / 4)
+    assert corpus_scores([hypothesis], [[REFERENCE]]).bleu == pytest.approx(expected)
+
+
+def test_numbers_of_references_may_differ():
+    hypotheses = ["A small cat sleeps here.", REFERENCE]
+    references = [["One little cat is asleep.", "A small cat sleeps here."], [REFERENCE]]
+    scores = corpus_scores(hypotheses, references)
+    assert scores.bleu == pytest.approx(100)
+    assert "nrefs:var" in scores.signatures["bleu"]
+    assert corpus_scores(hypotheses, [own[:1] for own in references]).bleu < 90
+
+
+def test_signatures_tell_the_setting():
+    scores = corpus_scores([REFERENCE], [[REFERENCE]])
+    assert "case:mixed" in scores.signatures["bleu"]
+    assert "tok:13a" in scores.signatures["bleu"]
+    assert "nrefs:1" in scores.signatures["chrf"]
+
+
+def test_case_counts_only_in_the_cased_score():
+    score, signature = lowercase_tokenised_bleu([REFERENCE.upper()], [[REFERENCE]])
+    assert score == pytest.approx(100)
+    assert "case:lc" in signature
+    assert corpus_scores([REFERENCE.upper()], [[REFERENCE]]).bleu < 10
+
+
+def test_sentence_scores_rank():
+    scores = [sentence_bleu(text, [REFERENCE]) for text in ("", "The fox.", "The quick brown fox jumps.", REFERENCE)]
+    assert scores == sorted(scores)
+    assert scores[0] == 0
+    assert scores[-1] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references"), [([], []), (["a"], []), (["a"], [[]]), (["a", "b"], [["a"]]), (["a"], ["a"])]
+)
+def test_what_cannot_be_scored(hypotheses, references):
+    with pytest.raises(DataError, match=r"score|reference"):
+        corpus_scores(hypotheses, references)

@@ -1,0 +1,128 @@
+"""Vocabularies: round trips, unknown words, plain data in checkpoints, and what is refused."""
+
+import pytest
+import torch
+
+from lit_project.errors import DataError
+from lit_project.text import BOS, EOS, PAD, UNK, SubwordVocabulary, Vocabulary, WordVocabulary
+from lit_project.text.tokens import join_words, split_words
+
+WRITTEN = {
+    "en": [
+        "Hi!",
+        "I'm here, aren't I?",
+        'He said: "It\'s 3.50, at 5 p.m.…"',
+        "(Well-known) dogs' toys -- rock 'n' roll",
+    ],
+    "fr": [
+        "J'ai dit qu'elle l'a vu aujourd'hui.",
+        "Qu'est-ce que c'est ?",
+        "Y a-t-il quelqu'un ?",
+        "Donne-le-moi !",
+        "« L'été », dit-il… peut-être.",
+        "C’est l’heure.",
+    ],
+    "de": ["Ein Mann fährt auf der „Straße“, 2,5 km lang.", "Wie geht's? Gut!", "Groß- und Kleinschreibung"],
+}
+SENTENCES = [sentence for own in WRITTEN.values() for sentence in own]
+
+
+@pytest.mark.parametrize(("language", "sentence"), [(lang, s) for lang, own in WRITTEN.items() for s in own])
+def test_words_join_to_what_was_written(language, sentence):
+    assert join_words(split_words(sentence, language)) == sentence
+    vocabulary = WordVocabulary.build([sentence], language=language)
+    assert vocabulary.decode([BOS, *vocabulary.encode(sentence), EOS, PAD]) == sentence
+
+
+def test_splitting_follows_the_language():
+    assert split_words("j'ai", "fr") == ["j'￭", "ai"]
+    assert split_words("as-tu vu l'ami ?", "fr") == ["as", "￭-tu", "vu", "l'￭", "ami", "?"]
+    assert split_words("He's Hi!", "en") == ["He", "￭'s", "Hi", "￭!"]
+    assert split_words("j'ai", "de") == ["j'ai"]
+
+
+def test_building_counts_words():
+    vocabulary = WordVocabulary.build(["b a a", "a c b"], language="en")
+    assert vocabulary.words == ["a", "b", "c"]
+    assert len(vocabulary) == 7
+    assert WordVocabulary.build(["b a a", "a c b"], min_freq=2, language="en").words == ["a", "b"]
+    assert len(WordVocabulary.build(["b a a", "a c b"], max_size=5, language="en")) == 5
+
+
+def test_words_never_seen_are_unknown():
+    vocabulary = WordVocabulary.build(["a cat"], language="en")
+    ids = vocabulary.encode("a dog cat")
+    assert ids[1] == UNK
+    assert vocabulary.decode(ids) == "a <unk> cat"
+    assert vocabulary.pieces([PAD, UNK, BOS, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_subwords_round_trip(kind):
+    vocabulary = SubwordVocabulary.train(SENTENCES * 3, 90, kind, language="en+fr")
+    assert len(vocabulary) == 90
+    for sentence, ids in zip(SENTENCES, vocabulary.encode_all(SENTENCES), strict=True):
+        assert ids == vocabulary.encode(sentence)
+        assert vocabulary.decode([BOS, *ids, EOS, PAD]) == sentence
+        assert "".join(vocabulary.pieces(ids)) == "▁" + sentence.replace(" ", "▁")
+    assert vocabulary.decode(vocabulary.encode("Hi 漢")) == "Hi <unk>"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_subword_training_is_deterministic(kind):
+    first, second = (SubwordVocabulary.train(SENTENCES * 3, 90, kind, language="fr") for _ in range(2))
+    assert first.labels == second.labels
+    assert first.encode_all(SENTENCES) == second.encode_all(SENTENCES)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(("size", "message"), [(5000, r"5000.*too large.*at most \d+"), (10, r"10.*too small.*\d+")])
+def test_impossible_subword_sizes_say_what_is_possible(kind, size, message):
+    with pytest.raises(DataError, match=message):
+        SubwordVocabulary.train(SENTENCES, size, kind, language="en")
+
+
+def test_sentencepiece_is_quiet(capfd):
+    SubwordVocabulary.train(SENTENCES, 90, language="en")
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe", "unigram"])
+def test_checkpoint_holds_plain_data(kind, tmp_path):
+    if kind == "word":
+        vocabulary: Vocabulary = WordVocabulary.build(SENTENCES, language="fr")
+    else:
+        vocabulary = SubwordVocabulary.train(SENTENCES, 90, kind, language="fr")
+    torch.save({"hyper_parameters": vocabulary.as_dict()}, tmp_path / "a.ckpt")
+    loaded = torch.load(tmp_path / "a.ckpt", weights_only=True)["hyper_parameters"]
+    again = Vocabulary.from_dict(loaded)
+    assert type(again) is type(vocabulary)
+    assert again.language == "fr"
+    assert again.as_dict() == vocabulary.as_dict()
+    assert again.encode_all(SENTENCES) == vocabulary.encode_all(SENTENCES)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("words", "dictionary"),
+        ({"kind": "word", "words": []}, "language"),
+        ({"kind": "letters", "language": "en"}, "letters"),
+        ({"kind": "word", "language": "en", "words": "a b"}, "list"),
+        ({"kind": "word", "language": "en", "words": ["a", 1]}, "list"),
+        ({"kind": "word", "language": "en", "words": ["a", "b", "a"]}, "'a'"),
+        ({"kind": "bpe", "language": "en"}, "model"),
+        ({"kind": "bpe", "language": "en", "model": "%%"}, "base64"),
+        ({"kind": "bpe", "language": "en", "model": "AAAA"}, "sentencepiece"),
+    ],
+)
+def test_malformed_plain_data(data, message):
+    with pytest.raises(DataError, match=message):
+        Vocabulary.from_dict(data)
+
+
+@pytest.mark.parametrize("options", [{"min_freq": 0}, {"max_size": 4}, {"min_freq": 9}])
+def test_word_vocabularies_that_cannot_be(options):
+    with pytest.raises(DataError, match=r"min_freq|room"):
+        WordVocabulary.build(["a b"], language="en", **options)

@@ -1,0 +1,18 @@
+"""A tiny translator, trained in seconds, for the tests of what is done with one."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SMALL = (
+    "--data.size=700 --data.val_size=30 --data.test_size=30 --model.net.embedding_size=16 "
+    "--model.net.hidden_size=32 --trainer.max_epochs=2 --trainer.limit_train_batches=8"
+)
+
+
+def train(runs: Path, *options: str, config: str = "translation_quickstart.yaml") -> Path:
+    """The run of two short epochs and a test."""
+    from lit_project.cli import main
+
+    args = ["fit", "-c", str(ROOT / "configs" / config), *SMALL.split(), f"--runs_dir={runs}", "--run_name=tiny"]
+    assert main([*args, *options]) == 0
+    return runs / Path(config).stem / "tiny"
