@@ -5,24 +5,28 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
+
+
+def lit_in(folder: Path, *args: str) -> None:
+    """Runs `lit-project ARGS` in a process of its own, which may launch others."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    command = [sys.executable, "-m", "lit_project", *args]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run of two processes, and one of a single process that evaluates its weights."""
     folder = tmp_path_factory.mktemp("ddp")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-
-    def lit(*args: str) -> None:
-        command = [sys.executable, "-m", "lit_project", *args]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
-        assert done.returncode == 0, done.stderr[-2000:]
-
+    lit = partial(lit_in, folder)
     lit(
         "fit", "-c", str(ROOT / "configs" / "quickstart.yaml"), "-c", str(ROOT / "configs" / "overlays" / "ddp.yaml"),
         "--trainer.accelerator=cpu", "--trainer.max_epochs=2", "--data.eval_batch_size=37", "--model.net.norm=none",
@@ -56,3 +60,26 @@ def test_history_is_written_by_one_process(runs):
     assert [row["epoch"] for row in rows if row["val/loss"]] == ["0", "1"]
     assert len({row["step"] for row in rows}) == len(rows)
     assert len(json.loads((runs[0] / "provenance.json").read_text())) == 1
+
+
+def test_translation_gets_the_gradient_of_the_big_batch_from_two_processes(tmp_path):
+    """One step on the whole training set: all pairs in one batch, or ragged batches of both processes."""
+    small = [
+        "fit", "-c", str(ROOT / "configs" / "translation_quickstart.yaml"), "--trainer.accelerator=cpu",
+        "--test_after_fit=false", "--trainer.max_epochs=1", "--trainer.precision=64-true", "--data.size=300",
+        "--data.val_size=20", "--data.test_size=20", "--model.net.hidden_size=8", "--model.optimizer=torch.optim.SGD",
+        "--model.optimizer.lr=0.5", "--model.schedulers=null", "--trainer.callbacks=lit_project.callbacks.Checkpoint",
+    ]  # fmt: skip
+    lit_in(tmp_path, *small, "--data.batch_size=300", "--run_name=one")
+    lit_in(
+        tmp_path, *small, "--data.batch_size=7", "--run_name=two", "--trainer.accumulate_grad_batches=1000",
+        "--trainer.devices=2", "--trainer.strategy=ddp",
+    )  # fmt: skip
+    folder = tmp_path / "runs" / "translation_quickstart"
+    one, two = (torch.load(folder / name / "checkpoints" / "last.ckpt", weights_only=True) for name in ("one", "two"))
+    assert one["global_step"] == two["global_step"] == 1
+    for name, value in one["state_dict"].items():
+        torch.testing.assert_close(two["state_dict"][name], value, rtol=0, atol=1e-10)
+    scores = [json.loads((folder / name / "metrics.json").read_text())["fit"] for name in ("one", "two")]
+    for name in ("val/loss", "val/bleu", "val/chrf", "val/samples", "val/tokens", "train/tokens", "train/loss"):
+        assert scores[0][name] == pytest.approx(scores[1][name], rel=1e-5), name
