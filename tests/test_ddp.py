@@ -68,7 +68,7 @@ def test_translation_gets_the_gradient_of_the_big_batch_from_two_processes(tmp_p
         "fit", "-c", str(ROOT / "configs" / "translation_quickstart.yaml"), "--trainer.accelerator=cpu",
         "--test_after_fit=false", "--trainer.max_epochs=1", "--trainer.precision=64-true", "--data.size=300",
         "--data.val_size=20", "--data.test_size=20", "--model.net.hidden_size=8", "--model.optimizer=torch.optim.SGD",
-        "--model.optimizer.lr=0.5", "--model.schedulers=null", "--trainer.callbacks=lit_project.callbacks.Checkpoint",
+        "--model.optimizer.lr=0.5", "--model.schedulers=null",
     ]  # fmt: skip
     lit_in(tmp_path, *small, "--data.batch_size=300", "--run_name=one")
     lit_in(
