@@ -14,6 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,13 @@ CONFIGS: dict[str, tuple[list[str], float | None]] = {
 }
 
 
-def run(config: str, seed: int, threads: int) -> dict[str, Any]:
-    """Fits and tests one config with one seed, unless that run is finished; returns its metrics.json."""
-    folder = ROOT / "runs" / config / f"quality-seed{seed}"
+def run(config: str, seed: int, threads: int, options: Sequence[str], name: str) -> dict[str, Any]:
+    """Fits and tests a config with a seed as `runs/CONFIG/NAME`, unless that is finished; returns its metrics.json."""
+    folder = ROOT / "runs" / config / name
     metrics = folder / "metrics.json"
     if not (metrics.exists() and "test" in json.loads(metrics.read_text())):
         started = ["--run", str(folder)] if (folder / "checkpoints" / "last.ckpt").exists() else [
-            "-c", f"configs/{config}.yaml", *CONFIGS[config][0], f"--seed_everything={seed}", "--run_name", folder.name,
+            "-c", f"configs/{config}.yaml", *options, f"--seed_everything={seed}", "--run_name", name,
         ]  # fmt: skip
         environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-m", "lit_project", "fit", *started, "--test_after_fit=true"]
@@ -54,8 +55,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads a run")
     options = parser.parse_args()
     jobs = [(config, seed) for config in options.configs for seed in options.seeds]
+
+    def one(job: tuple[str, int]) -> dict[str, Any]:
+        config, seed = job
+        return run(config, seed, options.threads, CONFIGS[config][0], f"quality-seed{seed}")
+
     with ThreadPoolExecutor(options.workers) as pool:
-        done = list(pool.map(lambda job: run(job[0], job[1], options.threads), jobs))
+        done = list(pool.map(one, jobs))
     file = ROOT / "benchmarks" / "results" / "quality.json"
     file.parent.mkdir(exist_ok=True)
     table = json.loads(file.read_text()) if file.exists() else {}
