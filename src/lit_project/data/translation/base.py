@@ -11,7 +11,7 @@ from lit_project.data.images import Split
 from lit_project.data.position import ResumablePosition
 from lit_project.data.translation.batch import PairBatch
 from lit_project.data.translation.batches import TokenBatches
-from lit_project.data.translation.building import Kind, VocabularyOptions, build, from_plain
+from lit_project.data.translation.building import Kind, VocabularyOptions, build, check_languages, from_plain
 from lit_project.data.translation.encoded import EncodedText, PairLoader
 from lit_project.data.translation.graph import Pairs
 from lit_project.data.translation.overlong import Overlong, within
@@ -84,7 +84,7 @@ class TranslationData(ResumablePosition):
         vocabularies: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self._check_languages(source, target)
+        check_languages(type(self).__name__, self.LANGUAGES, source, target)
         if batch_tokens is not None and batch_size is not None:
             raise DataError(f"give batch_tokens or batch_size, not both (got {batch_tokens} and {batch_size})")
         if batch_tokens is None and batch_size is None:
@@ -248,9 +248,3 @@ class TranslationData(ResumablePosition):
                 what = f"{count:,} of {len(pairs):,} {split} pairs exceed max_length {self.max_length}"
                 print_once(f"{what} and were {done}")
         return EncodedText([[*ids, EOS] for ids in sources]), EncodedText([[BOS, *ids, EOS] for ids in targets])
-
-    def _check_languages(self, source: str, target: str) -> None:
-        known = self.LANGUAGES
-        if source == target or (known and not {source, target} <= set(known)):
-            has = f"it has {', '.join(known)}" if known else "give two different languages"
-            raise DataError(f"{type(self).__name__} has no translations from {source} to {target}: {has}")

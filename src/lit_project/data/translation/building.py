@@ -116,3 +116,10 @@ def _subwords(sentences: Sequence[str], language: str, options: VocabularyOption
         with suppress(OSError):
             part.unlink(missing_ok=True)
     return vocabulary
+
+
+def check_languages(name: str, known: Sequence[str], source: str, target: str) -> None:
+    """Raises DataError if `name` has no such translations; no known languages: any two will do."""
+    if source == target or (known and not {source, target} <= set(known)):
+        has = f"it has {', '.join(known)}" if known else "give two different languages"
+        raise DataError(f"{name} has no translations from {source} to {target}: {has}")
