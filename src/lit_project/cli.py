@@ -104,7 +104,7 @@ class LitCLI(LightningCLI):
         data = options.data.get("init_args", {})
         for name in arguments.FROM_CHECKPOINT:
             if name in data and data[name] is None:
-                data[name] = self.session.known(name)
+                data[name] = self.session.known(name, options)
         arguments.replace_run_dir(options.trainer, run.path)
 
     def _dumped(self) -> dict[str, Any]:

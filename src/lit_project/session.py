@@ -79,11 +79,15 @@ class Session:
             )
         return None if which is None else Path(which)
 
-    def known(self, name: str) -> Any:
-        """A hyper-parameter in the checkpoint, for data that are not here to tell it; None where there is none."""
-        if self.checkpoint is None:
-            return None
-        return read(self.checkpoint).get("hyper_parameters", {}).get(name)
+    def known(self, name: str, options: Namespace) -> Any:
+        """A hyper-parameter in the checkpoint, for data that are not here to tell it; None where there is none.
+
+        A warm start takes the vocabularies of its weights, which mean nothing with others; class names are the data's.
+        """
+        source = self.checkpoint
+        if source is None and options.init_from and name == "vocabularies":
+            source = _weights(options)
+        return None if source is None else read(source).get("hyper_parameters", {}).get(name)
 
     def trainer_arguments(self, subcommand: str, config: Namespace) -> dict[str, Any]:
         """The run's own parts, added to those that the config gives the trainer."""
@@ -129,8 +133,7 @@ class Session:
             before = resume_step(self.checkpoint)
             print_once(f"resuming from {self.checkpoint}")
         if options.init_from:
-            source = Path(options.init_from)
-            weights = RunDir.open(source).checkpoint() if source.is_dir() else source
+            weights = _weights(options)
             print_once(f"weights from {weights}:\n{warm_start(model, weights)}")
         if is_first():
             self.run.save_config(config)
@@ -190,6 +193,12 @@ class Session:
         if interrupted and self.run.checkpoints.is_dir():
             print(f"interrupted; go on with: lit-project fit --run {self.run.path}")
         print(f"run: {self.run.path}", flush=True)
+
+
+def _weights(options: Namespace) -> Path:
+    """The checkpoint that `--init_from` names: a file, or the best of a run."""
+    source = Path(options.init_from)
+    return RunDir.open(source).checkpoint() if source.is_dir() else source
 
 
 def _listed(value: Any) -> list[Any]:

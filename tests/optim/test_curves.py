@@ -1,17 +1,13 @@
 """Whole learning rate curves, optimizer step by optimizer step, of real trainings, against closed formulas."""
 
-import shutil
 from functools import partial
-from math import ceil, cos, pi
+from math import ceil
 
 import pytest
 import torch
-from lightning.pytorch import Callback
-from torch import nn
+from curves import LR, Groups, close, cosine, halving, line
 from torch.optim import lr_scheduler as torch_schedulers
-from torch.utils.data import DataLoader
 
-from lit_project.callbacks import Checkpoint
 from lit_project.optim import (
     ChainedScheduler,
     CosineAnnealingLR,
@@ -19,68 +15,8 @@ from lit_project.optim import (
     OneCycleLR,
     PolynomialLR,
     Schedule,
-    ScheduleError,
     SequentialLR,
 )
-from lit_project.tasks import Task
-
-LR = 0.8
-
-
-class Noted(Task):
-    """Notes rates and momenta at every optimizer step; validation losses are given, one an epoch."""
-
-    def __init__(self, optimizer, schedulers, losses):
-        super().__init__(optimizer, schedulers)
-        self.net = nn.Linear(2, 1)
-        self.losses = losses
-        self.rates, self.momenta = [], []
-
-    def training_step(self, batch, batch_idx):
-        return {"loss": self.net(batch).square().mean()}
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val/loss", self.losses[self.current_epoch])
-
-    def on_before_optimizer_step(self, optimizer):
-        self.rates.append(optimizer.param_groups[0]["lr"])
-        self.momenta.append(optimizer.param_groups[0].get("momentum"))
-
-
-class Groups(Noted):
-    """Two groups, one with its own rate."""
-
-    def parameter_groups(self):
-        return [{"params": [self.net.weight], "lr": 0.1}, {"params": [self.net.bias]}]
-
-    def on_before_optimizer_step(self, optimizer):
-        self.rates.append([group["lr"] for group in optimizer.param_groups])
-
-
-@pytest.fixture
-def train(trainer):
-    """Trains on `batches` batches an epoch; gives the task with its notes."""
-
-    def run(*schedules, batches=10, kind=Noted, optimizer=None, losses=(), checkpoint=None, **kwargs):
-        task = kind(optimizer or partial(torch.optim.SGD, lr=LR), schedules, losses)
-        loaders = DataLoader(torch.ones(batches, 2), batch_size=1), DataLoader(torch.ones(1 if losses else 0, 2))
-        trainer(**{"max_epochs": 1, **kwargs}).fit(task, *loaders, ckpt_path=checkpoint, weights_only=True)
-        return task
-
-    return run
-
-
-def close(values):
-    return pytest.approx(list(values), rel=1e-6, abs=1e-9)
-
-
-def cosine(step, steps, peak=LR, end=0.0):
-    return end + (peak - end) * (1 + cos(pi * step / steps)) / 2
-
-
-def line(step, steps, start, end=1.0):
-    return start + (end - start) * min(step / steps, 1)
-
 
 # the length of the run, in ways that Lightning counts differently: 23 optimizer steps each, but for the last
 LENGTHS = {
@@ -207,10 +143,6 @@ def test_sequence_may_begin_with_a_product(train):
     assert train(schedule, batches=10).rates == close(product_of_both + [cosine(step, 6) for step in range(6)])
 
 
-def halving(every):
-    return partial(torch_schedulers.StepLR, step_size=every, gamma=0.5)
-
-
 def test_chained_schedulers_multiply(train):
     parts = [partial(LinearLR, start_factor=0.2), partial(torch_schedulers.ExponentialLR, gamma=0.9), CosineAnnealingLR]
     task = train(Schedule(partial(ChainedScheduler, schedulers=parts), "step"), batches=12)
@@ -286,105 +218,3 @@ def test_frequency_counts_optimizer_steps_of_the_whole_run(train, accumulate, fr
 def test_frequency_in_epochs(train):
     task = train(Schedule(CosineAnnealingLR, "epoch", frequency=3), batches=2, max_epochs=8)
     assert task.rates == close(cosine(step // 2 // 3, 3) for step in range(16))
-
-
-def test_plateau_lowers_the_rate_when_the_metric_stops_falling(train):
-    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.1, patience=1)
-    losses = [1.0, 0.9, 0.95, 0.92, 0.8, 0.7, 0.7, 0.7]
-    # no improvement for two epochs: after the fourth and the eighth
-    task = train(Schedule(plateau, "epoch", monitor="val/loss"), batches=2, max_epochs=8, losses=losses)
-    assert task.rates == close([LR] * 8 + [0.1 * LR] * 8)
-
-
-def test_plateau_may_watch_a_metric_of_training(train):
-    class Running(Noted):
-        def training_step(self, batch, batch_idx):
-            output = super().training_step(batch, batch_idx)
-            self.running.add(1, loss=torch.tensor(1.0 + self.current_epoch))
-            return output
-
-    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
-    task = train(Schedule(plateau, "epoch", monitor="train/loss"), kind=Running, batches=2, max_epochs=3)
-    assert task.rates == close([LR] * 4 + [LR / 2] * 2)
-
-
-def test_plateau_with_frequency(train):
-    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
-    schedule = Schedule(plateau, "epoch", frequency=2, monitor="val/loss")
-    # it sees the losses of the second, fourth and sixth epoch
-    task = train(schedule, batches=1, max_epochs=7, losses=[9.0, 1.0, 9.0, 1.1, 9.0, 0.5, 9.0])
-    assert task.rates == close([LR] * 4 + [LR / 2] * 3)
-
-
-def test_plateau_times_a_cosine(train):
-    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
-    schedules = [Schedule(plateau, "epoch", monitor="val/loss"), Schedule(CosineAnnealingLR, "step")]
-    task = train(*schedules, batches=3, max_epochs=4, losses=[1.0, 1.0, 0.5, 0.6])
-    factors = [1.0, 1.0, 0.5, 0.5]
-    assert task.rates == close(cosine(step, 12) * factors[step // 3] for step in range(12))
-
-
-class SaveAt(Callback):
-    """Saves a checkpoint after a given optimizer step."""
-
-    def __init__(self, step, path):
-        self.step, self.path = step, path
-
-    def on_train_batch_end(self, trainer, *args):
-        if trainer.global_step == self.step:
-            trainer.save_checkpoint(self.path)
-
-
-COMPOSED = {
-    "one cycle": [Schedule(partial(OneCycleLR, cycle_momentum=False), "step")],
-    "sequence": [Schedule(partial(SequentialLR, schedulers=[LinearLR, CosineAnnealingLR], milestones=[0.5]), "step")],
-    "product": [Schedule(partial(ChainedScheduler, schedulers=[LinearLR, CosineAnnealingLR]), "step")],
-    "two intervals": [Schedule(CosineAnnealingLR, "step"), Schedule(halving(1), "epoch")],
-    "frequency": [Schedule(CosineAnnealingLR, "step", frequency=3)],
-    "plateau": [
-        Schedule(partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0), "epoch", monitor="val/loss"),
-        Schedule(CosineAnnealingLR, "step"),
-    ],
-}
-
-
-RUN = {"batches": 5, "max_epochs": 4, "losses": [1.0, 1.1, 0.9, 1.0]}
-
-
-@pytest.mark.parametrize("name", COMPOSED)
-@pytest.mark.parametrize("step", [4, 7, 13])
-def test_run_resumed_within_an_epoch_continues_the_curve(train, tmp_path, name, step):
-    whole = train(*COMPOSED[name], callbacks=[SaveAt(step, tmp_path / "saved.ckpt")], **RUN)
-    resumed = train(*COMPOSED[name], checkpoint=tmp_path / "saved.ckpt", **RUN)
-    assert len(whole.rates) == 20
-    assert resumed.rates == whole.rates[step:]
-
-
-@pytest.mark.parametrize("name", COMPOSED)
-@pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_run_resumed_from_the_last_checkpoint_continues_the_curve(train, tmp_path, name, epoch):
-    class Keep(Callback):
-        def on_train_epoch_start(self, trainer, task):
-            if trainer.current_epoch == epoch:
-                shutil.copy(tmp_path / "checkpoints" / "last.ckpt", tmp_path / "saved.ckpt")
-
-    checkpoint = Checkpoint("val/loss", "min")
-    whole = train(*COMPOSED[name], callbacks=[checkpoint, Keep()], enable_checkpointing=True, **RUN)
-    resumed = train(*COMPOSED[name], checkpoint=tmp_path / "saved.ckpt", **RUN)
-    assert resumed.rates == whole.rates[5 * epoch :]
-
-
-@pytest.mark.parametrize("interval", ["step", "epoch"])
-def test_resumed_schedule_cannot_end_elsewhere(train, tmp_path, interval):
-    schedule = Schedule(CosineAnnealingLR, interval)
-    train(schedule, callbacks=[SaveAt(7, tmp_path / "saved.ckpt")], **RUN)
-    ends = {"step": ("20 steps", "30"), "epoch": ("4 epochs", "6")}[interval]
-    with pytest.raises(ScheduleError, match=f"ends after {ends[0]}, but the run would now have {ends[1]}"):
-        train(schedule, checkpoint=tmp_path / "saved.ckpt", **{**RUN, "max_epochs": 6})
-
-
-def test_resumed_schedule_without_an_end_may_go_on(train, tmp_path):
-    schedule = Schedule(halving(2), "epoch")
-    train(schedule, callbacks=[SaveAt(7, tmp_path / "saved.ckpt")], **RUN)
-    task = train(schedule, checkpoint=tmp_path / "saved.ckpt", **{**RUN, "max_epochs": 5, "losses": ()})
-    assert task.rates == close(LR * 0.5 ** (step // 5 // 2) for step in range(7, 25))

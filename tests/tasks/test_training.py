@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from lit_project.data.transforms import RandomCrop, RandomHorizontalFlip
 from lit_project.optim import CosineAnnealingLR, Schedule
+from saving import SaveAt
 
 
 def state(task):
@@ -110,11 +111,6 @@ def test_validation_leaves_training_as_it_is(trainer, seed_run):
 
 @pytest.mark.parametrize("step", [3, 4, 6, 9])
 def test_resumed_training_is_identical_dropout_included(trainer, seed_run, tmp_path, step):
-    class Save(Callback):
-        def on_train_batch_end(self, trainer, *args):
-            if trainer.global_step == step:
-                trainer.save_checkpoint(tmp_path / "saved.ckpt")
-
     def make():
         seed_run(1)
         optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -122,7 +118,7 @@ def test_resumed_training_is_identical_dropout_included(trainer, seed_run, tmp_p
         return task, Images(batch_size=8, train_transforms=[RandomCrop(1)])
 
     whole, data = make()
-    trainer(max_epochs=3, callbacks=[Save()]).fit(whole, datamodule=data)
+    trainer(max_epochs=3, callbacks=[SaveAt(step, tmp_path / "saved.ckpt")]).fit(whole, datamodule=data)
     resumed, data = make()
     torch.rand(11)
     with torch.no_grad():

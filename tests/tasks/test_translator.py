@@ -6,13 +6,13 @@ from functools import partial
 import pytest
 import sacrebleu
 import torch
-from lightning.pytorch import Callback
 from torch.nn import functional as F
 from translation_data import few, translator
 
 from lit_project.errors import CheckpointError, DataError
 from lit_project.models.seq2seq import Decoding
 from lit_project.tasks import Translator
+from saving import SaveAt
 
 
 def weights(task):
@@ -135,11 +135,6 @@ def test_without_teacher_forcing_training_feeds_on_the_nets_own_words(trainer):
 
 @pytest.mark.parametrize("step", [2, 3, 5])
 def test_resumed_training_is_identical_also_within_an_epoch(trainer, seed_run, tmp_path, step):
-    class Save(Callback):
-        def on_train_batch_end(self, trainer, *args):
-            if trainer.global_step == step:
-                trainer.save_checkpoint(tmp_path / "saved.ckpt")
-
     def make():
         seed_run(1)
         data = few(batch_size=7)
@@ -147,7 +142,7 @@ def test_resumed_training_is_identical_also_within_an_epoch(trainer, seed_run, t
         return translator(data, dropout=0.3, **options), data
 
     whole, data = make()
-    trainer(max_epochs=3, callbacks=[Save()]).fit(whole, datamodule=data)
+    trainer(max_epochs=3, callbacks=[SaveAt(step, tmp_path / "saved.ckpt")]).fit(whole, datamodule=data)
     resumed, data = make()
     torch.rand(5)
     trainer(max_epochs=3).fit(resumed, datamodule=data, ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
@@ -199,3 +194,18 @@ def test_the_checkpoint_of_a_run_alone_translates(lit, workspace):
     file = next((result.run / "checkpoints").glob("best*.ckpt"))
     task = Translator.load_from_checkpoint(file, weights_only=True)
     assert isinstance(task.translate(["The cat sleeps."])[0][0].text, str)
+
+
+def test_a_warm_start_keeps_the_vocabulary_of_its_weights(lit, workspace):
+    small = "-c configs/overlays/debug.yaml --model.net.hidden_size=16 --model.net.embedding_size=8"
+    first = lit(f"fit -c configs/translation_quickstart.yaml {small} --test_after_fit=false --run_name=one")
+    # other data, whose own vocabulary would be smaller
+    other = f"{small} --data.size=300 --data.val_size=20 --data.test_size=20 --test_after_fit=false --run_name=two"
+    second = lit(f"fit -c configs/translation_quickstart.yaml {other} --init_from {first.run}")
+    assert second.status == 0, second.err
+    assert "missing" not in second.out
+    one, two = (
+        torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["hyper_parameters"]["vocabularies"]
+        for run in (first.run, second.run)
+    )
+    assert one == two

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lit_project.data.batch import ImageBatch
 from lit_project.data.images import ImageData, Split
-from lit_project.data.order import EpochBatches
+from lit_project.data.order import EpochBatches, IndexLoader
 from lit_project.errors import DataError
 from lit_project.seeding import derive
 
@@ -25,7 +25,7 @@ def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
     return order[val_size:].sort().values, order[:val_size].sort().values
 
 
-class TensorLoader:
+class TensorLoader(IndexLoader):
     """Iterates over batches of in-memory tensors by indexing; as resumable as its `sampler`.
 
     Args:
@@ -35,14 +35,9 @@ class TensorLoader:
     """
 
     def __init__(self, images: Tensor, targets: Tensor, order: EpochBatches) -> None:
+        super().__init__(order)
         self.images = images
         self.targets = targets
-        self.sampler = order  # Lightning calls sampler.set_epoch before each epoch
-        self.batch_sampler = None  # and looks here too
-
-    def __len__(self) -> int:
-        """Number of batches."""
-        return len(self.sampler)
 
     def __iter__(self) -> Iterator[ImageBatch]:
         """Yields the batches of the epoch from the current position on."""
@@ -50,14 +45,6 @@ class TensorLoader:
         for indices in self.sampler:
             indices = indices.to(device)
             yield ImageBatch(self.images.index_select(0, indices), self.targets.index_select(0, indices), indices)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Position in the epoch."""
-        return self.sampler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues at a position."""
-        self.sampler.load_state_dict(state)
 
 
 class InMemoryImages(ImageData):

@@ -113,3 +113,27 @@ class EpochBatches(DistributedSampler):
         """Continues there."""
         self.epoch = state["epoch"]
         self.position = self.start = state["position"]
+
+
+class IndexLoader:
+    """Base of loaders that make a batch by indexing tensors: as long and as resumable as its sampler.
+
+    Args:
+        order: the batches of indices.
+    """
+
+    def __init__(self, order: EpochBatches) -> None:
+        self.sampler = order  # Lightning calls sampler.set_epoch before each epoch
+        self.batch_sampler = None  # and looks here too
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self.sampler)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position in the epoch."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues at a position."""
+        self.sampler.load_state_dict(state)

@@ -145,6 +145,7 @@ class Task(LightningModule):
     def on_train_start(self) -> None:
         """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
         self._seed = global_seed()
+        self._window = None
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50))
         check_resumed(self.trainer)
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lit_project.data.order import IndexLoader
 from lit_project.data.translation.batch import PairBatch, PairText
 from lit_project.data.translation.batches import TokenBatches
 from lit_project.text.vocabulary import PAD
@@ -45,7 +45,7 @@ class EncodedText:
         return torch.where(inside_BL, self.flat[at_BL].long(), PAD)
 
 
-class PairLoader:
+class PairLoader(IndexLoader):
     """Iterates over batches of encoded pairs by indexing; as resumable as its `sampler`.
 
     Args:
@@ -58,15 +58,10 @@ class PairLoader:
     def __init__(
         self, source: EncodedText, target: EncodedText, order: TokenBatches, texts: list[PairText] | None = None
     ) -> None:
+        super().__init__(order)
         self.source = source
         self.target = target
         self.texts = texts
-        self.sampler = order  # Lightning calls sampler.set_epoch before each epoch
-        self.batch_sampler = None  # and looks here too
-
-    def __len__(self) -> int:
-        """Number of batches."""
-        return len(self.sampler)
 
     def __iter__(self) -> Iterator[PairBatch]:
         """Yields the batches of the epoch from the current position on."""
@@ -75,11 +70,3 @@ class PairLoader:
             yield PairBatch(
                 self.source.padded(indices), self.source.lengths[indices], self.target.padded(indices), indices, texts
             )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Position in the epoch."""
-        return self.sampler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues at a position."""
-        self.sampler.load_state_dict(state)

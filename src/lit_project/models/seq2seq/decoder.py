@@ -1,6 +1,6 @@
 """The recurrent decoders: the whole target in one call, or step by step where the attention feeds the next step."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +22,11 @@ def _hidden(state: Any) -> Tensor:
     return (state[0] if isinstance(state, tuple) else state)[:, -1]
 
 
-class AttentionAfter(nn.Module):
-    """Luong et al. 2015: the recurrence runs over the target alone, and attention looks at the source from each state.
-
-    Nothing of the attention goes into the next step, so that the teacher-forced target is one call of the RNN.
-    Without attention it is the decoder of Sutskever et al. 2014.
+class RNNDecoder(nn.Module):
+    """What the recurrent decoders share: the recurrence, and the layer that combines what it has seen.
 
     Args:
-        attention: dot or general; None for none.
+        attention: how it looks at the source; None for not at all.
         embedding_size: E.
         hidden_size: H.
         state_size: D of the source states.
@@ -39,9 +36,11 @@ class AttentionAfter(nn.Module):
         dropout: between layers, and of the output.
     """
 
+    FEEDS: ClassVar[bool]  # whether context goes into each step of the recurrence, and the input into the combination
+
     def __init__(
         self,
-        attention: DotAttention | None,
+        attention: DotAttention | AdditiveAttention | LocationAttention | None,
         embedding_size: int,
         hidden_size: int,
         state_size: int,
@@ -52,9 +51,25 @@ class AttentionAfter(nn.Module):
     ) -> None:
         super().__init__()
         self.attention = attention
-        self.rnn = recurrent(cell, embedding_size, hidden_size, layers, dropout)
-        self.combine = nn.Linear(hidden_size + (state_size if attention is not None else 0), output_size)
+        context_size = state_size if attention is not None else 0
+        feeds_context, feeds_input = (context_size, embedding_size) if self.FEEDS else (0, 0)
+        self.rnn = recurrent(cell, embedding_size + feeds_context, hidden_size, layers, dropout)
+        self.combine = nn.Linear(hidden_size + context_size + feeds_input, output_size)
         self.dropout = nn.Dropout(dropout)
+
+    def read_out(self, seen_BTX: Tensor) -> Tensor:
+        """States, contexts and inputs side by side → `(B, T, O)`."""
+        return self.dropout(torch.tanh(self.combine(seen_BTX)))
+
+
+class AttentionAfter(RNNDecoder):
+    """Luong et al. 2015: the recurrence runs over the target alone, and attention looks at the source from each state.
+
+    Nothing of the attention goes into the next step, so that the teacher-forced target is one call of the RNN.
+    Without attention it is the decoder of Sutskever et al. 2014. Dot or general attention.
+    """
+
+    FEEDS = False
 
     def forward(self, embedded_BTE: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any, Tensor | None]:
         """Outputs `(B, T, O)`, the state after the last token, and weights `(B, T, S)`."""
@@ -65,43 +80,26 @@ class AttentionAfter(nn.Module):
             assert memory.keys is not None
             context_BTD, weights = self.attention(hidden_BTH, memory.keys, memory.states, memory.mask)
             hidden_BTH = torch.cat([context_BTD, hidden_BTH], dim=-1)
-        return self.dropout(torch.tanh(self.combine(hidden_BTH))), state, weights
+        return self.read_out(hidden_BTH), state, weights
 
 
-class AttentionBefore(nn.Module):
+class AttentionBefore(RNNDecoder):
     """Attention from the state before goes into each step (input feeding): one step of the RNN a target token.
 
     With additive attention that of Bahdanau et al. 2015; with location attention that of the classic PyTorch tutorial,
     whose query is the embedded input next to the hidden state.
-
-    Args: as `AttentionAfter`.
     """
 
-    def __init__(
-        self,
-        attention: AdditiveAttention | LocationAttention,
-        embedding_size: int,
-        hidden_size: int,
-        state_size: int,
-        output_size: int,
-        layers: int,
-        cell: Cell,
-        dropout: float,
-    ) -> None:
-        super().__init__()
-        self.attention = attention
-        self.query_has_input = isinstance(attention, LocationAttention)
-        self.rnn = recurrent(cell, embedding_size + state_size, hidden_size, layers, dropout)
-        self.combine = nn.Linear(hidden_size + state_size + embedding_size, output_size)
-        self.dropout = nn.Dropout(dropout)
+    FEEDS = True
 
     def forward(self, embedded_BTE: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any, Tensor]:
         """Outputs `(B, T, O)`, the state after the last token, and weights `(B, T, S)`."""
         assert memory.keys is not None
+        assert self.attention is not None
         hiddens, contexts, weights = [], [], []
         for embedded_BE in embedded_BTE.unbind(1):
             query_BH = _hidden(state)
-            if self.query_has_input:
+            if isinstance(self.attention, LocationAttention):
                 query_BH = torch.cat([embedded_BE, query_BH], dim=-1)
             context_B1D, weight_B1S = self.attention(query_BH[:, None], memory.keys, memory.states, memory.mask)
             step_B1I = torch.cat([embedded_BE[:, None], context_B1D.to(embedded_BE.dtype)], dim=-1)
@@ -111,4 +109,4 @@ class AttentionBefore(nn.Module):
             contexts.append(context_B1D)
             weights.append(weight_B1S)
         seen = torch.cat([torch.cat(hiddens, dim=1), torch.cat(contexts, dim=1), embedded_BTE], dim=-1)
-        return self.dropout(torch.tanh(self.combine(seen))), state, torch.cat(weights, dim=1)
+        return self.read_out(seen), state, torch.cat(weights, dim=1)

@@ -1,0 +1,21 @@
+"""Small corpora of given pairs."""
+
+import pytest
+
+from lit_project.data import ParallelText
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Writes pairs to a file and makes data of it; 40 single pairs are there to be carved."""
+
+    def corpus(pairs, **options):
+        lines = [f"{s}\t{t}" for s, t in [*pairs, *((f"filler {i}", f"bourre {i}") for i in range(40))]]
+        (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
+        sizes = {"val_size": 5, "test_size": 5, "seed": 1}
+        if options.pop("held_out", False):  # nothing of `pairs` leaves train
+            (tmp_path / "other.tsv").write_text("filler\tbourre\n")
+            options["val"] = options["test"] = str(tmp_path / "other.tsv")
+        return ParallelText(str(tmp_path / "train.tsv"), root=tmp_path, **{**sizes, **options})
+
+    return corpus

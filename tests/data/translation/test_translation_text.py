@@ -1,0 +1,136 @@
+"""Parallel corpora as data modules: vocabularies, overlong sentences, prefixes."""
+
+import pytest
+import torch
+from toy_data import toy
+
+from lit_project.errors import DataError
+from lit_project.text import UNK, Vocabulary
+
+
+def test_vocabularies_see_train_only(tmp_path):
+    data = toy(tmp_path, size=300, val_size=30, test_size=30)
+    words = {word for source, _ in data.pairs("train") for word in source.lower().rstrip(".").split()}
+    known = {word.replace("￭", "").lower() for word in data.vocabularies["source"]["words"]}
+    assert known - {"."} == words
+    assert data.source_size == len(data.vocabularies["source"]["words"]) + 4
+    assert data.max_source_length == data.max_length + 1
+
+
+@pytest.mark.parametrize("options", [{}, {"vocabulary": "bpe", "vocabulary_size": 120, "joint": True}])
+def test_vocabularies_of_a_checkpoint_win(tmp_path, options):
+    data = toy(tmp_path, lowercase=True, max_length=7, **options)
+    torch.save(data.vocabularies, tmp_path / "a.ckpt")
+    plain = torch.load(tmp_path / "a.ckpt", weights_only=True)
+    again = toy(tmp_path, size=300, val_size=20, test_size=20, vocabularies=plain)
+    assert again.vocabularies == data.vocabularies
+    assert again.preparation == data.preparation
+    assert (again.source_size, again.target_size, again.max_source_length) == (data.source_size, data.target_size, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda plain: plain.pop("target"), "must hold"),
+        (lambda plain: plain["source"].update(kind="letters"), "kind"),
+        (lambda plain: plain["source"].update(language="de"), "source vocabulary of the checkpoint is de.*is en"),
+        (lambda plain: plain["preparation"].update(shout=True), "shout"),
+    ],
+)
+def test_vocabularies_that_do_not_fit(tmp_path, change, message):
+    plain = toy(tmp_path).vocabularies
+    change(plain)
+    with pytest.raises(DataError, match=message):
+        toy(tmp_path, vocabularies=plain)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_subword_models_are_kept_as_files(tmp_path, kind):
+    options = {"vocabulary": kind, "vocabulary_size": 100}
+    first = toy(tmp_path, **options)
+    assert (first.source_size, first.target_size) == (100, 100)
+    files = sorted((tmp_path / "vocabularies").iterdir())
+    assert len(files) == 2
+    times = [file.stat().st_mtime_ns for file in files]
+    assert toy(tmp_path, **options).vocabularies == first.vocabularies
+    assert [file.stat().st_mtime_ns for file in files] == times
+    files[0].write_bytes(b"cut short")
+    assert toy(tmp_path, **options).vocabularies == first.vocabularies
+    assert toy(tmp_path, **{**options, "vocabulary_size": 105}).source_size == 105
+
+
+def test_joint_subwords_are_one_vocabulary(tmp_path):
+    data = toy(tmp_path, vocabulary="bpe", vocabulary_size=150, joint=True)
+    assert data.source_vocabulary is data.target_vocabulary
+    assert Vocabulary.from_dict(data.vocabularies["source"]).language == "en+fr"
+
+
+LONG = [("a b c d e f", "g h"), ("i", "j k l m n o"), ("p q", "r s")]
+
+
+def test_overlong_training_pairs_are_dropped_and_counted(corpus, capsys):
+    data = corpus(LONG, held_out=True, max_length=4)
+    data.setup("fit")
+    assert data.report["overlong"]["train"] == {"dropped": 2, "truncated": 0}
+    assert data.size_of("train") == len(data.pairs("train")) - 2
+    assert "2 of 43 train pairs exceed max_length 4 and were dropped" in capsys.readouterr().out
+
+
+def test_overlong_training_pairs_can_be_truncated(corpus, capsys):
+    data = corpus(LONG, held_out=True, max_length=4, overlong="truncate")
+    data.setup("fit")
+    assert data.report["overlong"]["train"] == {"dropped": 0, "truncated": 2}
+    assert data.size_of("train") == len(data.pairs("train"))
+    source, target = data.splits["train"]
+    assert (int(source.lengths.max()), int(target.lengths.max())) == (5, 6)
+    assert "were truncated" in capsys.readouterr().out
+
+
+def test_overlong_training_pairs_can_be_an_error(corpus):
+    with pytest.raises(DataError, match=r"2 of 43 .*max_length 4.*6 and 2 tokens: 'a b c d e f', 'g h'"):
+        corpus(LONG, held_out=True, max_length=4, overlong="error").setup("fit")
+
+
+def test_max_length_that_leaves_nothing(corpus):
+    with pytest.raises(DataError, match="drops all"):
+        corpus([], max_length=1).setup("fit")
+
+
+@pytest.mark.parametrize("overlong", ["drop", "truncate", "error"])
+def test_evaluation_pairs_are_never_dropped(corpus, tmp_path, capsys, overlong):
+    (tmp_path / "test.tsv").write_text("\n".join(f"{s}\t{t}" for s, t in LONG) + "\n")
+    data = corpus([], max_length=4, overlong=overlong, test=str(tmp_path / "test.tsv"))
+    data.setup("test")
+    assert data.size_of("test") == 3
+    source, target = data.splits["test"]
+    assert source.lengths.tolist() == [5, 2, 3]
+    assert target.lengths.tolist() == [4, 8, 4]
+    assert "1 of 3 test pairs exceed max_length 4 and were truncated" in capsys.readouterr().out
+
+
+def test_words_never_seen_are_counted(corpus, tmp_path):
+    (tmp_path / "val.tsv").write_text("filler unheard\tinouï\n")
+    data = corpus([], val=str(tmp_path / "val.tsv"), test_size=1)
+    data.setup("fit")
+    assert data.splits["val"][0].flat.tolist()[1] == UNK
+    assert data.report["unknown"]["val"] == {"source": 0.5, "target": 1.0}
+
+
+def test_prefixes_keep_the_english_side(corpus):
+    pairs = [(f"I'm {i}", f"Je suis {i}") for i in range(20)] + [("É I am", "x"), ("i am z", "y"), ("He isn't", "z")]
+    kept = corpus(pairs, prefixes="classic", val_size=2, test_size=2)
+    found = [pair for split in ("train", "val", "test") for pair in kept.pairs(split)]
+    assert sorted(found) == sorted([*pairs[:20], pairs[21], pairs[22]])
+    assert len(corpus(pairs, prefixes=["e i"], val_size=0, test_size=0).pairs("train")) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefixes": ["zebra"]}, "zebra"),
+        ({"prefixes": "classic", "source": "de"}, "prefixes.*de-fr"),
+    ],
+)
+def test_prefixes_that_keep_nothing(corpus, options, message):
+    with pytest.raises(DataError, match=message):
+        corpus([], **options).setup("fit")

@@ -1,0 +1,7 @@
+"""For the tests of parallel corpora."""
+
+from lit_project.data import ToyGrammar
+
+
+def toy(tmp_path, **options):
+    return ToyGrammar(**{"root": tmp_path, "size": 900, "val_size": 60, "test_size": 60, "seed": 1, **options})

@@ -1,0 +1,45 @@
+"""Rates that a metric lowers."""
+
+from functools import partial
+
+import torch
+from curves import LR, Noted, close, cosine
+from torch.optim import lr_scheduler as torch_schedulers
+
+from lit_project.optim import CosineAnnealingLR, Schedule
+
+
+def test_plateau_lowers_the_rate_when_the_metric_stops_falling(train):
+    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.1, patience=1)
+    losses = [1.0, 0.9, 0.95, 0.92, 0.8, 0.7, 0.7, 0.7]
+    # no improvement for two epochs: after the fourth and the eighth
+    task = train(Schedule(plateau, "epoch", monitor="val/loss"), batches=2, max_epochs=8, losses=losses)
+    assert task.rates == close([LR] * 8 + [0.1 * LR] * 8)
+
+
+def test_plateau_may_watch_a_metric_of_training(train):
+    class Running(Noted):
+        def training_step(self, batch, batch_idx):
+            output = super().training_step(batch, batch_idx)
+            self.running.add(1, loss=torch.tensor(1.0 + self.current_epoch))
+            return output
+
+    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
+    task = train(Schedule(plateau, "epoch", monitor="train/loss"), kind=Running, batches=2, max_epochs=3)
+    assert task.rates == close([LR] * 4 + [LR / 2] * 2)
+
+
+def test_plateau_with_frequency(train):
+    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
+    schedule = Schedule(plateau, "epoch", frequency=2, monitor="val/loss")
+    # it sees the losses of the second, fourth and sixth epoch
+    task = train(schedule, batches=1, max_epochs=7, losses=[9.0, 1.0, 9.0, 1.1, 9.0, 0.5, 9.0])
+    assert task.rates == close([LR] * 4 + [LR / 2] * 3)
+
+
+def test_plateau_times_a_cosine(train):
+    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
+    schedules = [Schedule(plateau, "epoch", monitor="val/loss"), Schedule(CosineAnnealingLR, "step")]
+    task = train(*schedules, batches=3, max_epochs=4, losses=[1.0, 1.0, 0.5, 0.6])
+    factors = [1.0, 1.0, 0.5, 0.5]
+    assert task.rates == close(cosine(step, 12) * factors[step // 3] for step in range(12))
