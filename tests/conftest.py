@@ -17,6 +17,8 @@ import pytest
 import torch
 from PIL import Image
 
+from tiny import TINY
+
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
@@ -130,13 +132,6 @@ def trained(lit: Callable[..., Result]) -> Path:
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false --run_name=tiny")
     assert result.status == 0
     return result.run
-
-
-# a net that trains in a second
-TINY = (
-    "--model.net=lit_project.models.MLP --model.net.hidden_sizes=[32] --model.net.norm=none --data.batch_size=128 "
-    "--trainer.log_every_n_steps=5"
-)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import TINY
 from lit_project.checkpoints import read
+from tiny import TINY
 
 
 def test_truncated_best_checkpoint_is_named_and_the_intact_one_offered(lit, trained):

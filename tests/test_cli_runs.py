@@ -11,8 +11,8 @@ import torch
 import yaml
 from PIL import Image
 
-from conftest import TINY
 from lit_project.checkpoints import read
+from tiny import TINY
 
 
 def test_run_is_named_after_config_and_time_and_printed_first_and_last(lit):

@@ -6,8 +6,8 @@ import pytest
 import torch
 import yaml
 
-from conftest import TINY
 from lit_project.checkpoints import read
+from tiny import TINY
 
 EXPONENTIAL = "{class_path: torch.optim.lr_scheduler.ExponentialLR, init_args: {gamma: 0.5}}"
 
