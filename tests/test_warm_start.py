@@ -7,7 +7,8 @@ from torch import nn
 from lit_project.errors import CheckpointError
 from lit_project.models import CNN, MLP
 from lit_project.tasks import ImageClassifier
-from lit_project.warm_start import check_fits, match, state_of, warm_start
+from lit_project.warm_start import check_fits, state_of, warm_start
+from lit_project.weights import match
 
 
 def net(hidden=8, classes=3):

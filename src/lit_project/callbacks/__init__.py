@@ -7,6 +7,7 @@ from lit_project.callbacks.progress import ProgressLines, RichProgress
 from lit_project.callbacks.record import RunRecord
 from lit_project.callbacks.tensorboard import TensorBoardExtras
 from lit_project.callbacks.translations import Translations
+from lit_project.callbacks.unfreezing import Unfreezing
 
 __all__ = [
     "Checkpoint",
@@ -17,4 +18,5 @@ __all__ = [
     "RunRecord",
     "TensorBoardExtras",
     "Translations",
+    "Unfreezing",
 ]

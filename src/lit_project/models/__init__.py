@@ -4,5 +4,6 @@ from lit_project.models.cnn import CNN
 from lit_project.models.mlp import MLP
 from lit_project.models.seq2seq import RNNSeq2Seq, TransformerSeq2Seq
 from lit_project.models.small_resnet import SmallResNet
+from lit_project.models.torchvision_net import TorchvisionNet
 
-__all__ = ["CNN", "MLP", "RNNSeq2Seq", "SmallResNet", "TransformerSeq2Seq"]
+__all__ = ["CNN", "MLP", "RNNSeq2Seq", "SmallResNet", "TorchvisionNet", "TransformerSeq2Seq"]

@@ -1,7 +1,11 @@
 """Residual net for small images (28×28, 32×32): He et al. 2016, "Deep Residual Learning", section 4.2."""
 
+from typing import Literal
+
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from lit_project.models.pooling import BilinearPool
 
 
 class ResidualBlock(nn.Module):
@@ -43,6 +47,7 @@ class SmallResNet(nn.Module):
         num_classes: number of outputs; comes from the data.
         depth: number of layers, 6n + 2: 8, 14, 20, 32, 44, 56…
         width: channels of the first stage.
+        pooling: `average` over the places, or `bilinear` (see `BilinearPool`).
 
     Raises:
         ValueError: `depth` is not 6n + 2.
@@ -51,7 +56,14 @@ class SmallResNet(nn.Module):
         input `(B, C, H, W)`, output `(B, num_classes)`.
     """
 
-    def __init__(self, input_shape: tuple[int, int, int], num_classes: int, depth: int = 20, width: int = 16) -> None:
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        num_classes: int,
+        depth: int = 20,
+        width: int = 16,
+        pooling: Literal["average", "bilinear"] = "average",
+    ) -> None:
         super().__init__()
         if depth < 8 or (depth - 2) % 6:
             raise ValueError(f"depth must be 6n + 2 with n ≥ 1 (8, 14, 20, 32…), got {depth}")
@@ -67,11 +79,13 @@ class SmallResNet(nn.Module):
                 blocks.append(ResidualBlock(channels, width * 2**stage, stride))
                 channels = width * 2**stage
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(channels, num_classes)
+        self.pool = BilinearPool(channels) if pooling == "bilinear" else None
+        self.head = nn.Linear(self.pool.size if self.pool else channels, num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):  # He et al. 2015: the initialisation that keeps variance under ReLU
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` → logits `(B, num_classes)`."""
-        return self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))
+        features = self.blocks(self.stem(x))
+        return self.head(features.mean(dim=(2, 3)) if self.pool is None else self.pool(features))

@@ -1,5 +1,6 @@
 """Optimizer and scheduler assembly. The classes here are what a config names under `schedulers`."""
 
+from lit_project.optim.groups import Group, GroupError, ParameterGroups
 from lit_project.optim.horizon import ScheduleError, horizon
 from lit_project.optim.schedulers import (
     ChainedScheduler,
@@ -15,9 +16,12 @@ from lit_project.optim.schedules import OptimizerFactory, Schedule, check_resume
 __all__ = [
     "ChainedScheduler",
     "CosineAnnealingLR",
+    "Group",
+    "GroupError",
     "LinearLR",
     "OneCycleLR",
     "OptimizerFactory",
+    "ParameterGroups",
     "PolynomialLR",
     "Schedule",
     "ScheduleError",

@@ -8,6 +8,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 
+from lit_project.optim.groups import apply_factors
 from lit_project.optim.horizon import ScheduleError, horizon_is
 from lit_project.optim.schedulers import SchedulerFactory, check_length, check_multiply
 
@@ -54,6 +55,7 @@ def configure(
     optimizer: OptimizerFactory,
     schedules: Sequence[Schedule],
     length: Callable[[str], int | None],
+    lr: float | None = None,
 ) -> dict[str, Any] | tuple[list[Optimizer], list[dict[str, Any]]]:
     """Builds the optimizer and its schedules, whose factors multiply where there are several.
 
@@ -62,6 +64,7 @@ def configure(
         optimizer: makes the optimizer of them.
         schedules: in the form of the config.
         length: of the run in the given interval.
+        lr: replaces the optimizer's learning rate.
 
     Returns:
         What `LightningModule.configure_optimizers` returns.
@@ -70,6 +73,7 @@ def configure(
         ScheduleError: a schedule contradicts itself, another one or the length of the run.
     """
     optim = optimizer(parameters)
+    apply_factors(optim.param_groups, lr)
     configs = []
     for number, schedule in enumerate(schedules):
         if schedule.frequency < 1:

@@ -8,7 +8,15 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from lit_project.optim import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
+from lit_project.optim import (
+    OptimizerFactory,
+    ParameterGroups,
+    Schedule,
+    ScheduleError,
+    check_resumed,
+    configure,
+    run_length,
+)
 from lit_project.seeding import global_seed, seed_step
 
 # Sums of losses are divided by it before the backward pass: of the order of a batch's count, so that half precision
@@ -65,14 +73,25 @@ class Task(LightningModule):
     Args:
         optimizer: makes the optimizer of the parameters.
         schedulers: learning rate schedules, multiplied where there are several; see `lit_project.optim.Schedule`.
+        parameter_groups: parameters with rates or decay of their own; see `lit_project.optim.ParameterGroups`.
+
+    Attributes:
+        lr: replaces the optimizer's learning rate, if set before training (by Lightning's tuner).
     """
 
     unit = "samples"  # what is counted
     notes: dict[str, Any]  # what metrics.json keeps of an evaluation besides numbers
 
-    def __init__(self, optimizer: OptimizerFactory, schedulers: Sequence[Schedule] | None = None) -> None:
+    def __init__(
+        self,
+        optimizer: OptimizerFactory,
+        schedulers: Sequence[Schedule] | None = None,
+        parameter_groups: ParameterGroups | None = None,
+    ) -> None:
         super().__init__()
         self.optimizer_factory = optimizer
+        self.grouping = parameter_groups
+        self.lr: float | None = None
         self.schedules = list(schedulers or [])
         self.running = Totals()
         self.notes = {}
@@ -119,6 +138,8 @@ class Task(LightningModule):
 
     def parameter_groups(self) -> Iterable[Any]:
         """What is optimised: parameters, or groups of them; frozen ones are left out."""
+        if self.grouping is not None:
+            return self.grouping(self)
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def configure_optimizers(self) -> Any:
@@ -126,9 +147,15 @@ class Task(LightningModule):
 
         Raises:
             ScheduleError: a schedule contradicts itself, another one or the length of the run.
+            GroupError: the parameter groups do.
         """
-        groups = self.parameter_groups()
-        return configure(groups, self.optimizer_factory, self.schedules, lambda unit: run_length(self.trainer, unit))
+        return configure(
+            self.parameter_groups(),
+            self.optimizer_factory,
+            self.schedules,
+            lambda unit: run_length(self.trainer, unit),
+            self.lr,
+        )
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Steps a scheduler; by optimizer steps once in `frequency`, counted over the whole run.

@@ -1,14 +1,20 @@
 """Image classification with one class an image."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-from lit_project.optim import OptimizerFactory, Schedule
+from lit_project.models.penalty import WeightPenalty
+from lit_project.optim import OptimizerFactory, ParameterGroups, Schedule
 from lit_project.tasks.base import Task, Totals
+from lit_project.tasks.mixing import Mixing
+
+Flip = Literal["horizontal", "vertical"]
+FLIPS = {"horizontal": -1, "vertical": -2}
 
 
 class ImageClassifier(Task):
@@ -34,9 +40,16 @@ class ImageClassifier(Task):
             not.
         channels_last: keep images and convolutions in (B, H, W, C) order in memory, which is faster on many CPUs and
             on GPUs with half precision; results are the same up to rounding.
+        parameter_groups: parameters with rates or decay of their own; see `lit_project.optim.ParameterGroups`.
+        mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then the expected one: the share of
+            the target that lies on the predicted class.
+        penalty: of large weights, added to the loss in training; `train/penalty`.
+        test_time_flips: `test` and `predict` average the probabilities of the image and of these mirror images of it.
+        compile: run the net through `torch.compile`; checkpoints are the same as without.
 
     Raises:
-        ValueError: `label_smoothing` next to a `loss`, or outside [0, 1); `top_k` beyond the number of classes.
+        ValueError: `label_smoothing` next to a `loss`, or outside [0, 1); `top_k` beyond the number of classes; a loss
+            that does not take the soft targets of `mixing`.
     """
 
     def __init__(
@@ -51,8 +64,13 @@ class ImageClassifier(Task):
         label_smoothing: float = 0.0,
         top_k: int | None = None,
         channels_last: bool = False,
+        parameter_groups: ParameterGroups | None = None,
+        mixing: Mixing | None = None,
+        penalty: WeightPenalty | None = None,
+        test_time_flips: Sequence[Flip] = (),
+        compile: bool = False,
     ) -> None:
-        super().__init__(optimizer, schedulers)
+        super().__init__(optimizer, schedulers, parameter_groups)
         num_classes = len(class_names)
         if loss is not None and label_smoothing:
             raise ValueError("label_smoothing belongs to the default loss: give it to your own loss instead")
@@ -65,6 +83,14 @@ class ImageClassifier(Task):
         self.net = net
         self.loss = loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
         self.class_names = list(class_names)
+        self.mixing = mixing
+        if mixing is not None:
+            _check_soft(self.loss, num_classes)
+        self.penalty = penalty
+        self.flips = [[FLIPS[name]] for name in dict.fromkeys(test_time_flips)]
+        if len(self.flips) == 2:
+            self.flips.append([-1, -2])
+        self.compile_net = compile
         self.channels_last = channels_last
         if channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)
@@ -86,19 +112,39 @@ class ImageClassifier(Task):
             images = images.contiguous(memory_format=torch.channels_last)
         return self.net(images)
 
+    def setup(self, stage: str) -> None:
+        """Compiles the net if asked to: in place, so that the names of its weights stay as they are."""
+        if self.compile_net and self.net._compiled_call_impl is None:
+            self.net.compile()
+
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """The loss of one batch of `(images, targets, …)`."""
         images, targets = batch[0], batch[1]
+        if self.mixing is not None and self.mixing.active(self.current_epoch, self.trainer.max_epochs):
+            images, targets = self.mixing(images, targets, len(self.class_names))
         logits = self(images)
         loss = self.loss(logits, targets)
         size = len(targets)
-        correct = (logits.detach().argmax(dim=1) == targets).sum()
-        self.running.add(size, loss=loss.detach() * size, accuracy=correct)
+        classes = logits.detach().argmax(dim=1)
+        correct = (classes == targets).sum() if targets.ndim == 1 else targets.gather(1, classes[:, None]).sum()
+        sums = {"loss": loss.detach() * size, "accuracy": correct}
+        if self.penalty is not None:
+            penalty = self.penalty(self)
+            sums["penalty"] = penalty.detach() * size
+            loss = loss + penalty
+        self.running.add(size, **sums)
         return {"loss": loss}
 
-    def _evaluation_step(self, batch: Any) -> dict[str, Tensor]:
-        images, targets = batch[0], batch[1]
+    def _test_logits(self, images: Tensor) -> Tensor:
+        """Logits of images, or the logarithm of the mean probabilities over them and their mirror images."""
         logits = self(images).float()
+        if not self.flips:
+            return logits
+        views = [logits, *(self(images.flip(axes)).float() for axes in self.flips)]
+        return torch.stack([view.log_softmax(dim=1) for view in views]).logsumexp(dim=0) - math.log(len(views))
+
+    def _evaluation_step(self, batch: Any, logits: Tensor) -> dict[str, Tensor]:
+        targets = batch[1]
         self.evaluated.add(len(targets), loss=self.loss(logits, targets) * len(targets))
         self.confusion.update(logits, targets)
         self.top_k.update(logits, targets)
@@ -133,7 +179,7 @@ class ImageClassifier(Task):
 
     def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Adds one batch to the sums; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
-        return self._evaluation_step(batch)
+        return self._evaluation_step(batch, self(batch[0]).float())
 
     def on_validation_epoch_end(self) -> None:
         """Logs `val/…`."""
@@ -145,7 +191,7 @@ class ImageClassifier(Task):
 
     def test_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """As `validation_step`."""
-        return self._evaluation_step(batch)
+        return self._evaluation_step(batch, self._test_logits(batch[0]))
 
     def on_test_epoch_end(self) -> None:
         """Logs `test/…`."""
@@ -156,7 +202,7 @@ class ImageClassifier(Task):
         images, targets, indices = batch
         if len(indices) == 0:
             return {}
-        probabilities, classes = self(images).float().softmax(dim=1).max(dim=1)
+        probabilities, classes = self._test_logits(images).softmax(dim=1).max(dim=1)
         rows: dict[str, list[Any]] = {
             "index": indices.tolist(),
             "prediction": classes.tolist(),
@@ -166,3 +212,18 @@ class ImageClassifier(Task):
         if (targets >= 0).all():
             rows["target"] = targets.tolist()
         return rows
+
+
+def _check_soft(loss: nn.Module, num_classes: int) -> None:
+    """Raises ValueError unless a loss takes probabilities `(B, K)` for targets."""
+    soft = torch.full((2, num_classes), 1 / num_classes)
+    try:
+        value = loss(torch.zeros_like(soft), soft)
+        fine = value.ndim == 0 and bool(value.isfinite())
+    except Exception:  # whatever a loss of the user's raises
+        fine = False
+    if not fine:
+        raise ValueError(
+            f"mixing needs a loss that takes probabilities (B, K) as targets; {type(loss).__name__} does not: take the "
+            "default loss, or lit_project.models.losses.SmoothedCrossEntropy"
+        )

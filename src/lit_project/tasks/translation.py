@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lit_project.errors import CheckpointError
 from lit_project.models.seq2seq import Decoding, Hypothesis, Seq2Seq, full
-from lit_project.optim import OptimizerFactory, Schedule
+from lit_project.optim import OptimizerFactory, ParameterGroups, Schedule
 from lit_project.tasks.base import Task, Totals
 from lit_project.tasks.on_text import OnText
 from lit_project.tasks.teacher_forcing import TeacherForcing
@@ -42,6 +42,7 @@ class Translator(OnText, Task):
             or points [optimizer step, ratio] with straight lines between them, such as [[0, 1.0], [5000, 0.5]].
         decoding: the search of `test`, `predict` and `translate`.
         validation_decoding: that of validation; default: greedy.
+        parameter_groups: parameters with rates or decay of their own; see `lit_project.optim.ParameterGroups`.
 
     Raises:
         ValueError: a ratio outside [0, 1], steps that do not ascend, or `label_smoothing` outside [0, 1).
@@ -59,8 +60,9 @@ class Translator(OnText, Task):
         teacher_forcing_ratio: float | list[tuple[int, float]] = 1.0,
         decoding: Decoding | None = None,
         validation_decoding: Decoding | None = None,
+        parameter_groups: ParameterGroups | None = None,
     ) -> None:
-        super().__init__(optimizer, schedulers)
+        super().__init__(optimizer, schedulers, parameter_groups)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
         self.net = net

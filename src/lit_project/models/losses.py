@@ -1,0 +1,84 @@
+"""Losses that torch lacks. Any `nn.Module` of (logits, targets) can be a task's loss: name it by `class_path`.
+
+model:
+  init_args:
+    loss:
+      class_path: lit_project.models.losses.SmoothedCrossEntropy
+      init_args: {smoothing: 0.1, over: others}
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class SmoothedCrossEntropy(nn.Module):
+    """Cross-entropy against a target of which a share ε is spread over the classes, in either definition.
+
+    - `over="all"`: 1 - ε + ε/K for the right class and ε/K for each other (Szegedy et al. 2016; torch's own).
+    - `over="others"`: 1 - ε for the right class and ε/(K - 1) for each other (the "smoothed target" of the classic
+      translation codes). It equals the other one with ε' = ε K / (K - 1).
+
+    Soft targets (mixup) are mixtures of such targets.
+
+    Args:
+        smoothing: ε.
+        over: see above.
+
+    Raises:
+        ValueError: ε outside [0, 1).
+
+    Shapes:
+        logits `(B, K)`; targets int64 `(B,)` or probabilities `(B, K)`; the loss is a scalar, averaged over the batch.
+    """
+
+    def __init__(self, smoothing: float = 0.1, over: Literal["all", "others"] = "all") -> None:
+        super().__init__()
+        if not 0 <= smoothing < 1:
+            raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
+        self.smoothing = smoothing
+        self.over = over
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the batch."""
+        classes = logits.shape[1]
+        if targets.ndim == 1:
+            targets = F.one_hot(targets, classes)
+        targets = targets.to(logits.dtype)
+        if self.over == "all":
+            smooth = targets * (1 - self.smoothing) + self.smoothing / classes
+        else:
+            smooth = targets * (1 - self.smoothing) + (1 - targets) * self.smoothing / (classes - 1)
+        return -(smooth * logits.log_softmax(dim=1)).sum(dim=1).mean()
+
+
+class FocalLoss(nn.Module):
+    """Cross-entropy that counts easy samples less: `(1 - p)^γ` times it (Lin et al. 2017).
+
+    Args:
+        gamma: γ; 0 is cross-entropy.
+        weight: of each class, such as the inverse of its frequency.
+
+    Raises:
+        ValueError: a negative γ.
+
+    Shapes:
+        logits `(B, K)`, targets int64 `(B,)`; a scalar, averaged over the batch.
+    """
+
+    weight: Tensor | None
+
+    def __init__(self, gamma: float = 2.0, weight: list[float] | None = None) -> None:
+        super().__init__()
+        if gamma < 0:
+            raise ValueError(f"gamma must be at least 0, got {gamma}")
+        self.gamma = gamma
+        self.register_buffer("weight", None if weight is None else torch.tensor(weight), persistent=False)
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the batch."""
+        log_p = logits.log_softmax(dim=1).gather(1, targets[:, None]).squeeze(1)
+        loss = -((1 - log_p.exp()) ** self.gamma) * log_p
+        return (loss if self.weight is None else loss * self.weight[targets]).mean()

@@ -1,0 +1,102 @@
+"""Training on mixtures of images: mixup and cutmix."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass
+class Mixing:
+    """Mixes each image of a batch with another one, and their targets in the same proportion λ ~ Beta(α, α).
+
+    - mixup (Zhang et al. 2018): `λ x + (1 - λ) x'`;
+    - cutmix (Yun et al. 2019): a rectangle of `1 - λ` of the area comes from x' (cut off at the border, and λ is then
+      the share that is really left).
+
+    λ, the place and the partner are drawn for every image.
+
+    Args:
+        mixup_alpha: α of mixup; 0 for none.
+        cutmix_alpha: α of cutmix; 0 for none.
+        cutmix_share: how likely a batch is given cutmix where both are on.
+        probability: how likely a batch is mixed at all.
+        off_last_epochs: the last epochs see whole images (He et al. 2019 end mixup so).
+
+    Raises:
+        ValueError: a negative α or number of epochs, a share or probability outside [0, 1], or nothing to do.
+    """
+
+    mixup_alpha: float = 0.2
+    cutmix_alpha: float = 0.0
+    cutmix_share: float = 0.5
+    probability: float = 1.0
+    off_last_epochs: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks the values."""
+        if min(self.mixup_alpha, self.cutmix_alpha) < 0 or self.mixup_alpha == self.cutmix_alpha == 0:
+            raise ValueError(
+                f"mixing needs a positive mixup_alpha or cutmix_alpha, got {self.mixup_alpha} and {self.cutmix_alpha}"
+            )
+        for name in ("cutmix_share", "probability"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"mixing: {name} must be in [0, 1], got {getattr(self, name)}")
+        if self.off_last_epochs < 0:
+            raise ValueError(f"mixing: off_last_epochs must be at least 0, got {self.off_last_epochs}")
+
+    def active(self, epoch: int, max_epochs: int | None) -> bool:
+        """Whether an epoch, counted from 0, is mixed."""
+        return not self.off_last_epochs or max_epochs is None or epoch < max_epochs - self.off_last_epochs
+
+    def __call__(self, images: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+        """Mixed images and their targets.
+
+        Args:
+            images: float `(B, C, H, W)`.
+            targets: int64 `(B,)`.
+            num_classes: K.
+
+        Returns:
+            Images `(B, C, H, W)`, probabilities `(B, K)`.
+        """
+        target_BK = F.one_hot(targets, num_classes).to(images.dtype)
+        mix, cut = torch.rand(2).tolist()
+        if mix >= self.probability:
+            return images, target_BK
+        use_cutmix = self.cutmix_alpha > 0 and (self.mixup_alpha == 0 or cut < self.cutmix_share)
+        alpha = self.cutmix_alpha if use_cutmix else self.mixup_alpha
+        share_B = torch.distributions.Beta(alpha, alpha).sample((len(images),)).to(images)
+        partner_B = torch.randperm(len(images)).to(images.device)
+        if use_cutmix:
+            inside_BHW, share_B = rectangles(share_B, images.shape[2], images.shape[3])
+            images = torch.where(inside_BHW[:, None], images[partner_B], images)
+        else:
+            weight = share_B[:, None, None, None]
+            images = weight * images + (1 - weight) * images[partner_B]
+        return images, share_B[:, None] * target_BK + (1 - share_B[:, None]) * target_BK[partner_B]
+
+
+def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Where the other image shows, and the share of the first that is left.
+
+    Rectangles of √(1 - λ) of height and width around a uniformly drawn centre (Yun et al. 2019, equation 2).
+
+    Args:
+        share_B: λ in [0, 1].
+        height: of the images, in pixels.
+        width: the same.
+
+    Returns:
+        bool `(B, H, W)`, and `(B,)`.
+    """
+    side_B = (1 - share_B).sqrt()
+    spans = []
+    for size in (height, width):
+        centre_B = torch.randint(size, share_B.shape).to(share_B.device)
+        half_B = (side_B * size).long() // 2
+        places = torch.arange(size, device=share_B.device)
+        spans.append((places >= (centre_B - half_B)[:, None]) & (places < (centre_B + half_B)[:, None]))
+    inside_BHW = spans[0][:, :, None] & spans[1][:, None, :]
+    return inside_BHW, 1 - inside_BHW.to(share_B.dtype).mean(dim=(1, 2))

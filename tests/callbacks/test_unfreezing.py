@@ -1,0 +1,169 @@
+"""Freezing by epoch: no gradient, no state, no moving statistics; and resuming changes nothing."""
+
+from functools import partial
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
+
+from lit_project.callbacks import Unfreezing
+from lit_project.data import InMemoryImages
+from lit_project.errors import UserError
+from lit_project.optim import Group, ParameterGroups
+from lit_project.tasks import ImageClassifier
+from saving import SaveAt
+
+SCHEDULE = {"net.body": 2, "net.body.top": 1}
+STEPS = 4  # an epoch
+
+
+class Images(InMemoryImages):
+    """32 random images `(1, 4, 4)` of three classes."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**{"batch_size": 8, "eval_batch_size": 16, "seed": 0, **kwargs})
+        self.class_names, self.input_shape, self.mean, self.std = ["a", "b", "c"], (1, 4, 4), [0.4], [0.3]
+
+    def load(self, split):
+        generator = torch.Generator().manual_seed(len(split))
+        targets = torch.randint(0, 3, (32,), generator=generator)
+        return torch.randint(0, 256, (32, 1, 4, 4), generator=generator, dtype=torch.uint8), targets
+
+
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.low = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU())
+        self.top = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2))
+
+    def forward(self, x):
+        return self.top(self.low(x))
+
+
+def task(optimizer=partial(torch.optim.AdamW, lr=0.01), norm=True):  # noqa: B008
+    torch.manual_seed(0)
+    net = nn.Sequential()
+    net.body, net.head = Body(), nn.Linear(8, 3)
+    if not norm:
+        net.body.low[2], net.body.top[1], net.body.top[3] = nn.Identity(), nn.Identity(), nn.Identity()
+    groups = ParameterGroups([Group("head", ["net.head"]), Group("body", ["net.body"], lr_factor=0.1)])
+    return ImageClassifier(net, optimizer, ["a", "b", "c"], [0.4], [0.3], parameter_groups=groups)
+
+
+def snapshot(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+class Watch(Callback):
+    """Notes after each epoch what moved, what has a gradient, and what the optimizer keeps."""
+
+    def __init__(self):
+        self.moved, self.gradients, self.kept, self.groups = [], [], [], []
+
+    def on_train_epoch_start(self, trainer, module):
+        self.before = snapshot(module)
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        self.names = {name for name, parameter in module.named_parameters() if parameter.grad is not None}
+
+    def on_train_epoch_end(self, trainer, module):
+        after = module.state_dict()
+        self.moved.append({name for name in after if not torch.equal(after[name], self.before[name])})
+        self.gradients.append(self.names)
+        optimizer = trainer.optimizers[0]
+        self.kept.append({name for name, parameter in module.named_parameters() if parameter in optimizer.state})
+        self.groups.append([len(group["params"]) for group in optimizer.param_groups])
+
+
+def inside(names, *paths):
+    return {name for name in names if name.startswith(tuple(path + "." for path in paths))}
+
+
+@pytest.fixture
+def watched(trainer):
+    module, watch = task(), Watch()
+    trainer(max_epochs=3, callbacks=[Unfreezing(SCHEDULE), watch], val_check_interval=2).fit(
+        module, datamodule=Images()
+    )
+    return module, watch
+
+
+def test_each_part_moves_from_its_epoch_on_and_with_its_statistics(watched):
+    module, watch = watched
+    everything = set(module.state_dict())  # running means, variances and counts too
+    assert watch.moved == [
+        inside(everything, "net.head"),
+        inside(everything, "net.head", "net.body.top"),
+        inside(everything, "net"),
+    ]
+
+
+def test_what_is_frozen_has_no_gradient_and_no_state_in_the_optimizer(watched):
+    module, watch = watched
+    parameters = {name for name, _ in module.named_parameters()}
+    expected = [inside(parameters, "net.head"), inside(parameters, "net.head", "net.body.top"), parameters]
+    assert watch.gradients == expected
+    assert watch.kept == expected
+
+
+def test_groups_are_there_from_the_first_step(watched):
+    assert watched[1].groups == [[2, 8]] * 3  # head, body
+
+
+@pytest.mark.parametrize("step", [1, STEPS, STEPS + 2, 2 * STEPS, 2 * STEPS + 3])
+def test_stopped_and_resumed_at_any_stage_it_ends_with_the_same_weights(trainer, tmp_path, step):
+    whole, resumed = task(), task()
+    file = tmp_path / "saved.ckpt"
+    make = partial(trainer, max_epochs=3)
+    make(callbacks=[Unfreezing(SCHEDULE), SaveAt(step, file)]).fit(whole, datamodule=Images())
+    make(callbacks=[Unfreezing(SCHEDULE)]).fit(resumed, datamodule=Images(), ckpt_path=file, weights_only=True)
+    one, other = snapshot(whole), snapshot(resumed)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_feature_extraction_leaves_the_backbone_out(trainer):
+    module, watch = task(), Watch()
+    trainer(max_epochs=2, callbacks=[Unfreezing({"net.body": None}), watch]).fit(module, datamodule=Images())
+    assert watch.moved == [{"net.head.weight", "net.head.bias"}] * 2
+    assert watch.groups == [[2]] * 2
+
+
+def test_resuming_with_another_schedule_is_refused(trainer, tmp_path):
+    file = tmp_path / "saved.ckpt"
+    trainer(max_epochs=2, callbacks=[Unfreezing({"net.body": 1}), SaveAt(1, file)]).fit(task(), datamodule=Images())
+    other = trainer(max_epochs=2, callbacks=[Unfreezing({"net.body": 0})])
+    with pytest.raises(UserError, match=r"schedule \{'net.body': 1\}, not \{'net.body': 0\}"):
+        other.fit(task(), datamodule=Images(), ckpt_path=file, weights_only=True)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ({"net.bodi": 1}, r"no part 'net.bodi': did you mean net.body\?"),
+        ({"net.body": 3}, r"net.body would begin to train in epoch 3, but the run ends after 3 epochs \(0 to 2\)"),
+        ({"net": 1}, "nothing is left to train in epoch 0"),
+        ({"net.body": -1}, "the first one is 0"),
+    ],
+    ids=["name", "late", "nothing", "negative"],
+)
+def test_schedules_that_cannot_be(trainer, schedule, message):
+    with pytest.raises(UserError, match=message):
+        trainer(max_epochs=3, callbacks=[Unfreezing(schedule)]).fit(task(), datamodule=Images())
+
+
+def test_two_processes_train_as_one_does(trainer, tmp_path):
+    """DistributedDataParallel must average the gradients of what was frozen when it was made, too."""
+    sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+    one = task(sgd, norm=False)
+    schedule = {"net.body": 2, "net.body.top": 1}
+    trainer(max_epochs=3, callbacks=[Unfreezing(schedule)]).fit(one, datamodule=Images(batch_size=32))
+    two = task(sgd, norm=False)
+    strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
+    save = SaveAt(3, tmp_path / "two.ckpt")
+    fit = trainer(max_epochs=3, devices=2, strategy=strategy, callbacks=[Unfreezing(schedule), save])
+    fit.fit(two, datamodule=Images(batch_size=16))
+    state = torch.load(tmp_path / "two.ckpt", weights_only=True)["state_dict"]
+    for name, value in one.state_dict().items():
+        assert torch.allclose(state[name], value, atol=1e-6), name

@@ -1,0 +1,65 @@
+"""Losses against their definitions."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy
+
+K = 5
+
+
+@pytest.fixture
+def batch():
+    torch.manual_seed(0)
+    return torch.randn(7, K, dtype=torch.double), torch.randint(K, (7,))
+
+
+def by_definition(logits, targets, right, wrong):
+    total = 0.0
+    for row, target in zip(logits.tolist(), targets.tolist(), strict=True):
+        normaliser = math.log(sum(math.exp(value) for value in row))
+        for k, value in enumerate(row):
+            total -= (right if k == target else wrong) * (value - normaliser)
+    return total / len(targets)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
+def test_smoothing_in_both_definitions(batch, smoothing):
+    over_all = SmoothedCrossEntropy(smoothing)(*batch)
+    others = SmoothedCrossEntropy(smoothing, over="others")(*batch)
+    assert over_all.item() == pytest.approx(by_definition(*batch, 1 - smoothing + smoothing / K, smoothing / K))
+    assert others.item() == pytest.approx(by_definition(*batch, 1 - smoothing, smoothing / (K - 1)))
+    assert over_all.item() == pytest.approx(F.cross_entropy(*batch, label_smoothing=smoothing).item())
+
+
+def test_one_definition_is_the_other_with_another_share(batch):
+    others = SmoothedCrossEntropy(0.2, over="others")(*batch)
+    assert others.item() == pytest.approx(SmoothedCrossEntropy(0.2 * K / (K - 1))(*batch).item())
+
+
+@pytest.mark.parametrize("over", ["all", "others"])
+def test_soft_targets_are_mixtures(batch, over):
+    logits, one = batch
+    other = one.roll(1)
+    loss = SmoothedCrossEntropy(0.1, over)
+    mixed = 0.3 * F.one_hot(one, K) + 0.7 * F.one_hot(other, K)
+    expected = 0.3 * loss(logits, one) + 0.7 * loss(logits, other)
+    assert loss(logits, mixed).item() == pytest.approx(expected.item())
+
+
+def test_focal_loss(batch):
+    logits, targets = batch
+    assert FocalLoss(0.0)(*batch).item() == pytest.approx(F.cross_entropy(*batch).item())
+    p = logits.softmax(1).gather(1, targets[:, None])
+    assert FocalLoss(2.0)(*batch).item() == pytest.approx(((1 - p) ** 2 * -p.log()).mean().item())
+    doubled = FocalLoss(2.0, weight=[2.0] * K).double()
+    assert doubled(*batch).item() == pytest.approx(2 * FocalLoss(2.0)(*batch).item())
+
+
+@pytest.mark.parametrize("make", [lambda: SmoothedCrossEntropy(1.0), lambda: FocalLoss(-1.0)])
+def test_impossible_arguments(make):
+    with pytest.raises(ValueError, match=r"smoothing|gamma"):
+        make()

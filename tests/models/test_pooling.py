@@ -1,0 +1,38 @@
+"""Bilinear pooling against its definition."""
+
+import torch
+from torch.autograd import gradcheck
+
+from lit_project.models import SmallResNet
+from lit_project.models.pooling import BilinearPool
+
+
+def test_bilinear_pooling_by_its_definition():
+    torch.manual_seed(0)
+    features = torch.randn(2, 3, 4, 5, dtype=torch.double)
+    pooled = BilinearPool(3)(features)
+    for image, got in zip(features, pooled, strict=True):
+        products = torch.zeros(3, 3, dtype=torch.double)
+        for row in range(4):
+            for column in range(5):
+                x = image[:, row, column]
+                products += torch.outer(x, x) / 20
+        root = products.sign() * products.abs().sqrt()
+        assert torch.allclose(got, (root / root.norm()).flatten(), atol=1e-6)
+
+
+def test_its_vectors_have_length_one_and_gradients_also_at_zero():
+    pool = BilinearPool(3, channels=2)
+    assert pool.size == 4
+    assert torch.allclose(pool(torch.randn(6, 3, 2, 2)).norm(dim=1), torch.ones(6))
+    dead = torch.zeros(1, 3, 2, 2, requires_grad=True)  # after a ReLU whole channels are zero
+    pool(dead).sum().backward()
+    assert dead.grad.isfinite().all()
+    features = torch.randn(2, 3, 2, 2, dtype=torch.double, requires_grad=True)
+    assert gradcheck(BilinearPool(3), features)
+
+
+def test_small_resnet_takes_it():
+    net = SmallResNet((1, 28, 28), 10, depth=8, width=4, pooling="bilinear")
+    assert net.head.in_features == 16**2
+    assert net(torch.rand(3, 1, 28, 28)).shape == (3, 10)

@@ -1,0 +1,151 @@
+"""Torchvision's nets as backbones: input, head, and weights from everywhere."""
+
+import pytest
+import torch
+from torchvision import models
+
+from lit_project.errors import CheckpointError
+from lit_project.models import TorchvisionNet
+
+COLOUR, GREY = (3, 32, 32), (1, 32, 32)
+
+
+@pytest.fixture
+def official(tmp_path, monkeypatch):
+    """Weights of torchvision's resnet18 where torchvision looks for them; the real ones are not needed to load them."""
+    torch.manual_seed(1)
+    net = models.resnet18()
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    folder = tmp_path / "torch" / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    torch.save(net.state_dict(), folder / "resnet18-f37072fd.pth")
+    return net.eval()
+
+
+@pytest.mark.parametrize("name", ["IMAGENET1K_V1", "DEFAULT"])
+def test_official_weights_and_a_new_head(official, name):
+    net = TorchvisionNet(COLOUR, 7, weights=name).eval()
+    images = torch.rand(2, 3, 64, 64)
+    features = net.backbone(images)
+    official.fc = torch.nn.Identity()
+    assert torch.equal(features, official(images))
+    assert net(images).shape == (2, 7)
+    assert "head.1.weight (1000, 512) instead of (7, 512)" in net.pretrained
+
+
+def test_with_the_classes_of_imagenet_the_head_is_kept(official):
+    net = TorchvisionNet(COLOUR, 1000, weights="DEFAULT").eval()
+    images = torch.rand(2, 3, 64, 64)
+    assert torch.equal(net(images), official(images))
+
+
+def test_grey_by_summed_weights_is_the_image_repeated(official):
+    images = torch.rand(2, 1, 64, 64)
+    summed = TorchvisionNet(GREY, 4, weights="DEFAULT").eval()
+    repeated = TorchvisionNet(GREY, 4, weights="DEFAULT", grey="repeat").eval()
+    repeated.head = summed.head
+    assert summed.backbone.conv1.weight.shape[1] == 1
+    assert torch.allclose(summed(images), repeated(images), atol=1e-4)
+
+
+def test_without_network_it_says_which_file_to_put_where(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    with pytest.raises(CheckpointError) as caught:
+        TorchvisionNet(COLOUR, 7, weights="DEFAULT")
+    assert "resnet18-f37072fd.pth" in str(caught.value)
+    assert str(tmp_path / "hub" / "checkpoints") in str(caught.value)
+
+
+def test_damaged_download_is_named(official, tmp_path):
+    file = tmp_path / "torch/hub/checkpoints/resnet18-f37072fd.pth"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"resnet18-f37072fd.pth is damaged .*delete it"):
+        TorchvisionNet(COLOUR, 7, weights="DEFAULT")
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(CheckpointError, match=r"did you mean IMAGENET1K_V1\?"):
+        TorchvisionNet(COLOUR, 7, weights="IMAGENET_V1")
+    with pytest.raises(ValueError, match=r"did you mean resnet18\?"):
+        TorchvisionNet(COLOUR, 7, architecture="resnet_18")
+
+
+@pytest.mark.parametrize(
+    "architecture", ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "densenet121", "regnet_y_400mf", "swin_t"]
+)
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_another_backbone_is_another_name(architecture, channels):
+    net = TorchvisionNet((channels, 64, 64), 5, architecture=architecture).eval()
+    assert net(torch.rand(2, channels, 64, 64)).shape == (2, 5)
+
+
+def test_small_images_are_not_shrunk_at_the_beginning():
+    small = TorchvisionNet((1, 28, 28), 10, small_images=True)
+    plain = TorchvisionNet((1, 28, 28), 10)
+    shapes = []
+    for net in (small, plain):
+        net.backbone.layer4.register_forward_hook(lambda _m, _i, out: shapes.append(tuple(out.shape[2:])))
+        net.eval()(torch.rand(2, 1, 28, 28))
+    assert shapes == [(4, 4), (1, 1)]
+    with pytest.raises(ValueError, match="for residual nets, not for mobilenet_v2"):
+        TorchvisionNet(GREY, 10, architecture="mobilenet_v2", small_images=True)
+
+
+def test_bilinear_head():
+    net = TorchvisionNet(GREY, 10, pooling="bilinear", bilinear_channels=8, small_images=True)
+    assert net.head[1].in_features == 64
+    net(torch.rand(2, 1, 32, 32)).sum().backward()
+    assert net.backbone.avgpool.reduce.weight.grad.abs().sum() > 0
+
+
+def save(state, path):
+    torch.save(state, path)
+    return str(path)
+
+
+def test_weights_of_a_file(tmp_path):
+    one = TorchvisionNet(GREY, 4)
+    file = save(one.state_dict(), tmp_path / "own.pt")
+    other = TorchvisionNet(GREY, 4, weights=file)
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
+    theirs = save(models.resnet18().state_dict(), tmp_path / "theirs.pth")  # names of torchvision, colour
+    grey = TorchvisionNet(GREY, 4, weights=theirs)
+    assert "loaded: 120" in grey.pretrained
+
+
+def test_weights_under_other_names(tmp_path):
+    net = models.resnet18()
+    state = {f"encoder.{name}": value for name, value in net.state_dict().items() if not name.startswith("fc.")}
+    file = save(state, tmp_path / "a.pt")
+    with pytest.raises(CheckpointError, match="are not those of resnet18"):
+        TorchvisionNet(COLOUR, 4, weights=file)
+    loaded = TorchvisionNet(COLOUR, 4, weights=file, prefixes={"encoder.": "backbone."})
+    assert torch.equal(loaded.backbone.conv1.weight, net.conv1.weight)
+    with pytest.raises(CheckpointError, match=r"no weight begins with 'decoder.'; they begin with encoder"):
+        TorchvisionNet(COLOUR, 4, weights=file, prefixes={"decoder.": "backbone."})
+
+
+def test_weights_of_another_architecture(tmp_path):
+    file = save(models.resnet34().state_dict(), tmp_path / "a.pt")
+    with pytest.raises(CheckpointError) as caught:
+        TorchvisionNet(COLOUR, 4, weights=file)
+    assert "unexpected: " in str(caught.value)
+    partly = TorchvisionNet(COLOUR, 4, weights=file, strict=False)
+    for kind in ("loaded: ", "unexpected: ", "of another shape: "):
+        assert kind in partly.pretrained
+    file = save(models.mobilenet_v2().state_dict(), tmp_path / "b.pt")
+    with pytest.raises(CheckpointError, match="no weight"):
+        TorchvisionNet(COLOUR, 4, weights=file, strict=False)
+
+
+@pytest.mark.parametrize("content", [b"", b"not weights", None])
+def test_files_that_hold_no_weights(tmp_path, content):
+    file = tmp_path / "a.pt"
+    if content is None:
+        torch.save([1, 2, 3], file)
+    else:
+        file.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"a\.pt"):
+        TorchvisionNet(COLOUR, 4, weights=str(file))
+    with pytest.raises(CheckpointError, match=r"cannot read weights from .*missing\.pt"):
+        TorchvisionNet(COLOUR, 4, weights=str(tmp_path / "missing.pt"))

@@ -1,0 +1,112 @@
+"""Parameter groups: each trainable parameter in exactly one, with the rate and decay that were asked for."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lit_project.models import SmallResNet, TorchvisionNet
+from lit_project.optim import Group, GroupError, ParameterGroups, configure
+from lit_project.optim.groups import layers
+
+
+def net():
+    body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 3))
+    return nn.ModuleDict({"body": body, "head": nn.Linear(2, 3)})
+
+
+def optimizer(module, groups):
+    sgd = partial(torch.optim.SGD, lr=0.1, weight_decay=0.01)
+    return configure(groups(module), sgd, [], lambda unit: 10)[0][0]
+
+
+def names(module, group):
+    return {name for name, parameter in module.named_parameters() if any(parameter is p for p in group["params"])}
+
+
+def everything_once(module, optim):
+    found = [id(parameter) for group in optim.param_groups for parameter in group["params"]]
+    assert len(found) == len(set(found))
+    assert set(found) == {id(parameter) for parameter in module.parameters() if parameter.requires_grad}
+
+
+def test_by_module_path_with_a_rate_of_their_own():
+    module = net()
+    optim = optimizer(module, ParameterGroups([Group("head", ["head"], lr_factor=10, options={"weight_decay": 0.5})]))
+    everything_once(module, optim)
+    base, head = optim.param_groups
+    assert (base["name"], base["lr"], base["weight_decay"]) == ("base", 0.1, 0.01)
+    assert (head["name"], head["lr"], head["weight_decay"]) == ("head", 1.0, 0.5)
+    assert names(module, head) == {"head.weight", "head.bias"}
+
+
+def test_by_pattern():
+    module = net()
+    optim = optimizer(module, ParameterGroups([Group("biases", ["*.bias"], options={"weight_decay": 0})]))
+    everything_once(module, optim)
+    assert names(module, optim.param_groups[1]) == {"body.0.bias", "body.1.bias", "body.2.bias", "head.bias"}
+
+
+def test_no_decay_on_norms_and_biases():
+    module = net()
+    optim = optimizer(module, ParameterGroups(decay_norms_and_biases=False))
+    everything_once(module, optim)
+    decayed = {name for group in optim.param_groups if group["weight_decay"] for name in names(module, group)}
+    assert decayed == {"body.0.weight", "body.2.weight", "head.weight"}
+    before = {name: value.clone() for name, value in module.named_parameters()}
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    nn.init.constant_(module["head"].bias, 1.0)
+    optim.step()  # only the decay moves anything
+    assert torch.allclose(module["head"].weight, before["head.weight"] * (1 - 0.1 * 0.01))
+    assert torch.equal(module["head"].bias, torch.ones(3))
+
+
+def test_layer_decay_by_its_definition():
+    """In front of the last layer, 0.5 for each layer with a matrix; a norm goes with the layer before it."""
+    module = net()
+    optim = optimizer(module, ParameterGroups(layer_decay=0.5))
+    everything_once(module, optim)
+    rates = {group["name"]: group["lr"] for group in optim.param_groups}
+    assert rates == pytest.approx({"body.0": 0.025, "body.1": 0.025, "body.2": 0.05, "head": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("module", "count"), [(SmallResNet((1, 28, 28), 10), 12), (TorchvisionNet((3, 32, 32), 10), 11)], ids=["20", "18"]
+)
+def test_layers_of_residual_nets_are_their_blocks(module, count):
+    assert len(layers(module)) == count
+    optim = optimizer(module, ParameterGroups(layer_decay=0.7))
+    everything_once(module, optim)
+    rates = [group["lr"] for group in optim.param_groups]
+    assert rates == sorted(rates)
+    assert rates[-1] == pytest.approx(0.1)
+
+
+def test_frozen_parameters_are_left_out():
+    module = net()
+    module["body"].requires_grad_(False)
+    optim = optimizer(module, ParameterGroups([Group("head", ["head"])]))
+    everything_once(module, optim)
+    assert [group["name"] for group in optim.param_groups] == ["head"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ParameterGroups([Group("a", ["tail"])])(net()), "'tail' of a matches no parameter"),
+        (
+            lambda: ParameterGroups([Group("a", ["head"]), Group("b", ["*.bias"])])(net()),
+            "head.bias is matched by a and by b",
+        ),
+        (lambda: ParameterGroups([Group("a", ["head"])], layer_decay=0.5), "not both"),
+        (lambda: ParameterGroups(layer_decay=1.5), r"must be in \(0, 1\]"),
+        (lambda: ParameterGroups([Group("a", ["head"]), Group("a", ["body"])]), "names must differ"),
+        (lambda: optimizer(net(), ParameterGroups([Group("a", ["head"], lr_factor=-1)])), "at least 0"),
+    ],
+    ids=["nothing", "overlap", "both", "decay", "names", "factor"],
+)  # fmt: skip
+def test_groups_that_cannot_be(make, message):
+    with pytest.raises(GroupError, match=message):
+        make()

@@ -1,0 +1,167 @@
+"""Mixup and cutmix against their definitions, and a task that trains on them."""
+
+from functools import partial
+
+import pytest
+import torch
+from classifier_data import Images, classifier
+from torch import nn
+from torch.nn import functional as F
+
+from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy
+from lit_project.models.penalty import WeightPenalty
+from lit_project.tasks.mixing import Mixing, rectangles
+
+K = 4
+
+
+@pytest.fixture
+def batch():
+    """Every pixel of image i is i + 1: what an image is made of can be read from it."""
+    torch.manual_seed(0)
+    return torch.arange(1.0, 33)[:, None, None, None].expand(32, 1, 12, 10), torch.randint(K, (32,))
+
+
+def test_mixup_mixes_images_and_targets_in_one_proportion(batch):
+    images, targets = batch
+    mixed, soft = Mixing(mixup_alpha=0.4)(images, targets, K)
+    hard = F.one_hot(targets, K).float()
+    shares = []
+    for i in range(32):
+        value = mixed[i, 0, 0, 0]
+        assert (mixed[i] == value).all()
+        fits = []
+        for j in range(32):  # which partner and share explain both the pixels and the target?
+            if i != j:
+                share = (value - (j + 1)) / (i - j)
+                fits.append(torch.allclose(soft[i], share * hard[i] + (1 - share) * hard[j], atol=1e-4))
+        assert any(fits) or torch.equal(mixed[i], images[i])
+        shares.append(soft[i].sum().item())
+    assert shares == pytest.approx([1.0] * 32)
+
+
+def test_shares_are_beta_distributed():
+    images, targets = torch.ones(20000, 1, 1, 1), torch.zeros(20000, dtype=torch.int64)
+    images[10000:], targets[10000:] = 0, 1
+    torch.manual_seed(0)
+    mixed, soft = Mixing(mixup_alpha=2.0)(images, targets, 2)
+    assert torch.allclose(mixed.flatten(), soft[:, 0], atol=1e-6)
+    inner = mixed.flatten()[(mixed.flatten() > 0) & (mixed.flatten() < 1)]  # partners of the other class
+    assert inner.mean().item() == pytest.approx(0.5, abs=0.01)
+    assert inner.var().item() == pytest.approx(1 / (4 * (2 * 2 + 1)), abs=0.003)  # of Beta(α, α)
+
+
+def test_cutmix_takes_a_rectangle_and_the_target_of_its_area(batch):
+    images, targets = batch
+    mixed, soft = Mixing(mixup_alpha=0, cutmix_alpha=1.0)(images, targets, K)
+    hard = F.one_hot(targets, K).float()
+    changed = 0
+    for i in range(32):
+        other = mixed[i, 0] != images[i, 0]
+        if other.any():
+            rows, columns = other.any(1).nonzero().flatten(), other.any(0).nonzero().flatten()
+            assert other.sum() == len(rows) * len(columns)  # a rectangle,
+            assert len(rows) == rows[-1] - rows[0] + 1
+            (partner,) = mixed[i, 0][other].unique().tolist()  # of one other image
+            share = 1 - other.float().mean()
+            assert torch.allclose(soft[i], share * hard[i] + (1 - share) * hard[int(partner) - 1], atol=1e-6)
+            changed += 1
+        else:
+            assert soft[i].max() == 1
+    assert changed > 20
+
+
+def test_rectangles_have_the_asked_area_where_the_border_does_not_cut_them():
+    torch.manual_seed(0)
+    inside, left = rectangles(torch.full((4000,), 0.75), 20, 20)
+    areas = inside.flatten(1).sum(1)
+    assert areas.max() == 100  # a quarter of 400
+    assert torch.allclose(left, 1 - areas / 400)
+
+
+def test_both_are_chosen_between_and_can_be_left_out(batch):
+    images, targets = batch
+    torch.manual_seed(0)
+    mixing = Mixing(mixup_alpha=1.0, cutmix_alpha=1.0, cutmix_share=0.25, probability=0.5)
+    kinds = {"none": 0, "cutmix": 0, "mixup": 0}
+    for _ in range(400):
+        mixed, _ = mixing(images, targets, K)
+        whole = (mixed == mixed[:, :, :1, :1]).all()
+        kinds["none" if torch.equal(mixed, images) else "mixup" if whole else "cutmix"] += 1
+    assert kinds["none"] == pytest.approx(200, abs=40)
+    assert kinds["cutmix"] == pytest.approx(50, abs=25)
+
+
+def test_it_ends_before_the_last_epochs():
+    mixing = Mixing(off_last_epochs=2)
+    assert [mixing.active(epoch, 5) for epoch in range(5)] == [True, True, True, False, False]
+    assert Mixing().active(4, 5)
+
+
+class Recorder(nn.Module):
+    """Remembers the targets that the loss saw."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, logits, targets):
+        self.seen.append(targets)
+        return F.cross_entropy(logits, targets)
+
+
+def test_the_task_trains_on_mixtures_and_reports_the_expected_accuracy(trainer):
+    loss = Recorder()
+    task = classifier(loss=loss, mixing=Mixing(mixup_alpha=1.0, off_last_epochs=1), lr=0.0)
+    fit = trainer(max_epochs=2, limit_val_batches=0)
+    accuracies = []
+    task.on_train_epoch_end = lambda: accuracies.append(task.running.means()["accuracy"])
+    data = Images(batch_size=8)
+    fit.fit(task, datamodule=data)
+    mixed = [targets for targets in loss.seen if targets.ndim == 2 and len(targets) > 2]
+    plain = [targets for targets in loss.seen if targets.ndim == 1]
+    assert len(mixed) == 4
+    assert len(plain) == 4
+    images, targets = data.floats("train")
+    with torch.no_grad():  # weights stay: the rate is 0
+        right = (task(images).argmax(1) == targets).float().mean().item()
+    assert accuracies[1] == pytest.approx(right)
+    assert 0 < accuracies[0] < 1
+
+
+@pytest.mark.parametrize("loss", [FocalLoss(), nn.NLLLoss()], ids=["focal", "nll"])
+def test_a_loss_without_soft_targets_is_refused(loss):
+    with pytest.raises(ValueError, match=f"{type(loss).__name__} does not: take"):
+        classifier(loss=loss, mixing=Mixing())
+    classifier(loss=SmoothedCrossEntropy(), mixing=Mixing())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("mixup_alpha", 0), ("mixup_alpha", -1), ("probability", 2), ("cutmix_share", -1), ("off_last_epochs", -1)],
+)
+def test_impossible_mixtures(name, value):
+    with pytest.raises(ValueError, match="mixing"):
+        Mixing(**{name: value})
+
+
+def test_penalty_is_the_sum_over_weights():
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
+    weights = torch.cat([net[0].weight.flatten(), net[2].weight.flatten()])
+    expected = 0.1 * weights.abs().sum() + 0.2 * (weights**2).sum()
+    assert WeightPenalty(l1=0.1, l2=0.2)(net).item() == pytest.approx(expected.item())
+    net[0].requires_grad_(False)
+    assert WeightPenalty(l2=1)(net).item() == pytest.approx((net[2].weight ** 2).sum().item())
+    with pytest.raises(ValueError, match="at least 0"):
+        WeightPenalty(l1=-1)
+
+
+def test_half_the_l2_penalty_is_weight_decay_under_sgd(trainer):
+    trained = []
+    decaying = partial(torch.optim.SGD, lr=0.1, weight_decay=0.1)
+    for options in ({"penalty": WeightPenalty(l2=0.05)}, {"optimizer": decaying}):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(16, 4, bias=False))
+        trainer(max_epochs=2).fit(classifier(net, **options), datamodule=Images(batch_size=8))
+        trained.append(net[1].weight.detach())
+    assert torch.allclose(*trained, atol=1e-6)
