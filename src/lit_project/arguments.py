@@ -12,6 +12,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from lit_project.errors import UserError
 from lit_project.run import RunDir
+from lit_project.tuning import What
 
 SUBCOMMANDS = ("fit", "validate", "test", "predict")
 
@@ -91,6 +92,10 @@ def add_options(parser: LightningArgumentParser) -> None:
     add("--run_name", type=str | None, default=None, help="Name of a new run; default: the time.")
     add("--runs_dir", type=str, default="runs", help="Where new runs are made, as RUNS_DIR/CONFIG/NAME.")
     add("--init_from", type=str | None, default=None, help="fit: a run or checkpoint whose weights to start from.")
+    add("--init_prefixes", type=dict[str, str] | None, default=None,
+        help='fit: how names of those weights begin → how they begin here: {"old.": "net."}.')  # fmt: skip
+    add("--init_strict", type=bool, default=False, help="fit: whatever of those weights does not fit is an error.")
+    add("--find", type=What | None, default=None, help="fit: look for a learning rate or batch size, train nothing.")
     add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
     add("--allow_untrained", type=bool, default=False, help="validate, test, predict: without any checkpoint.")
     add("--images", type=str | None, default=None, help="predict: a folder of image files, not the test split.")
@@ -103,13 +108,24 @@ def add_options(parser: LightningArgumentParser) -> None:
 FROM_CHECKPOINT = ("class_names", "vocabularies")
 
 # Options that say where a run goes and not what it is: they are not kept in its config.
-NOT_IN_CONFIG = ("run", "run_name", "runs_dir", "init_from", "allow_untrained", "images", "ckpt_path", "config")
+NOT_IN_CONFIG = (
+    "run", "run_name", "runs_dir", "init_from", "init_prefixes", "init_strict", "find", "allow_untrained", "images",
+    "ckpt_path", "config",
+)  # fmt: skip
 
 
 def check(subcommand: str, options: Namespace) -> None:
     """Raises UserError for options that contradict each other or leave nothing to do."""
     fit = subcommand == "fit"
-    for name, belongs in (("init_from", fit), ("images", subcommand == "predict"), ("allow_untrained", not fit)):
+    for name in ("init_prefixes", "init_strict"):
+        if options[name] and not options.init_from:
+            raise UserError(f"{name} belongs to --init_from")
+    for name, belongs in (
+        ("init_from", fit),
+        ("find", fit),
+        ("images", subcommand == "predict"),
+        ("allow_untrained", not fit),
+    ):
         if options[name] and not belongs:
             raise UserError(f"{name} is not an option of {subcommand}")
     if options.run and options.run_name:
@@ -138,7 +154,15 @@ def hyper_parameters(model: dict[str, Any], data: Any) -> dict[str, Any]:
             owner = owner["init_args"].get(key) if owner else None
         if owner and "class_path" in owner and hasattr(data, source) and _accepts(owner["class_path"], name):
             owner.setdefault("init_args", {})[name] = _plain(getattr(data, source))
+    drop_weights(values)
     return {"_instantiator": "lightning.pytorch.cli.instantiate_module", "_class_path": model["class_path"], **values}
+
+
+def drop_weights(model: Any) -> None:
+    """Where a checkpoint gives the weights, the net is not to fetch those that it once began with."""
+    net = model.get("net")
+    if net and "weights" in (net.get("init_args") or {}):
+        net["init_args"]["weights"] = None
 
 
 def _accepts(class_path: str, name: str) -> bool:

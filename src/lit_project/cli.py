@@ -105,6 +105,8 @@ class LitCLI(LightningCLI):
         for name in arguments.FROM_CHECKPOINT:
             if name in data and data[name] is None:
                 data[name] = self.session.known(name, options)
+        if self.session.checkpoint is not None or options.init_from:
+            arguments.drop_weights(options.model.get("init_args", {}))
         arguments.replace_run_dir(options.trainer, run.path)
 
     def _dumped(self) -> dict[str, Any]:

@@ -20,9 +20,11 @@ from lit_project.lean import NoProfiler, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.processes import is_first, print_once
 from lit_project.run import RunDir, resume_step
+from lit_project.tuning import find
 from lit_project.warm_start import check_fits, warm_start
 
 RUN_DIR_OF_PARENT = "LIT_PROJECT_RUN_DIR"
+KEPT = ("metrics.json", "predictions", "figures")  # a new run with one of them is not thrown away
 
 
 class Session:
@@ -122,6 +124,10 @@ class Session:
         trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         net = type(getattr(model, "net", model)).__name__
         print_once(f"{net}: {count:,} parameters" + ("" if trainable == count else f", {trainable:,} trainable"))
+        for module in model.modules():
+            report = getattr(module, "pretrained", None)
+            if isinstance(report, str):
+                print_once(report)
         if self.checkpoint is not None:
             check_fits(model, self.checkpoint)
 
@@ -134,10 +140,14 @@ class Session:
             print_once(f"resuming from {self.checkpoint}")
         if options.init_from:
             weights = _weights(options)
-            print_once(f"weights from {weights}:\n{warm_start(model, weights)}")
+            found = warm_start(model, weights, options.init_prefixes, options.init_strict)
+            print_once(f"weights from {weights}:\n{found}")
         if is_first():
             self.run.save_config(config)
             self.run.add_provenance(options.seed_everything, self.config_name)
+        if options.find:
+            find(options.find, trainer, model, datamodule, self.run)
+            return
         trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
         if trainer.received_sigterm:
             self.status = 128 + signal.SIGTERM
@@ -187,7 +197,7 @@ class Session:
         if self.run is None or not is_first():
             return
         started = self._record is not None and self._record.started
-        if self.new and not started and not any((self.run.path / p).exists() for p in ("metrics.json", "predictions")):
+        if self.new and not started and not any((self.run.path / p).exists() for p in KEPT):
             shutil.rmtree(self.run.path, ignore_errors=True)
             return
         if interrupted and self.run.checkpoints.is_dir():

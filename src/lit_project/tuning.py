@@ -1,0 +1,91 @@
+"""Looks for a learning rate or a batch size before training, with Lightning's tuner: `fit -c X.yaml --find lr`.
+
+Nothing is trained: the run holds the curve (figures/lr_finder.png) or nothing, and the suggestion is printed.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.tuner import Tuner
+
+from lit_project.errors import UserError
+from lit_project.processes import is_first, print_once
+from lit_project.run import RunDir
+from lit_project.tasks.base import Task
+from lit_project.viz.figures import new_figure
+
+What = Literal["lr", "batch_size"]
+LR_STEPS = 100
+
+
+def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
+    """Finds and prints.
+
+    Raises:
+        UserError: the run is too short, or the data module has no batch size.
+    """
+    if isinstance(model, Task):
+        model.schedules = []  # they are made for the length of the real run
+    if what == "lr":
+        _find_lr(trainer, model, datamodule, run)
+    else:
+        _find_batch_size(trainer, model, datamodule)
+
+
+def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
+    """Raises the rate from 1e-6 to 10 over 100 steps and suggests where the loss falls fastest (Smith 2017)."""
+    finder = Tuner(trainer).lr_find(
+        model, datamodule=datamodule, min_lr=1e-6, max_lr=10.0, num_training=LR_STEPS, update_attr=False
+    )
+    best = steepest(finder.results["lr"], finder.results["loss"]) if finder is not None else None
+    if finder is None or best is None:
+        raise UserError("the loss does not fall at any learning rate from 1e-6 to 10: there is nothing to suggest")
+    if is_first():
+        figure = new_figure(6, 4)
+        axes = figure.add_subplot()
+        axes.plot(finder.results["lr"], finder.results["loss"])
+        axes.axvline(best, color="grey", linestyle=":", label=f"loss falls fastest: {best:.2g}")
+        axes.set(xscale="log", xlabel="learning rate", ylabel="loss (running mean)", title="learning rate finder")
+        axes.grid(alpha=0.3)
+        axes.legend()
+        file = run.path / "figures" / "lr_finder.png"
+        file.parent.mkdir(exist_ok=True)
+        figure.savefig(file)
+        print(f"learning rate finder: {file}")
+    print_once(f"suggested: --model.optimizer.init_args.lr={best:.2g}")
+
+
+def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
+    """The rate at which the loss falls fastest over the logarithm of the rate; None if it never falls.
+
+    Only the deepest descent is looked at, and slopes are averaged over seven neighbours: the running mean of the losses
+    begins too low, and single batches are noise.
+
+    Args:
+        rates: ascending.
+        losses: at these rates; what is not finite ends the curve.
+    """
+    finite = list(itertools.takewhile(math.isfinite, losses))
+    tops = [max(range(i + 1), key=finite.__getitem__) for i in range(len(finite))]  # highest place so far
+    bottom = max(range(len(finite)), key=lambda i: finite[tops[i]] - finite[i], default=0)
+    top = tops[bottom] if finite else 0
+    if bottom - top < 2:
+        return None
+    loss, rate = (torch.tensor(values[top : bottom + 1], dtype=torch.double) for values in (finite, list(rates)))
+    slopes = torch.gradient(loss, spacing=(rate.log(),))[0]
+    smooth = [float(slopes[max(i - 3, 0) : i + 4].mean()) for i in range(len(slopes))]
+    return rates[top + smooth.index(min(smooth))]
+
+
+def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
+    """Doubles the batch until memory is full, three steps each."""
+    if getattr(datamodule, "batch_size", None) is None:
+        raise UserError(f"{type(datamodule).__name__} has no batch_size to look for")
+    before = datamodule.batch_size
+    found = Tuner(trainer).scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before)
+    datamodule.batch_size = before
+    print_once(f"suggested: --data.batch_size={found} (the largest power of two times {before}, up to 8192, that fits)")
