@@ -223,3 +223,11 @@ def test_impossible_val_size_is_an_error(splits, val_size):
     shutil.rmtree(root / "val")
     with pytest.raises(DataError, match="leaves no training or no validation sample of 21"):
         small(root, val_size=val_size).setup("fit")
+
+
+def test_one_class_leaves_nothing_to_tell_apart(tmp_path):
+    write(tmp_path, 3)
+    for name in CLASSES[1:]:
+        shutil.rmtree(tmp_path / name)
+    with pytest.raises(DataError, match=r"one class folder only \(ant\)"):
+        small(tmp_path)

@@ -135,3 +135,12 @@ def test_missing_and_empty_folders_are_errors(tmp_path):
     (tmp_path / "notes.txt").write_text("no image")
     with pytest.raises(DataError, match=r"no image file in .* \(looked for .*\.png"):
         PictureFiles(tmp_path, (1, 2, 2))
+
+
+def test_cropping_keeps_the_proportions():
+    values = np.zeros((4, 12), dtype=np.uint8)
+    values[:, 4:8] = 200  # the middle third
+    image = Image.fromarray(values)
+    assert (to_tensor(image, (1, 4, 4), crop=True) == 200).all()
+    assert (to_tensor(image, (1, 4, 4)) == 0).any()
+    assert (to_tensor(image.transpose(Image.Transpose.ROTATE_90), (1, 4, 4), crop=True) == 200).all()

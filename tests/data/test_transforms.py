@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision.transforms import v2
 
-from lit_project.data.transforms import BatchTransforms, RandomCrop, RandomHorizontalFlip
+from lit_project.data.presets import ImageNetEval, ImageNetTrain
+from lit_project.data.transforms import BatchTransforms, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 
 
 def images(batch=8, channels=2, height=5, width=6, seed=0):
@@ -176,3 +177,47 @@ def test_own_and_torchvision_transforms_mix_in_a_container():
     possible = [w for image in (same[0], same[0].flip(-1)) for w in windows(image, 1).values()]
     assert outcomes <= {tuple(image.flatten().tolist()) for image in possible}
     assert len(outcomes) > 9  # more than crops or flips alone give
+
+
+def test_resized_crop_is_torchvisions_for_the_same_part(monkeypatch):
+    torch.manual_seed(0)
+    images = torch.rand(4, 3, 20, 30)
+    boxes = torch.tensor([[0, 0, 20, 30], [3, 5, 10, 7], [19, 29, 1, 1], [2, 0, 5, 30]])
+    crop = RandomResizedCrop(12)
+    monkeypatch.setattr(crop, "boxes", lambda *_: boxes)
+    for image, part, box in zip(images, crop(images), boxes.tolist(), strict=True):
+        expected = v2.functional.resized_crop(image, *box, [12, 12], antialias=False)
+        assert torch.allclose(part, expected, atol=1e-5)
+
+
+def test_resized_crop_draws_area_and_proportions_as_defined():
+    torch.manual_seed(0)
+    _, _, h, w = RandomResizedCrop(8, scale=(0.2, 0.4), ratio=(0.5, 2.0)).boxes(4000, 100, 100).unbind(1)
+    areas, ratios = h * w / 10000, w / h
+    assert (areas.min(), areas.max()) == (pytest.approx(0.2, abs=0.01), pytest.approx(0.4, abs=0.01))
+    assert areas.mean().item() == pytest.approx(0.3, abs=0.005)
+    assert ratios.log().mean().item() == pytest.approx(0, abs=0.03)
+    assert (ratios.min(), ratios.max()) == (pytest.approx(0.5, abs=0.02), pytest.approx(2.0, abs=0.07))
+
+
+def test_resized_crop_stays_inside_and_reaches_all_places():
+    torch.manual_seed(0)
+    top, left, h, w = RandomResizedCrop(8, scale=(0.25, 0.25), ratio=(1.0, 1.0)).boxes(2000, 8, 12).unbind(1)
+    assert (h == w).all()
+    assert set(top.tolist()) == set(range(8 - int(h[0]) + 1))
+    assert set(left.tolist()) == set(range(12 - int(w[0]) + 1))
+    tall = RandomResizedCrop(8, scale=(1.0, 1.0)).boxes(3, 90, 30)  # nothing fits: the largest in the middle
+    assert tall.tolist() == [[25, 0, 40, 30]] * 3
+
+
+def test_presets_of_imagenet():
+    images = torch.randint(0, 256, (3, 3, 64, 80), dtype=torch.uint8)
+    assert ImageNetTrain(24)(images).shape == (3, 3, 24, 24)
+    assert ImageNetTrain(24)(images).dtype == torch.uint8
+    evaluated = ImageNetEval(28)(images)
+    assert evaluated.shape == (3, 3, 28, 28)
+    assert torch.equal(evaluated, v2.functional.center_crop(v2.functional.resize(images, [32]), [28, 28]))
+    with pytest.raises(ValueError, match="at least size"):
+        ImageNetEval(28, 20)
+    with pytest.raises(ValueError, match="ascend"):
+        RandomResizedCrop(8, scale=(1.0, 0.5))

@@ -24,8 +24,9 @@ class Batched(Dataset):
     Images may be PIL images or tensors `(C, H, W)`; they become uint8 (floats in [0, 1] stay float) of `input_shape`.
     """
 
-    def __init__(self, dataset: Dataset, input_shape: tuple[int, int, int]) -> None:
+    def __init__(self, dataset: Dataset, input_shape: tuple[int, int, int], crop: bool = False) -> None:
         self.dataset = dataset
+        self.crop = crop
         self.input_shape = input_shape
 
     def __len__(self) -> int:
@@ -41,7 +42,7 @@ class Batched(Dataset):
     def fit(self, image: Tensor | Image.Image) -> Tensor:
         """One image as `(C, H, W)` of `input_shape`; a tensor of that shape is taken as it is."""
         if isinstance(image, Image.Image):
-            return to_tensor(image, self.input_shape)
+            return to_tensor(image, self.input_shape, self.crop)
         if tuple(image.shape) != self.input_shape:
             raise DataError(f"the dataset gives an image of shape {tuple(image.shape)}, not {self.input_shape}")
         return image
@@ -159,7 +160,7 @@ class DatasetImages(ImageData):
 
     def loader(self, split: Split) -> ResumableLoader:
         """Batches of a split for this process, loaded by `num_workers` processes."""
-        dataset = Batched(self._split(split), self.input_shape)
+        dataset = Batched(self._split(split), self.input_shape, self.crop)
         return ResumableLoader(
             dataset,
             batch_size=None,  # the sampler gives whole batches

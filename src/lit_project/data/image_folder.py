@@ -34,6 +34,7 @@ class ImageFolder(DatasetImages):
     Args:
         root: the folder.
         image_size: height and width that images are resized to, in pixels.
+        crop: keep their proportions, and cut off what is then too long; otherwise they are squashed.
         channels: 3 for colour, 1 for grey.
         test_size: share of the images for the test split where there are no split folders.
         class_names: default: the names of the class folders, sorted. If given they must be the same.
@@ -49,6 +50,7 @@ class ImageFolder(DatasetImages):
         self,
         root: str | Path = "data/images",
         image_size: int = 224,
+        crop: bool = False,
         channels: int = 3,
         test_size: float = 0.1,
         class_names: list[str] | None = None,
@@ -70,6 +72,7 @@ class ImageFolder(DatasetImages):
             std=std or ([0.229, 0.224, 0.225] if colour else [0.5] * channels),
             **kwargs,
         )
+        self.crop = crop
 
 
 def _read_splits(root: Path, test_size: float, class_names: list[str] | None) -> dict[str, Any]:
@@ -99,6 +102,8 @@ def _read_folder(folder: Path, class_names: list[str] | None) -> Any:
         dataset = Folder(str(folder), loader=open_image)
     except FileNotFoundError as error:  # no class folder, or one without an image
         raise DataError(str(error)) from error
+    if len(dataset.classes) < 2:
+        raise DataError(f"{folder} has one class folder only ({dataset.classes[0]}): there is nothing to tell apart")
     if class_names and dataset.classes != list(class_names):
         differing = ", ".join(sorted(set(dataset.classes) ^ set(class_names))) or "their order, which must be sorted"
         raise DataError(f"{folder} has other classes than expected; they differ in: {differing}")

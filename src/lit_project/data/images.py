@@ -43,6 +43,7 @@ class ImageData(ResumablePosition):
     input_shape: tuple[int, int, int]
     mean: list[float]
     std: list[float]
+    crop: bool = False  # whether image files keep their proportions
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class ImageData(ResumablePosition):
         Raises:
             DataError: no such folder, or no image file in it.
         """
-        self.pictures = PictureFiles(folder, self.input_shape)
+        self.pictures = PictureFiles(folder, self.input_shape, self.crop)
         return self.pictures.files
 
     @property

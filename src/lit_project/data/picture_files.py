@@ -18,8 +18,10 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 
-def to_tensor(image: Image.Image, input_shape: tuple[int, int, int]) -> Tensor:
+def to_tensor(image: Image.Image, input_shape: tuple[int, int, int], crop: bool = False) -> Tensor:
     """uint8 of `input_shape` = (C, H, W): grey (C = 1) or RGB (C = 3), resized.
+
+    With `crop` the proportions stay: what is too long after resizing is cut off on both sides.
 
     16-bit images are scaled to 8 bits; palettes, CMYK and transparency (on white) become plain colours.
     """
@@ -32,7 +34,12 @@ def to_tensor(image: Image.Image, input_shape: tuple[int, int, int]) -> Tensor:
     channels, height, width = input_shape
     image = image.convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
+        box = None
+        if crop:
+            scale = min(image.width / width, image.height / height)
+            rest = (image.width - width * scale) / 2, (image.height - height * scale) / 2
+            box = (rest[0], rest[1], image.width - rest[0], image.height - rest[1])
+        image = image.resize((width, height), Image.Resampling.BILINEAR, box=box)
     array = np.array(image)
     return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
 
@@ -45,13 +52,15 @@ class PictureFiles(Dataset):
     Args:
         folder: searched with its subfolders.
         input_shape: `(C, H, W)` that the images are converted to.
+        crop: keeps their proportions, see `to_tensor`.
 
     Raises:
         DataError: no such folder, or no image file in it.
     """
 
-    def __init__(self, folder: str | Path, input_shape: tuple[int, int, int]) -> None:
+    def __init__(self, folder: str | Path, input_shape: tuple[int, int, int], crop: bool = False) -> None:
         self.folder = Path(folder)
+        self.crop = crop
         self.input_shape = input_shape
         if not self.folder.is_dir():
             raise DataError(f"no such folder of images: {folder}")
@@ -70,7 +79,7 @@ class PictureFiles(Dataset):
         for index in indices.tolist():
             try:
                 with Image.open(self.files[index]) as image:
-                    images.append(to_tensor(image, self.input_shape)[None])
+                    images.append(to_tensor(image, self.input_shape, self.crop)[None])
             except UNREADABLE:
                 continue
             readable.append(index)
