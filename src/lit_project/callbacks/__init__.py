@@ -5,11 +5,13 @@ from lit_project.callbacks.figures import Figures
 from lit_project.callbacks.predictions import PredictionTable
 from lit_project.callbacks.progress import ProgressLines, RichProgress
 from lit_project.callbacks.record import RunRecord
+from lit_project.callbacks.swa import SWA
 from lit_project.callbacks.tensorboard import TensorBoardExtras
 from lit_project.callbacks.translations import Translations
 from lit_project.callbacks.unfreezing import Unfreezing
 
 __all__ = [
+    "SWA",
     "Checkpoint",
     "Figures",
     "PredictionTable",

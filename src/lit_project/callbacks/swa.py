@@ -1,0 +1,100 @@
+"""Stochastic weight averaging."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import WeightAveraging
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lit_project.errors import UserError
+
+
+class SWA(WeightAveraging):
+    """The mean of the weights at the ends of the last epochs (Izmailov et al. 2018), validated, saved and tested.
+
+    Batch-norm statistics are not averaged but measured anew for the averaged weights, over the training data of the
+    epoch, before each validation. Rates stay those of the schedules of the config: one that stays high to the end
+    (constant, cosine with restarts) is what averaging is good for.
+
+    Lightning's `StochasticWeightAveraging` replaces the schedules of the run, adds an epoch to it, and writes the
+    average into no checkpoint but the last; this is its `WeightAveraging` with another moment and the statistics.
+
+    Args:
+        start: the first epoch, from 0, whose weights count; a share of the run if it is below 1.
+
+    Raises:
+        UserError: it lies beyond the run.
+    """
+
+    def __init__(self, start: float = 0.75) -> None:
+        super().__init__(use_buffers=False)
+        if start < 0:
+            raise UserError(f"SWA: start must be at least 0, got {start}")
+        self.start = start
+        self.first_epoch = 0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Makes the average, and finds its first epoch."""
+        super().setup(trainer, pl_module, stage)
+        if stage != "fit":
+            return
+        epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+        if 0 < self.start < 1:
+            if epochs is None:
+                raise UserError("SWA: a start as a share of the run needs trainer.max_epochs")
+            self.first_epoch = round(self.start * epochs)
+        else:
+            self.first_epoch = int(self.start)
+        if epochs is not None and self.first_epoch >= epochs:
+            raise UserError(f"SWA: would start in epoch {self.first_epoch}, but the run ends after {epochs} epochs")
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """After the last batch of an epoch, before its validation."""
+        if batch_idx + 1 < trainer.num_training_batches:
+            return
+        assert self._average_model is not None
+        if trainer.current_epoch < self.first_epoch:
+            self._average_model.module.load_state_dict(pl_module.state_dict())
+            return
+        self._average_model.update_parameters(pl_module)
+        self._latest_update_step = trainer.global_step
+        measure_batch_norm(self._average_model.module, trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Nothing: it was done before the validation."""
+
+
+@torch.no_grad()
+def measure_batch_norm(module: nn.Module, trainer: Trainer) -> None:
+    """Sets the statistics of `module`'s batch norms to the means over the training batches of the current epoch.
+
+    The data module must be one of `lit_project.data.ImageData`, which makes loaders apart from that of the training.
+    Each process measures its own share; the statistics of the first process are those that are saved.
+    """
+    norms = {m: (m.momentum, m.training) for m in module.modules() if isinstance(m, _BatchNorm)}
+    if not norms:
+        return
+    modes = {m: m.training for m in module.modules()}
+    module.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # cumulative average instead of an exponential one
+        norm.train()
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    loader = data.loader("train")  # another one than that of the training, whose position is kept
+    loader.sampler.set_epoch(trainer.current_epoch)
+    device = trainer.strategy.root_device
+    for number, batch in enumerate(loader):
+        if number >= trainer.num_training_batches:
+            break
+        batch = data.transfer_batch_to_device(batch, device, 0)
+        with trainer.precision_plugin.forward_context():
+            module(data.on_after_batch_transfer(batch, 0)[0])
+    for norm, (momentum, _) in norms.items():
+        norm.momentum = momentum
+    for child, training in modes.items():
+        child.training = training

@@ -1,0 +1,120 @@
+"""Stochastic weight averaging: the mean of the weights, with statistics of its own, where it is evaluated and saved."""
+
+from functools import partial
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from torch import nn
+
+from lit_project.callbacks import SWA
+from lit_project.data import InMemoryImages
+from lit_project.errors import UserError
+from lit_project.tasks import ImageClassifier
+from saving import SaveAt
+
+STEPS = 4
+
+
+class Images(InMemoryImages):
+    """32 random images `(1, 4, 4)` of three classes."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**{"batch_size": 8, "eval_batch_size": 16, "seed": 0, **kwargs})
+        self.class_names, self.input_shape, self.mean, self.std = ["a", "b", "c"], (1, 4, 4), [0.4], [0.3]
+
+    def load(self, split):
+        generator = torch.Generator().manual_seed(len(split))
+        targets = torch.randint(0, 3, (32,), generator=generator)
+        return torch.randint(0, 256, (32, 1, 4, 4), generator=generator, dtype=torch.uint8), targets
+
+
+def task():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    return ImageClassifier(net, partial(torch.optim.SGD, lr=0.5, momentum=0.9), ["a", "b", "c"], [0.4], [0.3])
+
+
+class Snapshots(Callback):
+    """Weights at the end of each epoch, before averaging; and what validation saw."""
+
+    def __init__(self):
+        self.weights, self.losses = [], []
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        if batch_idx == STEPS - 1:
+            self.weights.append({name: p.detach().clone() for name, p in module.named_parameters()})
+
+    def on_validation_end(self, trainer, module):
+        self.losses.append(trainer.callback_metrics["val/loss"].item())
+
+
+def mean(snapshots):
+    return {name: torch.stack([weights[name] for weights in snapshots]).mean(0) for name in snapshots[0]}
+
+
+@pytest.fixture
+def trained(trainer):
+    module, seen = task(), Snapshots()
+    trainer(max_epochs=5, callbacks=[seen, SWA(start=2)]).fit(module, datamodule=Images())
+    return module, seen
+
+
+def test_the_weights_are_the_mean_of_the_last_epochs(trained):
+    module, seen = trained
+    expected = mean(seen.weights[2:])
+    for name, value in module.named_parameters():
+        assert torch.allclose(value, expected[name], atol=1e-6)
+
+
+def test_batch_norm_has_the_statistics_of_the_averaged_weights(trained):
+    module, _ = trained
+    images, _ = Images().load("train")
+    data = Images()
+    data.setup("fit")
+    loader = data.loader("train")
+    loader.sampler.set_epoch(4)
+    with torch.no_grad():
+        inputs = [(images[batch.indices].float() / 255 - 0.4) / 0.3 for batch in loader]
+        hidden = [module.net[1](x.flatten(1)) for x in inputs]
+    norm = module.net[2]
+    assert torch.allclose(norm.running_mean, torch.stack([h.mean(0) for h in hidden]).mean(0), atol=1e-5)
+    assert torch.allclose(norm.running_var, torch.stack([h.var(0) for h in hidden]).mean(0), atol=1e-5)
+    assert norm.momentum == 0.1
+
+
+def test_validation_sees_the_average_from_its_first_epoch_on(trained, trainer):
+    module, seen = trained
+    plain = Snapshots()
+    trainer(max_epochs=5, callbacks=[plain]).fit(task(), datamodule=Images())
+    assert plain.losses[:2] == seen.losses[:2]
+    assert plain.losses[3:] != seen.losses[3:]
+    after = trainer().validate(module, datamodule=Images(), verbose=False)[0]["val/loss"]
+    assert after == pytest.approx(seen.losses[-1], rel=1e-5)
+
+
+def test_it_does_not_change_the_training(trained, trainer):
+    plain = Snapshots()
+    trainer(max_epochs=5, callbacks=[plain]).fit(task(), datamodule=Images())
+    for one, other in zip(plain.weights, trained[1].weights, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("step", [STEPS, 3 * STEPS, 3 * STEPS + 2])
+def test_resumed_it_ends_with_the_same_average(trainer, trained, tmp_path, step):
+    file = tmp_path / "saved.ckpt"
+    trainer(max_epochs=5, callbacks=[SWA(start=2), SaveAt(step, file)]).fit(task(), datamodule=Images())
+    resumed = task()
+    trainer(max_epochs=5, callbacks=[SWA(start=2)]).fit(resumed, datamodule=Images(), ckpt_path=file, weights_only=True)
+    for name, value in trained[0].state_dict().items():
+        assert torch.allclose(resumed.state_dict()[name], value, atol=1e-7), name
+
+
+def test_share_of_the_run_and_starts_that_cannot_be(trainer):
+    callback = SWA(start=0.5)
+    trainer(max_epochs=4, callbacks=[callback]).fit(task(), datamodule=Images())
+    assert callback.first_epoch == 2
+    with pytest.raises(UserError, match="start in epoch 4, but the run ends after 4"):
+        trainer(max_epochs=4, callbacks=[SWA(start=4)]).fit(task(), datamodule=Images())
+    with pytest.raises(UserError, match="at least 0"):
+        SWA(start=-1)
