@@ -127,6 +127,17 @@ def image_folder(workspace: Path) -> Path:
 
 
 @pytest.fixture
+def imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights of resnet18 in the cache where torchvision looks for those of ImageNet."""
+    from torchvision.models import resnet18
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    folder = tmp_path / "torch" / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    torch.save(resnet18().state_dict(), folder / "resnet18-f37072fd.pth")
+
+
+@pytest.fixture
 def trained(lit: Callable[..., Result]) -> Path:
     """A quick run on the bundled digits: three epochs of a perceptron."""
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false --run_name=tiny")

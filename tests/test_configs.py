@@ -11,17 +11,21 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
 OVERLAYS = sorted(path.name for path in (ROOT / "configs" / "overlays").glob("*.yaml"))
 # what makes an overlay for other machines run here, in one process; test_ddp.py runs two
-ELSEWHERE = {"gpu.yaml": "--trainer.accelerator=cpu", "ddp.yaml": "--trainer.devices=1 --trainer.strategy=auto"}
+ELSEWHERE = {
+    "gpu.yaml": "--trainer.accelerator=cpu",
+    "ddp.yaml": "--trainer.devices=1 --trainer.strategy=auto",
+    "compile.yaml": "--model.compile=eager",  # without a C++ compiler
+}
 FIGURES = {"learning_curves.png", "learning_rate.png"}
 FAMILY_FIGURES = {"accuracy": "test_confusion_matrix.png", "bleu": "test_bleu_by_length.png"}
-# subwords of a corpus of a few sentences
+# subwords of a corpus of a few sentences; a schedule of three epochs that debug.yaml would cut
 SMALLER = {
     name: "--data.vocabulary_size=80" for name in CONFIGS if name.startswith(("multi30k", "tatoeba_eng_fra_full"))
-}
+} | {"mnist_resnet18_from_fashion.yaml": "--trainer.max_epochs=3"}
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_fit_validate_test_predict(lit, small_data, image_folder, config):
+def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weights, config):
     fit = lit(f"fit -c configs/{config} -c configs/overlays/debug.yaml {SMALLER.get(config, '')}")
     assert fit.status == 0, fit.err
     run = fit.run

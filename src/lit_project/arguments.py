@@ -92,8 +92,8 @@ def add_options(parser: LightningArgumentParser) -> None:
     add("--run_name", type=str | None, default=None, help="Name of a new run; default: the time.")
     add("--runs_dir", type=str, default="runs", help="Where new runs are made, as RUNS_DIR/CONFIG/NAME.")
     add("--init_from", type=str | None, default=None, help="fit: a run or checkpoint whose weights to start from.")
-    add("--init_prefixes", type=dict[str, str] | None, default=None,
-        help='fit: how names of those weights begin → how they begin here: {"old.": "net."}.')  # fmt: skip
+    add("--init_prefixes", type=dict[str, str | None] | None, default=None,
+        help='fit: how names of those weights begin → how they begin here, null: left out.')  # fmt: skip
     add("--init_strict", type=bool, default=False, help="fit: whatever of those weights does not fit is an error.")
     add("--find", type=What | None, default=None, help="fit: look for a learning rate or batch size, train nothing.")
     add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")

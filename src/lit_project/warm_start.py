@@ -30,7 +30,7 @@ def check_fits(model: nn.Module, checkpoint: Path) -> None:
 
 
 def warm_start(
-    model: nn.Module, checkpoint: Path, prefixes: Mapping[str, str] | None = None, strict: bool = False
+    model: nn.Module, checkpoint: Path, prefixes: Mapping[str, str | None] | None = None, strict: bool = False
 ) -> Match:
     """Loads the weights of a checkpoint that fit; see `load_fitting`.
 

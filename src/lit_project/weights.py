@@ -47,8 +47,8 @@ def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
     )
 
 
-def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str]) -> dict[str, Tensor]:
-    """The state with other beginnings of its names; of several that apply the longest counts.
+def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
+    """The state with other beginnings of its names; of several that apply the longest counts, and None leaves out.
 
     `{"encoder.": "net.backbone.", "": "net."}` makes `encoder.x` into `net.backbone.x` and `y` into `net.y`.
 
@@ -59,11 +59,14 @@ def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str]) -> dict[st
     used = set()
     for name, value in state.items():
         old = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)
-        new = name if old is None else prefixes[old] + name.removeprefix(old)
+        used.add(old)
+        beginning = "" if old is None else prefixes[old]
+        if beginning is None:
+            continue
+        new = beginning + name.removeprefix(old or "")
         if new in found:
             raise CheckpointError(f"the prefixes {dict(prefixes)} give two weights the name {new!r}")
         found[new] = value
-        used.add(old)
     for prefix in prefixes:
         if prefix not in used:
             beginnings = sorted({name.partition(".")[0] for name in state})

@@ -44,7 +44,7 @@ class SWA(WeightAveraging):
         if 0 < self.start < 1:
             if epochs is None:
                 raise UserError("SWA: a start as a share of the run needs trainer.max_epochs")
-            self.first_epoch = round(self.start * epochs)
+            self.first_epoch = min(int(self.start * epochs), epochs - 1)
         else:
             self.first_epoch = int(self.start)
         if epochs is not None and self.first_epoch >= epochs:

@@ -52,7 +52,7 @@ class TorchvisionNet(nn.Module):
         num_classes: int,
         architecture: str = "resnet18",
         weights: str | None = None,
-        prefixes: dict[str, str] | None = None,
+        prefixes: dict[str, str | None] | None = None,
         strict: bool = True,
         grey: Literal["sum", "repeat"] = "sum",
         small_images: bool = False,
@@ -84,7 +84,7 @@ class TorchvisionNet(nn.Module):
         if weights is not None:
             self.pretrained = f"weights {weights}:\n{self._load(architecture, weights, prefixes, strict)}"
 
-    def _load(self, architecture: str, source: str, prefixes: Mapping[str, str] | None, strict: bool) -> Match:
+    def _load(self, architecture: str, source: str, prefixes: Mapping[str, str | None] | None, strict: bool) -> Match:
         state, official = state_of(architecture, source)
         if prefixes and not official:
             state = renamed(state, prefixes)

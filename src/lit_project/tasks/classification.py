@@ -45,7 +45,8 @@ class ImageClassifier(Task):
             the target that lies on the predicted class.
         penalty: of large weights, added to the loss in training; `train/penalty`.
         test_time_flips: `test` and `predict` average the probabilities of the image and of these mirror images of it.
-        compile: run the net through `torch.compile`; checkpoints are the same as without.
+        compile: run the net through `torch.compile` with this backend, usually `inductor` (on CPUs it needs a C++
+            compiler); checkpoints are the same as without.
 
     Raises:
         ValueError: `label_smoothing` next to a `loss`, or outside [0, 1); `top_k` beyond the number of classes; a loss
@@ -68,7 +69,7 @@ class ImageClassifier(Task):
         mixing: Mixing | None = None,
         penalty: WeightPenalty | None = None,
         test_time_flips: Sequence[Flip] = (),
-        compile: bool = False,
+        compile: str | None = None,
     ) -> None:
         super().__init__(optimizer, schedulers, parameter_groups)
         num_classes = len(class_names)
@@ -90,7 +91,7 @@ class ImageClassifier(Task):
         self.flips = [[FLIPS[name]] for name in dict.fromkeys(test_time_flips)]
         if len(self.flips) == 2:
             self.flips.append([-1, -2])
-        self.compile_net = compile
+        self.backend = compile
         self.channels_last = channels_last
         if channels_last:
             self.net = self.net.to(memory_format=torch.channels_last)
@@ -114,8 +115,8 @@ class ImageClassifier(Task):
 
     def setup(self, stage: str) -> None:
         """Compiles the net if asked to: in place, so that the names of its weights stay as they are."""
-        if self.compile_net and self.net._compiled_call_impl is None:
-            self.net.compile()
+        if self.backend is not None and self.net._compiled_call_impl is None:
+            self.net.compile(backend=self.backend)
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """The loss of one batch of `(images, targets, …)`."""

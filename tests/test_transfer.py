@@ -1,0 +1,126 @@
+"""Fine-tuning from the command line: where weights come from, and what users get wrong."""
+
+import shutil
+
+import pytest
+import torch
+from torchvision.models import resnet34
+
+from lit_project.checkpoints import read
+from lit_project.tasks import ImageClassifier
+
+DEBUG = "-c configs/overlays/debug.yaml --test_after_fit=false --trainer.limit_train_batches=1"
+SMALL = (
+    "-c configs/mnist_resnet18_from_fashion.yaml --model.net.architecture=shufflenet_v2_x0_5 "
+    "--model.net.small_images=false"
+)
+GROUPS = "--model.parameter_groups=null"
+
+
+@pytest.fixture
+def first(lit, small_data):
+    """A run on Fashion-MNIST."""
+    result = lit(
+        "fit -c configs/fashion_mnist_resnet18.yaml --model.net.architecture=shufflenet_v2_x0_5 "
+        f"--model.net.small_images=false {DEBUG} --run_name=first"
+    )
+    assert result.status == 0, result.err
+    return result.run
+
+
+def test_from_one_data_set_to_another(lit, first):
+    """The backbone is taken along, the head is not."""
+    schedule = "{net.backbone: 1}"
+    result = lit(
+        f"fit {SMALL} {GROUPS} {DEBUG} --init_from {first} --init_prefixes", ['{"net.head.": null}'],
+        "--trainer.callbacks.schedule", [schedule], "--trainer.max_epochs=2 --trainer.max_steps=1",
+    )  # fmt: skip
+    assert result.status == 0, result.err
+    assert "missing: 2 (net.head.1.weight, net.head.1.bias)" in result.out
+    old = read(next((first / "checkpoints").glob("best*.ckpt")))["state_dict"]
+    new = read(result.run / "checkpoints" / "last.ckpt")["state_dict"]
+    assert all(torch.equal(new[name], old[name]) for name in old if name.startswith("net.backbone"))  # still frozen
+    assert not torch.equal(new["net.head.1.weight"], old["net.head.1.weight"])
+
+
+def test_warm_start_that_must_fit_completely(lit, first):
+    other = f"fit -c configs/mnist_cnn.yaml {DEBUG} --init_from {first} --init_strict=true"
+    refused = lit(other)
+    assert refused.status == 2
+    assert "no weight of" in refused.err
+    unknown = lit(
+        f"fit {SMALL} {GROUPS} {DEBUG} --trainer.max_epochs=3 --init_from {first} --init_prefixes",
+        ['{"body.": "net."}'],
+    )
+    assert unknown.status == 2
+    assert "no weight begins with 'body.'; they begin with net" in unknown.err
+    alone = lit(f"fit -c configs/mnist_cnn.yaml {DEBUG} --init_strict=true")
+    assert alone.status == 2
+    assert "init_strict belongs to --init_from" in alone.err
+
+
+def test_a_trained_run_needs_no_weights_from_elsewhere(lit, image_folder, imagenet_weights, tmp_path):
+    result = lit(f"fit -c configs/finetune_imagefolder.yaml {DEBUG}")
+    assert result.status == 0, result.err
+    assert "weights DEFAULT:\n  loaded: 120" in result.out
+    shutil.rmtree(tmp_path / "torch")  # nothing is there any more, and no network
+    for command in ("test --run", "predict --run", "fit --run"):
+        again = lit(f"{command} {result.run}")
+        assert again.status == 0, again.err
+    file = result.run / "checkpoints" / "last.ckpt"
+    task = ImageClassifier.load_from_checkpoint(file, weights_only=True)
+    assert torch.equal(task.net.head[1].weight, read(file)["state_dict"]["net.head.1.weight"])
+    warm = lit(f"fit -c configs/finetune_imagefolder.yaml {DEBUG} --init_from {result.run}")
+    assert warm.status == 0, warm.err
+    assert "missing" not in warm.out
+
+
+def test_compiled_training_leaves_no_trace_in_the_checkpoint(lit):
+    runs = [lit(f"fit -c configs/quickstart.yaml {DEBUG} {option}").run for option in ("", "--model.compile=aot_eager")]
+    plain, compiled = (read(run / "checkpoints" / "last.ckpt")["state_dict"] for run in runs)
+    assert plain.keys() == compiled.keys()
+    assert all(torch.allclose(plain[name].float(), compiled[name].float(), atol=1e-5) for name in plain)
+
+
+FASHION = "fit -c configs/fashion_mnist_resnet18.yaml -c configs/overlays/debug.yaml"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (f"{FASHION} --model.net.architecture=resnet81", "did you mean resnet18?"),
+        (f"{FASHION} --model.net.weights=IMAGENET1K_V3", "did you mean IMAGENET1K_V1?"),
+        (f"{FASHION} --model.net.weights=weights.pt", "cannot read weights from weights.pt"),
+        (f"{FASHION} --model.net.weights=resnet34.pt", "are not those of resnet18"),
+        (
+            "fit -c configs/mnist_resnet18_from_fashion.yaml --trainer.callbacks.schedule={net.backbon:1}",
+            "the model has no part 'net.backbon': did you mean net.backbone?",
+        ),
+        (
+            "fit -c configs/mnist_resnet18_from_fashion.yaml --trainer.max_epochs=2",
+            "net.backbone would begin to train in epoch 2, but the run ends after 2 epochs (0 to 1)",
+        ),
+        (f"{FASHION} --model.loss=torch.nn.NLLLoss -c configs/overlays/mixup.yaml", "NLLLoss does not"),
+        (f"{FASHION} --model.parameter_groups.layer_decay=2", "layer_decay must be in (0, 1]"),
+        (f"{FASHION} --model.test_time_flips=[diagonal]", "diagonal"),
+    ],
+    ids=["architecture", "name", "file", "other", "part", "epoch", "mixup", "decay", "flip"],
+)  # fmt: skip
+def test_what_users_get_wrong(lit, small_data, workspace, command, message):
+    if "resnet34.pt" in command:
+        torch.save(resnet34().state_dict(), workspace / "resnet34.pt")
+    result = lit([part.replace(":1", ": 1") for part in command.split()])
+    assert result.status == 2
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert len(result.err.splitlines()) < 12
+
+
+def test_class_folders_that_differ_between_the_splits(lit, image_folder, imagenet_weights):
+    for split, names in (("train", ("cat", "dog")), ("val", ("cat", "fox"))):
+        for name in names:
+            source = image_folder / ("dog" if name == "fox" else name)
+            shutil.copytree(source, image_folder.parent / "split" / split / name)
+    result = lit(f"fit -c configs/finetune_imagefolder.yaml {DEBUG} --data.root={image_folder.parent / 'split'}")
+    assert result.status == 2
+    assert "dog, fox" in result.err
