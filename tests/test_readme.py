@@ -1,6 +1,7 @@
-"""The commands of the README run as they stand, in their order."""
+"""The commands of the README and of docs/ run as they stand, in their order."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -8,9 +9,17 @@ import pytest
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = PAGES[0].read_text()
+
+
+def commands(page: Path) -> list[str]:
+    """The lines of all bash blocks."""
+    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+COMMANDS = commands(PAGES[0])
 
 
 def test_there_are_commands_and_nothing_unknown_among_them():
@@ -24,22 +33,27 @@ def test_make_knows_its_targets(command):
     assert done.returncode == 0, done.stderr
 
 
-def test_lit_project_commands_run_in_order(lit, small_data, image_folder, workspace):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lit_project_commands_run_in_order(lit, small_data, image_folder, imagenet_weights, workspace, page):
     (workspace / "pictures").mkdir()
     Image.new("RGB", (50, 30), "white").save(workspace / "pictures" / "white.jpg")
-    for command in COMMANDS:
+    for command in commands(page):
         if command.startswith("lit-project"):
-            _, *args = command.split()
+            _, *args = shlex.split(command)
             new = args[0] == "fit" and "--run" not in args
-            debug = ["-c", "configs/overlays/debug.yaml"] if new else []
+            # two epochs, but for a schedule that has something in the third
+            epochs = ["--trainer.max_epochs=3"] if "configs/mnist_resnet18_from_fashion.yaml" in args else []
+            debug = ["-c", "configs/overlays/debug.yaml", *epochs] if new else []
             result = lit(args, debug)
             assert result.status == 0, f"{command}\n{result.err}"
-    assert (workspace / "runs" / "image_folder" / "mine" / "predictions" / "pictures.csv").exists()
+    if page.name == "README.md":
+        assert (workspace / "runs" / "image_folder" / "mine" / "predictions" / "pictures.csv").exists()
 
 
 def test_links_and_figures_exist():
-    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert (ROOT / target).exists(), target
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), target
 
 
 def test_every_config_is_in_the_table():

@@ -38,6 +38,8 @@ def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any, 
 
 def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
     """Raises the rate from 1e-6 to 10 over 100 steps and suggests where the loss falls fastest (Smith 2017)."""
+    if trainer.max_epochs is not None:
+        trainer.fit_loop.max_epochs = -1  # small data: the steps may take more epochs than the run would
     finder = Tuner(trainer).lr_find(
         model, datamodule=datamodule, min_lr=1e-6, max_lr=10.0, num_training=LR_STEPS, update_attr=False
     )

@@ -1,7 +1,6 @@
 """What all tasks share: optimizer and schedules, exact running means, rates and speed, one random stream a step."""
 
 from collections.abc import Iterable, Sequence
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from lit_project.optim import (
     run_length,
 )
 from lit_project.seeding import global_seed, seed_step
+from lit_project.tasks.clock import Clock
 
 # Sums of losses are divided by it before the backward pass: of the order of a batch's count, so that half precision
 # does not overflow, and a constant, so that micro-batches and processes add up.
@@ -95,7 +95,7 @@ class Task(LightningModule):
         self.schedules = list(schedulers or [])
         self.running = Totals()
         self.notes = {}
-        self._clock = _Clock()
+        self._clock = Clock()
         self._seed = 0
         self._log_every = 50
         self._rates: dict[str, float] = {}
@@ -179,7 +179,7 @@ class Task(LightningModule):
     def on_train_epoch_start(self) -> None:
         """Starts the sums and the clock."""
         self.running = Totals()
-        self._clock = _Clock()
+        self._clock = Clock()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Random numbers of the model (dropout) depend on the seed, the step and the rank alone."""
@@ -234,19 +234,3 @@ class Task(LightningModule):
         if len(groups) == 1:
             return {"lr": float(groups[0]["lr"])}
         return {f"lr/{group.get('name', number)}": float(group["lr"]) for number, group in enumerate(groups)}
-
-
-class _Clock:
-    """Seconds of laps, without what lies between a pause and its end."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._mark = perf_counter()
-
-    def lap(self) -> None:
-        now = perf_counter()
-        self.seconds += now - self._mark
-        self._mark = now
-
-    def skip(self) -> None:
-        self._mark = perf_counter()

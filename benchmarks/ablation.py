@@ -1,0 +1,87 @@
+"""Which ingredients of recipes pay on Fashion-MNIST at a fixed budget of ten epochs, and by how much?
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py --workers 2 --only mixup swa --seeds 1 2
+
+The base is `configs/fashion_mnist_resnet20.yaml` with a net of depth 8 (77 thousand parameters) in bfloat16: crop,
+mirror, SGD with one cycle, weight decay. Each ingredient is added to it, or taken from it, alone. Differences of the
+test accuracy (of the checkpoint that validation chose) are between runs of the same seed; their spread says which of
+them are more than chance. Runs are kept in runs/. Prints a table, writes benchmarks/results/ablation.json.
+"""
+
+import argparse
+import json
+import os
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+
+from common import RESULTS
+from quality import BF16, run
+
+OVERLAY = "configs/overlays"
+NET = ["--model.net.depth=8"]
+CROP = "{class_path: lit_project.data.transforms.RandomCrop, init_args: {padding: 2}}"
+FLIP = "{class_path: lit_project.data.transforms.RandomHorizontalFlip}"
+SGD = "--model.optimizer"
+# ingredient → options on top of the base
+INGREDIENTS: dict[str, list[str]] = {
+    "base": [],
+    "no crop, no mirror": ["--data.train_transforms=null"],
+    "no mirror": [f"--data.train_transforms=[{CROP}]"],
+    "no weight decay": [f"{SGD}.weight_decay=0"],
+    "no decay on norms and biases": ["-c", f"{OVERLAY}/no_decay.yaml"],
+    "L2 penalty for weight decay": [f"{SGD}.weight_decay=0", "--model.penalty.l2=0.00025"],
+    "L1 penalty 1e-5": ["--model.penalty.l1=0.00001"],
+    "label smoothing 0.1": ["--model.label_smoothing=0.1"],
+    "mixup": ["-c", f"{OVERLAY}/mixup.yaml"],
+    "cutmix": ["-c", f"{OVERLAY}/cutmix.yaml"],
+    "random erasing": ["-c", f"{OVERLAY}/erasing.yaml"],
+    "TrivialAugment + erasing": ["-c", f"{OVERLAY}/augment.yaml"],
+    "bilinear pooling": ["--model.net.pooling=bilinear"],
+    "clipping by norm 1": ["--trainer.gradient_clip_val=1"],
+    "EMA": ["-c", f"{OVERLAY}/ema.yaml"],
+    "SWA": ["-c", f"{OVERLAY}/swa.yaml"],
+    "mirrored at test time": ["-c", f"{OVERLAY}/flips.yaml"],
+}
+
+
+def main() -> None:
+    """Runs what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=list(INGREDIENTS), help="ingredients; the base is always there")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
+    parser.add_argument("--threads", type=int, default=1, help="threads a run")
+    parser.add_argument("--epochs", type=int, default=10, help="the budget")
+    options = parser.parse_args()
+    names = list(dict.fromkeys(["base", *options.only]))
+    jobs = [(name, seed) for seed in options.seeds for name in names]
+
+    def one(job: tuple[str, int]) -> float:
+        name, seed = job
+        short = name.replace(" ", "_").replace(",", "")
+        budget = f"--trainer.max_epochs={options.epochs}"
+        more = [*BF16, *INGREDIENTS[name], *NET, budget]
+        metrics = run("fashion_mnist_resnet20", seed, options.threads, more, f"ablation-{short}-seed{seed}")
+        return 100 * metrics["test"]["test/accuracy"]
+
+    with ThreadPoolExecutor(options.workers) as pool:
+        accuracy = dict(zip(jobs, pool.map(one, jobs), strict=True))
+    rows = {}
+    for name in names:
+        gains = [accuracy[name, seed] - accuracy["base", seed] for seed in options.seeds]
+        rows[name] = {
+            "test accuracy %": [round(accuracy[name, seed], 2) for seed in options.seeds],
+            "mean": round(statistics.mean(accuracy[name, seed] for seed in options.seeds), 2),
+            "gain": round(statistics.mean(gains), 2),
+            "std of gain": round(statistics.stdev(gains), 2) if len(gains) > 1 else None,
+        }
+    result = {"epochs": options.epochs, "seeds": options.seeds, "cpus": os.cpu_count(), "ingredients": rows}
+    (RESULTS / "ablation.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(f"{'ingredient':<32}{'accuracy %':>11}{'gain':>16}")
+    for name, row in sorted(rows.items(), key=lambda item: -item[1]["gain"]):
+        print(f"{name:<32}{row['mean']:>11.2f}{row['gain']:>+9.2f} ± {row['std of gain'] or 0:.2f}")
+
+
+if __name__ == "__main__":
+    main()
