@@ -14,6 +14,7 @@ import json
 import os
 import statistics
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from common import RESULTS
 from quality import BF16, run
@@ -67,7 +68,7 @@ def main() -> None:
 
     with ThreadPoolExecutor(options.workers) as pool:
         accuracy = dict(zip(jobs, pool.map(one, jobs), strict=True))
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name in names:
         gains = [accuracy[name, seed] - accuracy["base", seed] for seed in options.seeds]
         rows[name] = {
