@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
+from torch.optim import LBFGS
 
 from lit_project.optim import (
     OptimizerFactory,
@@ -18,10 +19,7 @@ from lit_project.optim import (
 )
 from lit_project.seeding import global_seed, seed_step
 from lit_project.tasks.clock import Clock
-
-# Sums of losses are divided by it before the backward pass: of the order of a batch's count, so that half precision
-# does not overflow, and a constant, so that micro-batches and processes add up.
-GRADIENT_UNIT = 1024
+from lit_project.tasks.step_mean import StepMean
 
 
 class Totals:
@@ -100,34 +98,28 @@ class Task(LightningModule):
         self._log_every = 50
         self._rates: dict[str, float] = {}
         self._logged = 0  # optimizer steps at the last log of a single step
-        self._window: Tensor | None = None  # counts of the losses since the last optimizer step
+        self._step_mean = StepMean()
 
-    def weighted(self, loss_sum: Tensor, count: Tensor) -> Tensor:
-        """A loss for `training_step` whose gradient is that of the mean over all counts of the optimizer step.
+    def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
+        """What `training_step` returns as `loss`, so that a step's gradient is that of the mean over all its counts.
 
-        Micro-batches and processes hold different numbers of tokens, so that a mean of their means is off by some per
-        cent. Here the sums are what is differentiated, and `on_before_optimizer_step` divides once.
+        Micro-batches, the last window of an epoch and processes may hold different numbers of samples or tokens: see
+        `StepMean`. `mean` next to it in the dictionary is what is logged.
 
         Args:
-            loss_sum: over the samples or tokens of this micro-batch, scalar.
-            count: their number, scalar.
+            loss: mean over the samples or tokens of this micro-batch, scalar.
+            count: their number.
+
+        Raises:
+            ValueError: gradients are accumulated for an optimizer that computes the loss several times a step.
         """
-        self._window = count if self._window is None else self._window + count
-        return loss_sum / GRADIENT_UNIT
+        if self.trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
+            raise ValueError("LBFGS computes the loss anew within a step: it needs accumulate_grad_batches 1")
+        return self._step_mean.weigh(loss, count, self.trainer.world_size)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Divides the gradients of `weighted` losses by the counts of all micro-batches and processes."""
-        if self._window is None:
-            return
-        trainer = self.trainer
-        total = self._window.float()  # whole numbers, exact up to 16 million
-        if trainer.world_size > 1:
-            total = trainer.strategy.reduce(total, reduce_op="sum")
-        # Lightning has divided the losses by the number of micro-batches, and DDP the gradients by the processes
-        factor = GRADIENT_UNIT * trainer.accumulate_grad_batches * trainer.world_size / float(total)
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        torch._foreach_mul_(gradients, factor)
-        self._window = None
+        """Makes the gradients those of the mean over the whole step."""
+        self._step_mean.rescale(optimizer, self.trainer)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets the name of the running hook, which Lightning does forty times a step, without `nn.Module`'s checks."""
@@ -172,7 +164,7 @@ class Task(LightningModule):
     def on_train_start(self) -> None:
         """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
         self._seed = global_seed()
-        self._window = None
+        self._step_mean.reset()
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50))
         check_resumed(self.trainer)
 

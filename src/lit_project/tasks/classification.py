@@ -134,7 +134,7 @@ class ImageClassifier(Task):
             sums["penalty"] = penalty.detach() * size
             loss = loss + penalty
         self.running.add(size, **sums)
-        return {"loss": loss}
+        return {"loss": self.weighted(loss, size), "mean": loss.detach()}
 
     def _test_logits(self, images: Tensor) -> Tensor:
         """Logits of images, or the logarithm of the mean probabilities over them and their mirror images."""

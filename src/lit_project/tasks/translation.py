@@ -96,7 +96,8 @@ class Translator(OnText, Task):
         tokens = real_BT.sum()
         correct = ((logits_BTV.detach().argmax(dim=-1) == labels_BT) & real_BT).sum()
         self.running.add(tokens, loss=loss_sum.detach(), token_accuracy=correct)
-        return {"loss": self.weighted(loss_sum, tokens), "mean": loss_sum.detach() / tokens}
+        loss = loss_sum / tokens
+        return {"loss": self.weighted(loss, tokens), "mean": loss.detach()}
 
     def _evaluation_start(self) -> None:
         self.evaluated, self.rows, self._found = Totals(), [], {}

@@ -1,0 +1,171 @@
+"""One optimizer step is that of the mean over all its samples, however they are split."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from classifier_data import Images, classifier
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
+from torch.nn import functional as F
+
+from lit_project.models.penalty import WeightPenalty
+from saving import SaveAt
+
+SIZE = 29  # training images
+MEAN, STD = torch.tensor(0.4).double(), torch.tensor(0.3).double()  # the task has them from float32
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+
+
+class Doubles(Images):
+    """Images as float64, so that what is left of a difference is a mistake."""
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        batch = super().on_after_batch_transfer(batch, dataloader_idx)
+        return batch._replace(images=batch.images.double())
+
+
+def trained(trainer, batch_size, epochs=3, options=None, **kwargs):
+    task = classifier(net(), lr=0.5, **(options or {})).double()
+    trainer(max_epochs=epochs, **kwargs).fit(task, datamodule=Doubles(batch_size=batch_size, seed=1))
+    return task.net.state_dict()
+
+
+def difference(one, other):
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 8, 28], ids=lambda size: f"{-(-SIZE // size)} micro-batches")
+@pytest.mark.parametrize("clip", [None, 0.05], ids=["", "clipped"])
+def test_micro_batches_equal_the_big_batch(trainer, batch_size, clip):
+    """The window is cut off by the epoch's end (Lightning divides by 100 all the same), its last batch ragged."""
+    whole = trained(trainer, SIZE, gradient_clip_val=clip)
+    parts = trained(trainer, batch_size, gradient_clip_val=clip, accumulate_grad_batches=100)
+    assert difference(whole, net().state_dict()) > 0.01
+    assert difference(whole, parts) < 1e-13
+
+
+def test_with_a_penalty_too(trainer):
+    options = {"penalty": WeightPenalty(l1=0.01, l2=0.01)}
+    assert difference(
+        trained(trainer, SIZE, options=options),
+        trained(trainer, 8, options=options, accumulate_grad_batches=100),
+    ) < 1e-13  # fmt: skip
+
+
+def windows(data, epoch, sizes):
+    """The epoch's batches in windows of so many."""
+    data.setup("fit")
+    loader = data.loader("train")
+    loader.sampler.set_epoch(epoch)
+    batches = [data.floats("train")[0][b.indices].double() for b in loader], [b.targets for b in loader]
+    found, start = [], 0
+    for size in sizes:
+        found.append(tuple(torch.cat(part[start : start + size]) for part in batches))
+        start += size
+    return found
+
+
+def by_hand(steps):
+    """Plain PyTorch, one batch a step."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for images, targets in steps:
+        optimizer.zero_grad()
+        F.cross_entropy(model((images - MEAN) / STD), targets).backward()
+        optimizer.step()
+    return model.state_dict()
+
+
+def test_windows_of_three_and_one(trainer):
+    data = Doubles(batch_size=8, seed=1)
+    steps = [window for epoch in range(3) for window in windows(data, epoch, [3, 1])]
+    assert difference(trained(trainer, 8, accumulate_grad_batches=3), by_hand(steps)) < 1e-13
+
+
+def test_accumulation_that_changes_between_epochs(trainer):
+    data = Doubles(batch_size=8, seed=1)
+    sizes = [[1, 1, 1, 1], [3, 1], [4]]
+    steps = [window for epoch, parts in enumerate(sizes) for window in windows(data, epoch, parts)]
+    schedule = GradientAccumulationScheduler({0: 1, 1: 3, 2: 4})
+    assert difference(trained(trainer, 8, callbacks=[schedule]), by_hand(steps)) < 1e-13
+
+
+def test_two_processes_equal_one(trainer, tmp_path):
+    """29 images in two processes: shares of 15 and 14, windows of two micro-batches of unequal sizes."""
+    whole = trained(trainer, SIZE, epochs=2)
+    strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
+    save = SaveAt(2, tmp_path / "two.ckpt")
+    trained(trainer, 8, epochs=2, devices=2, strategy=strategy, accumulate_grad_batches=2, callbacks=[save])
+    state = torch.load(tmp_path / "two.ckpt", weights_only=True)["state_dict"]
+    two = {name.removeprefix("net."): value for name, value in state.items() if name.startswith("net.")}
+    assert difference(whole, two) < 1e-9
+
+
+def test_lbfgs_is_plain_pytorchs(trainer):
+    """It computes the loss several times a step, each time with a gradient of its own."""
+    lbfgs = partial(torch.optim.LBFGS, lr=0.5, max_iter=4)
+    mine = trained(trainer, SIZE, options={"optimizer": lbfgs})
+    model = net()
+    optimizer = lbfgs(model.parameters())
+    data = Doubles(batch_size=SIZE, seed=1)
+    for epoch in range(3):
+        ((images, targets),) = windows(data, epoch, [1])
+
+        def closure(images=images, targets=targets):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model((images - MEAN) / STD), targets)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert difference(mine, model.state_dict()) == 0
+
+
+def test_lbfgs_converges_on_a_quadratic(trainer):
+    """The mean squared distance of the logits to one-hot targets, of a linear net: a quadratic of its weights."""
+
+    class Distance(nn.Module):
+        def forward(self, logits, targets):
+            return (logits - F.one_hot(targets, 4)).square().sum(1).mean()
+
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).double()
+    task = classifier(
+        linear, optimizer=partial(torch.optim.LBFGS, max_iter=100, line_search_fn="strong_wolfe"), loss=Distance()
+    ).double()
+    data = Doubles(batch_size=SIZE)
+    trainer(max_epochs=3).fit(task, datamodule=data)
+    ((images, targets),) = windows(data, 0, [1])
+    x = torch.cat([(images.flatten(1) - MEAN) / STD, torch.ones(SIZE, 1)], dim=1)
+    best = torch.linalg.lstsq(x, F.one_hot(targets, 4).double()).solution
+    assert torch.allclose(linear[1].weight, best[:16].T, atol=1e-5)
+    assert torch.allclose(linear[1].bias, best[16], atol=1e-5)
+
+
+def test_lbfgs_with_accumulation_is_an_error(trainer):
+    with pytest.raises(ValueError, match="needs accumulate_grad_batches 1"):
+        trained(trainer, 8, options={"optimizer": torch.optim.LBFGS}, accumulate_grad_batches=2)
+
+
+def test_a_step_of_one_batch_is_untouched(trainer):
+    """To the bit, in float32."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+    reference = copy.deepcopy(model)
+    data = Images(batch_size=SIZE, seed=1)
+    trainer(max_epochs=1).fit(classifier(model, lr=0.3), datamodule=data)
+    images, targets = data.floats("train")
+    data.setup("fit")
+    loader = data.loader("train")
+    indices = next(iter(loader)).indices
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.3)
+    F.cross_entropy(reference((images[indices] - 0.4) / 0.3), targets[indices]).backward()
+    optimizer.step()
+    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
