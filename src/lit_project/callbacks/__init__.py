@@ -2,6 +2,7 @@
 
 from lit_project.callbacks.checkpoint import Checkpoint
 from lit_project.callbacks.figures import Figures
+from lit_project.callbacks.nan_guard import NaNGuard
 from lit_project.callbacks.predictions import PredictionTable
 from lit_project.callbacks.progress import ProgressLines, RichProgress
 from lit_project.callbacks.record import RunRecord
@@ -14,6 +15,7 @@ __all__ = [
     "SWA",
     "Checkpoint",
     "Figures",
+    "NaNGuard",
     "PredictionTable",
     "ProgressLines",
     "RichProgress",

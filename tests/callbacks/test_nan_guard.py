@@ -1,0 +1,107 @@
+"""Gradients that are not finite never reach the weights."""
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from torch import nn
+
+from lit_project.callbacks import NaNGuard
+from lit_project.callbacks.nan_guard import NonFiniteError
+from lit_project.checkpoints import read
+from lit_project.data import InMemoryImages
+from lit_project.tasks import ImageClassifier
+
+
+class Images(InMemoryImages):
+    """32 images `(1, 2, 2)` of two classes; one of them is white."""
+
+    def __init__(self):
+        super().__init__(batch_size=8, seed=0)
+        self.class_names, self.input_shape, self.mean, self.std = ["a", "b"], (1, 2, 2), [0.0], [1.0]
+
+    def load(self, split):
+        images = torch.randint(0, 200, (32, 1, 2, 2), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+        images[13] = 255
+        return images, torch.arange(32) % 2
+
+
+class Burst(nn.Module):
+    """A linear net whose logits are infinite for the white image, from the third epoch on."""
+
+    def __init__(self, bad=float("inf")):
+        super().__init__()
+        self.head, self.bad, self.calls = nn.Linear(4, 2), bad, 0
+
+    def forward(self, x):
+        self.calls += self.training
+        white = (x.flatten(1) == 1).all(1, keepdim=True) & self.training & (self.calls > 8)
+        return self.head(x.flatten(1)) * torch.where(white, self.bad, 1.0)
+
+
+class Weights(Callback):
+    """The weights after each step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, module, *args):
+        self.seen.append(module.net.head.weight.detach().clone())
+
+
+def task(bad=float("inf")):
+    torch.manual_seed(0)
+    return ImageClassifier(Burst(bad), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), ["a", "b"])
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+def test_it_ends_the_run_and_says_where(trainer, tmp_path, bad):
+    weights, module = Weights(), task(bad)
+    with pytest.raises(NonFiniteError) as caught:
+        trainer(max_epochs=4, callbacks=[weights, NaNGuard()]).fit(module, datamodule=Images())
+    message = str(caught.value)
+    step = len(weights.seen)
+    assert 8 <= step < 12
+    assert f"step {step} (epoch 2)" in message
+    assert "net.head.weight, net.head.bias" in message
+    indices = message.partition("samples ")[2].partition(".")[0]
+    assert "13" in indices.split(", ")
+    assert len(indices.split(", ")) == 8
+    saved = read(tmp_path / "checkpoints" / "before-nan.ckpt")["state_dict"]["net.head.weight"]
+    assert torch.equal(saved, weights.seen[-1])
+    assert torch.equal(module.net.head.weight, weights.seen[-1])
+
+
+def test_bad_steps_are_left_out_and_counted(trainer):
+    weights, module = Weights(), task()
+    runner = trainer(max_epochs=4, callbacks=[weights, NaNGuard(skip=2)])
+    runner.fit(module, datamodule=Images())
+    same = [bool(torch.equal(one, other)) for one, other in zip(weights.seen, weights.seen[1:], strict=False)]
+    assert sum(same) == 2  # in the third and the fourth epoch
+    assert module.net.head.weight.isfinite().all()
+    assert runner.callback_metrics["train/skipped_steps"] == 2
+    with pytest.raises(NonFiniteError, match="after 1 skipped steps"):
+        trainer(max_epochs=4, callbacks=[NaNGuard(skip=1)]).fit(task(), datamodule=Images())
+
+
+def test_without_it_weights_are_lost(trainer):
+    """What it is for."""
+    module = task()
+    trainer(max_epochs=4).fit(module, datamodule=Images())
+    assert module.net.head.weight.isnan().any()
+
+
+def test_it_changes_nothing_else(trainer):
+    trained = []
+    for callbacks in ([], [NaNGuard(skip=1)]):
+        module = task(bad=1.0)
+        trainer(max_epochs=4, callbacks=callbacks).fit(module, datamodule=Images())
+        trained.append(module.net.head.weight)
+    assert torch.equal(*trained)
+    with pytest.raises(ValueError, match="at least 0"):
+        NaNGuard(skip=-1)
+
+
+def test_accumulated_batches_are_all_named(trainer):
+    with pytest.raises(NonFiniteError) as caught:
+        trainer(max_epochs=4, callbacks=[NaNGuard()], accumulate_grad_batches=2).fit(task(), datamodule=Images())
+    assert len(str(caught.value).partition("samples ")[2].partition(".")[0].split(", ")) == 16
