@@ -42,6 +42,7 @@ class OnText:
         self.source_vocabulary = Vocabulary.from_dict(vocabularies["source"])
         self.target_vocabulary = Vocabulary.from_dict(vocabularies["target"])
         self.max_length = int(vocabularies["max_length"])
+        self.language = self.target_vocabulary.language.split("+")[-1]  # a joint one is of "en+fr"
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """Target tokens as a reader wants them."""

@@ -28,7 +28,7 @@ class Translator(OnText, Task):
     for `val` and `test` `loss` (without), `perplexity`, `token_accuracy`, with the true prefix given; and of the
     translations that the net finds by itself, on detokenised cased text, `bleu` and `chrf` (sacrebleu; every source
     once, all its references), `bleu_single` and `chrf_single` where sources have several references (every pair, its
-    own reference), `bleu_lowercase` (lower-cased and tokenised, to compare with published tables of Multi30k), and the
+    own reference), `bleu_lowercase` (lower-cased and tokenised by Moses, as published tables of Multi30k), and the
     baselines `bleu_copy`, `chrf_copy` (the source itself) and `bleu_memory`, `chrf_memory` (the most frequent
     translation of the same source in train, or nothing). The signatures of the scores are in metrics.json.
 
@@ -126,7 +126,7 @@ class Translator(OnText, Task):
             self.rows = [row for share in shares for row in share]
         self.rows.sort(key=lambda row: row.index)
         means = totals.means()
-        found, self.notes["signatures"] = scores(self.rows)
+        found, self.notes["signatures"] = scores(self.rows, self.language)
         key = split, len(self.rows)
         if key not in self._baselines:
             self._baselines[key] = baselines(self.rows)

@@ -31,12 +31,12 @@ def distinct(rows: Sequence[Row]) -> list[Row]:
     return list({row.text.source: row for row in reversed(rows)}.values())[::-1]
 
 
-def scores(rows: Sequence[Row]) -> tuple[dict[str, float], dict[str, str]]:
-    """Scores of the hypotheses, 0 to 100, by name, and sacrebleu's signatures."""
+def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[str, str]]:
+    """Scores of the hypotheses, in `language`, 0 to 100, by name, and sacrebleu's signatures."""
     once = distinct(rows)
     hypotheses, references = [row.hypothesis for row in once], [row.text.references for row in once]
     several = corpus_scores(hypotheses, references)
-    lowercase, signature = lowercase_tokenised_bleu(hypotheses, references)
+    lowercase, signature = lowercase_tokenised_bleu(hypotheses, references, language)
     values = {"bleu": several.bleu, "chrf": several.chrf, "bleu_lowercase": lowercase}
     signatures = {**several.signatures, "bleu_lowercase": signature}
     if len(rows) > len(once):
