@@ -96,6 +96,7 @@ def add_options(parser: LightningArgumentParser) -> None:
         help='fit: how names of those weights begin → how they begin here, null: left out.')  # fmt: skip
     add("--init_strict", type=bool, default=False, help="fit: whatever of those weights does not fit is an error.")
     add("--find", type=What | None, default=None, help="fit: look for a learning rate or batch size, train nothing.")
+    add("--plot_lr", type=bool, default=False, help="fit: draw the planned learning rate, train nothing.")
     add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
     add("--allow_untrained", type=bool, default=False, help="validate, test, predict: without any checkpoint.")
     add("--images", type=str | None, default=None, help="predict: a folder of image files, not the test split.")
@@ -109,8 +110,8 @@ FROM_CHECKPOINT = ("class_names", "vocabularies")
 
 # Options that say where a run goes and not what it is: they are not kept in its config.
 NOT_IN_CONFIG = (
-    "run", "run_name", "runs_dir", "init_from", "init_prefixes", "init_strict", "find", "allow_untrained", "images",
-    "ckpt_path", "config",
+    "run", "run_name", "runs_dir", "init_from", "init_prefixes", "init_strict", "find", "plot_lr", "allow_untrained",
+    "images", "ckpt_path", "config",
 )  # fmt: skip
 
 
@@ -123,6 +124,7 @@ def check(subcommand: str, options: Namespace) -> None:
     for name, belongs in (
         ("init_from", fit),
         ("find", fit),
+        ("plot_lr", fit),
         ("images", subcommand == "predict"),
         ("allow_untrained", not fit),
     ):

@@ -18,6 +18,7 @@ from lit_project.checkpoints import SafeCheckpointIO, read
 from lit_project.errors import UserError
 from lit_project.lean import NoProfiler, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
+from lit_project.planned import plot_lr
 from lit_project.processes import is_first, print_once
 from lit_project.run import RunDir, resume_step
 from lit_project.tuning import find
@@ -147,6 +148,9 @@ class Session:
             self.run.add_provenance(options.seed_everything, self.config_name)
         if options.find:
             find(options.find, trainer, model, datamodule, self.run)
+            return
+        if options.plot_lr:
+            plot_lr(trainer, model, datamodule, self.run)
             return
         trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
         if trainer.received_sigterm:
