@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sklearn.metrics import r2_score
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
@@ -17,7 +18,11 @@ ELSEWHERE = {
     "compile.yaml": "--model.compile=eager",  # without a C++ compiler
 }
 FIGURES = {"learning_curves.png", "learning_rate.png"}
-FAMILY_FIGURES = {"accuracy": "test_confusion_matrix.png", "bleu": "test_bleu_by_length.png"}
+FAMILY_FIGURES = {
+    "accuracy": "test_confusion_matrix.png",
+    "bleu": "test_bleu_by_length.png",
+    "r2": "test_predicted.png",
+}
 # subwords of a corpus of a few sentences; a schedule of three epochs that debug.yaml would cut
 SMALLER = {
     name: "--data.vocabulary_size=80" for name in CONFIGS if name.startswith(("multi30k", "tatoeba_eng_fra_full"))
@@ -34,7 +39,7 @@ def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weigh
     assert len(list((run / "checkpoints").glob("best*.ckpt"))) == 1
     assert (run / "checkpoints" / "last.ckpt").exists()
     after_fit = json.loads((run / "metrics.json").read_text())["test"]
-    family = "bleu" if "test/bleu" in after_fit else "accuracy"
+    family = next(name for name in FAMILY_FIGURES if f"test/{name}" in after_fit)
     assert {path.name for path in (run / "figures").iterdir()} >= {*FIGURES, FAMILY_FIGURES[family]}
 
     for command in ("validate", "test", "predict"):
@@ -52,6 +57,10 @@ def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weigh
         assert all(row["source"] and row["references"] for row in rows)
         return
     assert [int(row["index"]) for row in rows] == list(range(len(rows)))
+    if family == "r2":
+        predicted, true = ([float(row[name]) for row in rows] for name in ("prediction", "target"))
+        assert r2_score(true, predicted) == pytest.approx(metrics["test"]["test/r2"], rel=1e-4)
+        return
     accuracy = sum(row["prediction"] == row["target"] for row in rows) / len(rows)
     assert accuracy == pytest.approx(metrics["test"]["test/accuracy"])
 

@@ -82,6 +82,14 @@ LINKS = {
     "source_size": "net.init_args.source_size",
     "target_size": "net.init_args.target_size",
     "max_source_length": "net.init_args.max_source_length",
+    "feature_names": "feature_names",
+    "target_names": "target_names",
+    "feature_mean": "feature_mean",
+    "feature_std": "feature_std",
+    "target_mean": "target_mean",
+    "target_std": "target_std",
+    "input_size": "net.init_args.input_size",
+    "output_size": "net.init_args.output_size",
 }
 
 
@@ -105,8 +113,10 @@ def add_options(parser: LightningArgumentParser) -> None:
 
 
 # What data can be told by a checkpoint where the config leaves it out: class names of a folder that is not here, the
-# vocabularies that the weights were trained with.
-FROM_CHECKPOINT = ("class_names", "vocabularies")
+# vocabularies that the weights were trained with, columns and statistics of a table that has changed since.
+FROM_CHECKPOINT = (
+    "class_names", "vocabularies", "feature_names", "feature_mean", "feature_std", "target_mean", "target_std",
+)  # fmt: skip
 
 # Options that say where a run goes and not what it is: they are not kept in its config.
 NOT_IN_CONFIG = (

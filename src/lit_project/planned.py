@@ -51,7 +51,7 @@ def planned_rates(trainer: Trainer, task: Task) -> dict[str, list[tuple[float, f
                 done = (step + 1) // per_epoch if schedule.interval == "epoch" else step + 1
                 due = (schedule.interval == "step" or last) and done % schedule.frequency == 0
                 if due and not config.reduce_on_plateau:
-                    config.scheduler.step()
+                    config.scheduler.step()  # type: ignore[call-arg]
     return curves
 
 

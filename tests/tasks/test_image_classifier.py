@@ -172,3 +172,25 @@ def test_normalisation_is_no_weight_so_that_a_warm_start_keeps_that_of_its_own_d
     two = ImageClassifier(nn.Flatten(), torch.optim.SGD, ["a", "b"], [0.5], [0.6])
     two.load_state_dict(one.state_dict())
     assert two(torch.full((1, 1, 1, 1), 0.5)).item() == 0
+
+
+@pytest.mark.parametrize("flips", [["horizontal"], ["vertical"], ["horizontal", "vertical"]], ids="-".join)
+def test_mirrored_images_are_averaged_at_test_time_and_only_there(trainer, flips):
+    torch.manual_seed(0)
+    net = linear()
+    images, targets = Images().floats("test")
+    plain, mirrored = classifier(net), classifier(net, test_time_flips=flips)
+    views = [images]
+    for flip in flips:  # both: four views, the one mirrored both ways is the image turned round
+        views += [view.flip(-1 if flip == "horizontal" else -2) for view in views]
+    with torch.no_grad():
+        mean = torch.stack([plain(view).softmax(1) for view in views]).mean(0)
+        rows = mirrored.predict_step((images, targets, torch.arange(len(images))), 0)
+    assert rows["prediction"] == mean.argmax(1).tolist()
+    assert rows["probability"] == pytest.approx(mean.amax(1).tolist(), rel=1e-5)
+    runner = trainer()
+    test = runner.test(mirrored, datamodule=Images(), verbose=False)[0]
+    assert test["test/accuracy"] == pytest.approx((mean.argmax(1) == targets).float().mean().item())
+    assert test["test/loss"] == pytest.approx(F.nll_loss(mean.log(), targets).item(), rel=1e-5)
+    val = [trainer().validate(task, datamodule=Images(), verbose=False)[0]["val/loss"] for task in (plain, mirrored)]
+    assert val[0] == val[1]

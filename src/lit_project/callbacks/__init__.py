@@ -6,6 +6,7 @@ from lit_project.callbacks.nan_guard import NaNGuard
 from lit_project.callbacks.predictions import PredictionTable
 from lit_project.callbacks.progress import ProgressLines, RichProgress
 from lit_project.callbacks.record import RunRecord
+from lit_project.callbacks.regression import PredictedAgainstTrue
 from lit_project.callbacks.swa import SWA
 from lit_project.callbacks.tensorboard import TensorBoardExtras
 from lit_project.callbacks.translations import Translations
@@ -16,6 +17,7 @@ __all__ = [
     "Checkpoint",
     "Figures",
     "NaNGuard",
+    "PredictedAgainstTrue",
     "PredictionTable",
     "ProgressLines",
     "RichProgress",

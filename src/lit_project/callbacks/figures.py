@@ -13,7 +13,7 @@ from lit_project import viz
 from lit_project.callbacks.record import best_checkpoint
 
 # of which curves are drawn, where a run has them
-METRICS = ("loss", "accuracy", "token_accuracy", "bleu")
+METRICS = ("loss", "accuracy", "token_accuracy", "bleu", "r2")
 
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
 

@@ -56,7 +56,7 @@ def configure(
     schedules: Sequence[Schedule],
     length: Callable[[str], int | None],
     lr: float | None = None,
-) -> dict[str, Any] | tuple[list[Optimizer], list[dict[str, Any]]]:
+) -> tuple[list[Optimizer], list[dict[str, Any]]]:
     """Builds the optimizer and its schedules, whose factors multiply where there are several.
 
     Args:
@@ -98,11 +98,11 @@ def configure(
     return [optim], configs
 
 
-def check_resumed(trainer: Trainer) -> None:
+def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
     """Raises ScheduleError if a schedule that was resumed ends elsewhere than the run does now."""
     for config in trainer.lr_scheduler_configs:
         planned = getattr(config.scheduler, "planned_length", None)
-        length = run_length(trainer, config.interval)
+        length = run(config.interval)
         if planned is not None and planned != length:
             raise ScheduleError(
                 f"the learning rate schedule of this run ends after {planned} {config.interval}s, but the run would "

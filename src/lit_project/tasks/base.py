@@ -113,6 +113,8 @@ class Task(LightningModule):
         Raises:
             ValueError: gradients are accumulated for an optimizer that computes the loss several times a step.
         """
+        if self._trainer is None:  # a step outside of training
+            return loss
         if self.trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
             raise ValueError("LBFGS computes the loss anew within a step: it needs accumulate_grad_batches 1")
         return self._step_mean.weigh(loss, count, self.trainer.world_size)
@@ -145,9 +147,13 @@ class Task(LightningModule):
             self.parameter_groups(),
             self.optimizer_factory,
             self.schedules,
-            lambda unit: run_length(self.trainer, unit),
+            self.length,
             self.lr,
         )
+
+    def length(self, interval: str) -> int | None:
+        """Length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None without end."""
+        return run_length(self.trainer, interval)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Steps a scheduler; by optimizer steps once in `frequency`, counted over the whole run.
@@ -166,7 +172,7 @@ class Task(LightningModule):
         self._seed = global_seed()
         self._step_mean.reset()
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50))
-        check_resumed(self.trainer)
+        check_resumed(self.trainer, self.length)
 
     def on_train_epoch_start(self) -> None:
         """Starts the sums and the clock."""

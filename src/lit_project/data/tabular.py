@@ -1,0 +1,217 @@
+"""Tables of numbers in memory: features and targets of regression, and their statistics."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from lightning.pytorch.utilities.types import EVAL_DATALOADERS, TRAIN_DATALOADERS
+from torch import Tensor
+
+from lit_project.data.images import Split
+from lit_project.data.in_memory import random_split
+from lit_project.data.order import EpochBatches, IndexLoader
+from lit_project.data.position import ResumablePosition
+from lit_project.errors import DataError
+from lit_project.seeding import global_seed
+
+
+class TableBatch(NamedTuple):
+    """Rows of a table, and which samples of the split they are.
+
+    `features` is float32 `(B, F)` and `targets` float32 `(B, T)` (NaN: unknown), both in their own units; `indices` is
+    int64 `(B,)`.
+    """
+
+    features: Tensor
+    targets: Tensor
+    indices: Tensor
+
+
+class TableLoader(IndexLoader):
+    """Iterates over batches of rows by indexing; as resumable as its `sampler`.
+
+    Args:
+        features: float32 `(N, F)`.
+        targets: float32 `(N, T)`.
+        order: the batches of indices.
+    """
+
+    def __init__(self, features: Tensor, targets: Tensor, order: EpochBatches) -> None:
+        super().__init__(order)
+        self.features = features
+        self.targets = targets
+
+    def __iter__(self) -> Iterator[TableBatch]:
+        """Yields the batches of the epoch from the current position on."""
+        for indices in self.sampler:
+            yield TableBatch(self.features[indices], self.targets[indices], indices)
+
+
+class TabularData(ResumablePosition):
+    """A table of which a fixed random part is test and a fixed random part of the rest is validation.
+
+    Batches hold the numbers in their own units. The task standardises, by the statistics of the training split that
+    it takes from the attributes below.
+
+    Args:
+        features: `(N, F)`, kept as float32 (seven digits).
+        targets: `(N, T)`, the same.
+        feature_names: of the columns of `features`.
+        target_names: of the columns of `targets`.
+        test_size: rows of the test split; a share of all rows if below 1.
+        val_size: rows of validation; a share of the rows that are not test if below 1.
+        batch_size: rows an optimizer micro-batch and process.
+        eval_batch_size: the same without gradients; it changes no result, only memory and speed.
+        drop_last: leave out the last training batch if it is not full.
+        seed: of the order of the training samples; `null` follows `seed_everything`.
+        feature_mean: of each feature; default: of the training split, or what the checkpoint holds that is evaluated.
+        feature_std: the same; of a constant feature it is 1.
+        target_mean: the same of each target.
+        target_std: the same.
+
+    Attributes:
+        input_size: number of features F.
+        output_size: number of targets T.
+
+    Raises:
+        DataError: a batch size below 1, a number that is not finite, too few rows for the splits, a target that is
+            constant in the training split, or statistics that do not fit the columns.
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        feature_names: Sequence[str],
+        target_names: Sequence[str],
+        test_size: float = 0.2,
+        val_size: float = 0.15,
+        batch_size: int = 32,
+        eval_batch_size: int = 10_000,
+        drop_last: bool = False,
+        seed: int | None = None,
+        feature_mean: list[float] | None = None,
+        feature_std: list[float] | None = None,
+        target_mean: list[float] | None = None,
+        target_std: list[float] | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
+            if value < 1:
+                raise DataError(f"{name} must be at least 1, got {value}")
+        self.feature_names, self.target_names = list(feature_names), list(target_names)
+        self.input_size, self.output_size = len(self.feature_names), len(self.target_names)
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.drop_last = drop_last
+        self.seed = seed
+        self.splits = self._split(_finite(features, self.feature_names), _finite(targets, self.target_names),
+                                  test_size, val_size)  # fmt: skip
+        mean, std = _statistics(self.splits["train"][0])
+        self.feature_mean = _fitting("feature_mean", feature_mean or mean, self.input_size)
+        self.feature_std = _fitting("feature_std", feature_std or std, self.input_size)
+        if target_std is None:
+            self._check_targets()
+        mean, std = _statistics(self.splits["train"][1])
+        self.target_mean = _fitting("target_mean", target_mean or mean, self.output_size)
+        self.target_std = _fitting("target_std", target_std or std, self.output_size)
+
+    def __str__(self) -> str:
+        """What it is, in words: Lightning would make loaders to count them, and jsonargparse prints what it links."""
+        sizes = ", ".join(f"{self.size_of(split)} {split}" for split in self.splits)
+        return f"{type(self).__name__}({self.input_size} features, {self.output_size} targets; rows: {sizes})"
+
+    def _split(
+        self, features: Tensor, targets: Tensor, test_size: float, val_size: float
+    ) -> dict[Split, tuple[Tensor, Tensor]]:
+        rows = len(features)
+        test_rows = _rows("test_size", test_size, rows)
+        val_rows = _rows("val_size", val_size, rows - test_rows)
+        if min(test_rows, val_rows) < 1 or rows - test_rows - val_rows < 2:
+            raise DataError(
+                f"{rows} rows are too few: test_size {test_size} and val_size {val_size} make {test_rows} rows of "
+                f"test, {val_rows} of validation and {rows - test_rows - val_rows} of training; "
+                "each split needs 1, training 2"
+            )
+        rest, test = random_split(rows, test_rows)
+        train, val = random_split(len(rest), val_rows)
+        chosen: dict[Split, Tensor] = {"train": rest[train], "val": rest[val], "test": test}
+        return {split: (features[indices], targets[indices]) for split, indices in chosen.items()}
+
+    def _check_targets(self) -> None:
+        targets = self.splits["train"][1]
+        for name, column in zip(self.target_names, targets.T, strict=True):
+            if (column == column[0]).all():
+                value = f"{column[0].item():g}"
+                raise DataError(
+                    f"the target {name!r} is {value} in all {len(column)} rows of training: nothing to learn"
+                )
+
+    def size_of(self, split: Split) -> int:
+        """Number of samples of a split."""
+        return len(self.splits[split][1])
+
+    def loader(self, split: Split) -> TableLoader:
+        """Batches of a split for this process."""
+        train = split == "train"
+        order = EpochBatches(
+            self.size_of(split),
+            self.batch_size if train else self.eval_batch_size,
+            shuffle=train,
+            drop_last=train and self.drop_last,
+            seed=global_seed() if self.seed is None else self.seed,
+            num_replicas=self.trainer.world_size if self.trainer else 1,
+            rank=self.trainer.global_rank if self.trainer else 0,
+        )
+        return TableLoader(*self.splits[split], order)
+
+    def train_dataloader(self) -> TRAIN_DATALOADERS:
+        """Shuffled training batches."""
+        return self.resumable(self.loader("train"))
+
+    def val_dataloader(self) -> EVAL_DATALOADERS:
+        """Validation batches in order."""
+        return self.loader("val")
+
+    def test_dataloader(self) -> EVAL_DATALOADERS:
+        """Test batches in order."""
+        return self.loader("test")
+
+    def predict_dataloader(self) -> EVAL_DATALOADERS:
+        """The test split."""
+        return self.loader("test")
+
+
+def _finite(values: Tensor, names: Sequence[str]) -> Tensor:
+    """Values `(N, K)` as float32."""
+    if values.ndim != 2 or values.shape[1] != len(names):
+        raise DataError(f"a table of {len(names)} columns was expected, got shape {tuple(values.shape)}")
+    values = values.float()
+    wrong = (~values.isfinite()).nonzero()
+    if len(wrong):
+        row, column = wrong[0].tolist()
+        raise DataError(f"sample {row}, column {names[column]!r}: not a finite number of float32")
+    return values
+
+
+def _rows(name: str, size: float, rows: int) -> int:
+    """Number of rows of a split that is given as a number or as a share."""
+    if size <= 0 or (size >= 1 and size != int(size)):
+        raise DataError(f"{name} must be a share between 0 and 1 or a number of rows, got {size}")
+    return int(size) if size >= 1 else round(rows * size)
+
+
+def _statistics(values: Tensor) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation (divided by N) of each column of `(N, K)`; 1 for a constant one, as a divisor."""
+    wide = values.double()
+    std = wide.std(dim=0, correction=0)
+    # compared, for the rounded mean of equal numbers may leave a deviation that is tiny and not zero
+    std[(wide == wide[0]).all(dim=0)] = 1
+    return wide.mean(dim=0).tolist(), std.tolist()
+
+
+def _fitting(name: str, values: list[float], size: int) -> list[float]:
+    if len(values) != size:
+        raise DataError(f"{name} has {len(values)} numbers for {size} columns")
+    if name.endswith("std") and min(values) <= 0:
+        raise DataError(f"{name} must be positive, got {min(values)}")
+    return list(values)

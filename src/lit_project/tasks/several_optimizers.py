@@ -1,0 +1,144 @@
+"""Several optimizers in one task, each with its own part of the net: manual optimisation, in this one place.
+
+    class TwoSpeeds(SeveralOptimizers, Translator): ...
+
+is a `Translator` whose encoder and decoder are trained by optimizers of their own, as in the classic codes: it ships as
+`TranslatorOfParts`, see `configs/translation_two_optimizers.yaml`. For parts that only differ in rate or decay,
+`ParameterGroups` will do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_project.optim import (
+    Group,
+    GroupError,
+    OptimizerFactory,
+    ParameterGroups,
+    Schedule,
+    configure,
+    run_length,
+)
+from lit_project.tasks.base import Task
+from lit_project.tasks.translation import Translator
+
+
+@dataclass
+class Part:
+    """Parameters with an optimizer of their own.
+
+    Args:
+        name: in logs, as `lr/NAME`.
+        match: module paths or patterns of parameter names; see `Group`.
+        optimizer: makes the optimizer of them.
+        schedulers: learning rate schedules of that optimizer.
+    """
+
+    name: str
+    match: list[str]
+    optimizer: OptimizerFactory
+    schedulers: list[Schedule] = field(default_factory=list)
+
+
+class SeveralOptimizers(Task):
+    """Mixed in before a task: one optimizer a part, all of them stepped together.
+
+    Lightning leaves accumulation, clipping and schedules to a task that optimises by itself, and refuses the trainer's
+    options for them: they are options of the task here. The gradient is that of the mean over the whole step, as ever.
+    A step is one step, however many optimizers there are.
+
+    Args:
+        parts: together they hold every trainable parameter once.
+        accumulate: micro-batches an optimizer step.
+        clip_norm: greatest norm of the gradient of all parts together; null for any.
+        kwargs: of the task; it takes no `optimizer`, `schedulers` or `parameter_groups`.
+
+    Raises:
+        ValueError: no part, or `accumulate` below 1.
+        GroupError: a parameter in no part or in two, or a pattern that matches nothing.
+    """
+
+    def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:
+        if not parts:
+            raise ValueError("parts is empty: there is nothing to optimise")
+        if accumulate < 1:
+            raise ValueError(f"accumulate must be at least 1, got {accumulate}")
+        super().__init__(optimizer=parts[0].optimizer, schedulers=None, parameter_groups=None, **kwargs)
+        self.automatic_optimization = False
+        self.parts = parts
+        self.accumulate = accumulate
+        self.clip_norm = clip_norm
+
+    def configure_optimizers(self) -> Any:
+        """One optimizer a part, with its schedules."""
+        groups = ParameterGroups([Group(part.name, part.match) for part in self.parts])(self)
+        by_name = {group["name"]: group for group in groups}
+        if "base" in by_name:
+            lost = {id(p) for p in by_name["base"]["params"]}
+            names = [name for name, p in self.named_parameters() if id(p) in lost]
+            raise GroupError(f"parts: {names[0]} ({len(names)} parameters in all) belongs to no part")
+        optimizers: list[Any] = []
+        configs: list[dict[str, Any]] = []
+        for part in self.parts:
+            if part.name not in by_name:
+                raise GroupError(f"parts: nothing in {part.name} is to be trained")
+            own, schedules = configure([by_name[part.name]], part.optimizer, part.schedulers, self.length)
+            optimizers += own
+            configs += [{**config, "name": f"{part.name}/{config['name']}"} for config in schedules]
+        return optimizers, configs
+
+    def length(self, interval: str) -> int | None:
+        """In optimizer steps of `accumulate` micro-batches, or epochs."""
+        length = run_length(self.trainer, interval)
+        if interval == "epoch" or length is None:
+            return length
+        batches, epochs = int(self.trainer.num_training_batches), self.trainer.max_epochs
+        whole = -(-batches // self.accumulate) * epochs if epochs and epochs > 0 else length
+        return min(whole, self.trainer.max_steps) if self.trainer.max_steps > 0 else whole
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """The task's loss, its gradients, and at the end of a window a step of all optimizers."""
+        outputs: Any = super().training_step(batch, batch_idx)
+        self.manual_backward(outputs["loss"])
+        last = batch_idx + 1 == self.trainer.num_training_batches
+        if (batch_idx + 1) % self.accumulate == 0 or last:
+            self._step()
+        return {name: value.detach() for name, value in outputs.items()}
+
+    def _step(self) -> None:
+        optimizers = _listed(self.optimizers())
+        together = SimpleNamespace(param_groups=[group for o in optimizers for group in o.param_groups])
+        self._step_mean.rescale(together, self.trainer)
+        if self.clip_norm is not None:
+            parameters = [p for group in together.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+        optimizers[0].step()  # Lightning counts this one
+        for optimizer in optimizers[1:]:
+            optimizer.optimizer.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        self._step_schedules("step", self.trainer.global_step)
+
+    def _step_schedules(self, interval: str, done: int) -> None:
+        schedules = [schedule for part in self.parts for schedule in part.schedulers]
+        for config, schedule in zip(self.trainer.lr_scheduler_configs, schedules, strict=True):
+            if schedule.interval == interval and done % schedule.frequency == 0 and not config.reduce_on_plateau:
+                config.scheduler.step()  # type: ignore[call-arg]
+
+    def on_train_epoch_end(self) -> None:
+        """Logs, and steps the schedules that go by epochs."""
+        super().on_train_epoch_end()
+        self._step_schedules("epoch", self.current_epoch + 1)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+class TranslatorOfParts(SeveralOptimizers, Translator):
+    """A `Translator` with several optimizers, such as one for the encoder and one for the decoder."""

@@ -1,0 +1,123 @@
+"""CSV files of users: what is read, and errors that say which line and column are wrong."""
+
+import pytest
+import torch
+
+from lit_project.data import CSV
+from lit_project.errors import DataError
+
+ROWS = [(f"{n}.5", f"{-n}", f"{n * n}") for n in range(20)]
+
+
+def write(folder, text, encoding="utf-8"):
+    file = folder / "table.csv"
+    file.write_bytes(text.encode(encoding))
+    return file
+
+
+def lines(rows=ROWS, header="a,b,y", delimiter=","):
+    return "\n".join([header, *(delimiter.join(row) for row in rows)]) + "\n"
+
+
+def all_rows(data):
+    parts = [torch.cat(split, dim=1) for split in data.splits.values()]
+    return sorted(torch.cat(parts).tolist())
+
+
+EXPECTED = sorted([float(a), float(b), float(y)] for a, b, y in ROWS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lines(),
+        lines().replace("\n", "\r\n"),
+        "\ufeff" + lines(),
+        lines().replace(",", ", "),
+        lines().replace("\n3.5", "\n\n3.5") + "\n\n",
+        lines(header='"a","b","y"').replace("\n3.5", '\n"3.5"'),
+        lines(header=" a ,b , y"),
+    ],
+    ids=["plain", "windows", "byte order mark", "spaces", "blank lines", "quotes", "spaces in names"],
+)
+def test_all_rows_are_read(tmp_path, text):
+    data = CSV(write(tmp_path, text), "y")
+    assert (data.feature_names, data.target_names) == (["a", "b"], ["y"])
+    assert all_rows(data) == EXPECTED
+
+
+def test_columns_are_chosen_by_name_and_order_and_others_may_hold_text(tmp_path):
+    rows = [(a, "", y, "some text", b) for a, b, y in ROWS]
+    file = write(tmp_path, lines(rows, "a,hole,y,note,b"))
+    data = CSV(file, ["b", "y"], ["a"])
+    assert (data.feature_names, data.target_names) == (["a"], ["b", "y"])
+    assert (data.input_size, data.output_size) == (1, 2)
+    assert all_rows(data) == EXPECTED
+    swapped = CSV(file, "y", ["b", "a"])
+    assert all_rows(swapped) == sorted([b, a, y] for a, b, y in EXPECTED)
+
+
+def test_a_column_without_a_name_such_as_the_row_numbers_of_pandas_is_no_feature(tmp_path):
+    rows = [(str(n), *row) for n, row in enumerate(ROWS)]
+    data = CSV(write(tmp_path, lines(rows, ",a,b,y")), "y")
+    assert data.feature_names == ["a", "b"]
+    assert all_rows(data) == EXPECTED
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_delimiter(tmp_path, delimiter):
+    text = lines(delimiter=delimiter, header=delimiter.join("aby"))
+    assert all_rows(CSV(write(tmp_path, text), "y", delimiter=delimiter)) == EXPECTED
+
+
+def changed(line, column, text):
+    """The table with another text in a line, counted as an editor does."""
+    rows = [list(row) for row in ROWS]
+    rows[line - 2][column] = text
+    return lines(rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "kwargs", "message"),
+    [
+        (changed(5, 1, ""), {}, "line 5, column 'b': no value$"),
+        (changed(5, 1, " NA "), {}, r"line 5, column 'b': no value \(NA\)"),
+        (changed(2, 2, "nan"), {}, "line 2, column 'y': no value"),
+        (changed(21, 0, "twelve"), {}, "line 21, column 'a': 'twelve' is not a number"),
+        (
+            changed(3, 0, "1_000"),
+            {},
+            "line 3, column 'a': '1_000' is not a number; feature_names can leave the column out",
+        ),
+        (changed(3, 0, "inf"), {}, "line 3, column 'a': 'inf' is not a finite number"),
+        (changed(3, 0, "1e39"), {}, "line 3, column 'a': '1e39' is not a finite number"),
+        (changed(3, 0, "1,5"), {}, "line 3: 4 values for the 3 columns of line 1"),
+        (changed(3, 0, '"1\n2"'), {}, "line 3, column 'a': '1\\\\n2' is not a number"),
+        ("\n\n" + changed(3, 0, "x"), {}, "line 5, column 'a': 'x'"),
+        (lines(header="age,b,y"), {"feature_names": ["agee"]}, "no column 'agee'; did you mean 'age'?"),
+        (lines(), {"target_names": "target"}, "no column 'target'; there are: a, b, y"),
+        (lines(header="a;b;y", delimiter=";"), {}, "no column 'y'; line 1 has no ',': is the delimiter ';'?"),
+        (lines(header="a,y,y"), {}, "2 columns named 'y'"),
+        (lines(), {"feature_names": ["a", "y"]}, "'y' is both feature and target"),
+        (lines(), {"feature_names": ["a", "a"]}, "the feature 'a' is named twice"),
+        (lines(), {"feature_names": []}, "there is no feature column"),
+        (lines(), {"target_names": ["y", "y"]}, "the target 'y' is named twice"),
+        (lines([(a, b, "7") for a, b, _ in ROWS]), {}, "the target 'y' is 7 in all 14 rows of training"),
+        ("", {}, "is empty"),
+        ("\n\n", {}, "is empty"),
+        (lines([]), {}, "has a line of names and no rows"),
+        (lines(ROWS[:3]), {}, "3 rows are too few"),
+        (lines(), {"delimiter": ",,"}, "delimiter must be one character, got ',,'"),
+    ],
+)
+def test_bad_input_is_an_error_that_says_where(tmp_path, text, kwargs, message):
+    with pytest.raises(DataError, match=message):
+        CSV(write(tmp_path, text), **{"target_names": "y", "feature_names": None, **kwargs})
+
+
+def test_files_that_are_none(tmp_path):
+    for path in (tmp_path / "missing.csv", tmp_path):
+        with pytest.raises(DataError, match=f"no such file: {path}"):
+            CSV(path, "y")
+    with pytest.raises(DataError, match=r"cannot be read as UTF-8 CSV"):
+        CSV(write(tmp_path, lines(header="ä,b,y"), "latin-1"), "y")

@@ -1,0 +1,153 @@
+"""Tables: splits, statistics of training, exact order and resume, the shipped tables."""
+
+import pytest
+import torch
+from sklearn.datasets import load_diabetes
+
+from lit_project.data import ClassicFunction, Diabetes, TableBatch, TabularData
+from lit_project.data.in_memory import random_split
+from lit_project.errors import DataError
+
+SPLITS = ("train", "val", "test")
+
+
+def table(rows=40, **kwargs):
+    """Features `(rows, 3)`, of which the last is constant, and two targets; the first feature is the row."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.stack(
+        [torch.arange(rows).float(), torch.randn(rows, generator=generator), torch.full((rows,), 0.1)], 1
+    )
+    targets = 5 + 3 * torch.randn(rows, 2, generator=generator)
+    return TabularData(features, targets, ["row", "noise", "constant"], ["u", "v"], **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [((0.2, 0.15), (27, 5, 8)), ((0.5, 0.5), (10, 10, 20)), ((4, 6), (30, 6, 4)), ((1, 1), (38, 1, 1))],
+)
+def test_splits_are_a_partition_of_the_asked_sizes(sizes, expected):
+    data = table(test_size=sizes[0], val_size=sizes[1])
+    assert tuple(data.size_of(split) for split in SPLITS) == expected
+    rows = torch.cat([data.splits[split][0][:, 0] for split in SPLITS])
+    assert sorted(rows.tolist()) == list(range(40))
+
+
+def test_split_depends_on_no_seed_and_test_not_on_the_size_of_validation(seed_run):
+    seed_run(1)
+    one = table(seed=1)
+    seed_run(2)
+    two = table(seed=2, val_size=10)
+    assert torch.equal(one.splits["test"][0], two.splits["test"][0])
+    assert torch.equal(one.splits["val"][0], table().splits["val"][0])
+    assert one.splits["test"][0][:, 0].tolist() == random_split(40, 8)[1].tolist()
+
+
+def test_statistics_are_those_of_training_alone():
+    data = table()
+    features, targets = (part.double() for part in data.splits["train"])
+    assert data.feature_mean == pytest.approx(features.mean(0).tolist(), rel=1e-12)
+    assert data.feature_std[:2] == pytest.approx(features.std(0, correction=0).tolist()[:2], rel=1e-12)
+    assert data.target_mean == pytest.approx(targets.mean(0).tolist(), rel=1e-12)
+    assert data.target_std == pytest.approx(targets.std(0, correction=0).tolist(), rel=1e-12)
+    assert data.feature_std[2] == 1  # constant
+    assert (data.input_size, data.output_size) == (3, 2)
+
+
+def test_given_statistics_are_kept():
+    given = {"feature_mean": [1.0, 2.0, 3.0], "feature_std": [4.0, 5.0, 6.0], "target_mean": [0.0, 0.0]}
+    data = table(**given, target_std=[7.0, 8.0])
+    assert {name: getattr(data, name) for name in given} == given
+    assert data.target_std == [7.0, 8.0]
+
+
+def test_batches_hold_every_row_once_and_training_is_shuffled_by_the_seed():
+    data = table(batch_size=4, eval_batch_size=3, seed=1)
+    for loader, split in (
+        (data.train_dataloader(), "train"),
+        (data.val_dataloader(), "val"),
+        (data.test_dataloader(), "test"),
+    ):
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        features, targets = data.splits[split]
+        for batch in batches:
+            assert isinstance(batch, TableBatch)
+            assert batch.features.dtype == batch.targets.dtype == torch.float32
+            assert torch.equal(batch.features, features[batch.indices])
+            assert torch.equal(batch.targets, targets[batch.indices])
+        indices = torch.cat([batch.indices for batch in batches]).tolist()
+        assert sorted(indices) == list(range(data.size_of(split)))
+        assert (indices == sorted(indices)) == (split != "train")
+    first = next(iter(data.train_dataloader())).indices
+    assert not torch.equal(first, next(iter(table(batch_size=4, seed=2).train_dataloader())).indices)
+    assert torch.equal(first, next(iter(table(batch_size=4, seed=1).train_dataloader())).indices)
+
+
+def test_loader_continues_in_the_middle_of_an_epoch():
+    whole = [batch.indices.tolist() for batch in table(batch_size=5).train_dataloader()]
+    data = table(batch_size=5)
+    iterator = iter(data.train_dataloader())
+    assert [next(iterator).indices.tolist() for _ in range(2)] == whole[:2]
+    resumed = table(batch_size=5).train_dataloader()
+    resumed.load_state_dict(data.state_dict())
+    assert [batch.indices.tolist() for batch in resumed] == whole[2:]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"rows": 3}, "3 rows are too few"),
+        ({"rows": 0}, "0 rows are too few"),
+        ({"test_size": 39}, "40 rows are too few: test_size 39 .* make 39 rows of test, 0 of validation"),
+        ({"test_size": 38, "val_size": 1}, "and 1 of training"),
+        ({"test_size": 50}, "40 rows are too few"),
+        ({"val_size": 0}, "val_size must be a share between 0 and 1 or a number of rows, got 0"),
+        ({"test_size": 1.5}, "test_size must be a share"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"feature_mean": [1.0]}, "feature_mean has 1 numbers for 3 columns"),
+        ({"target_std": [1.0, 0.0]}, "target_std must be positive, got 0.0"),
+    ],
+)
+def test_impossible_arguments_are_errors(kwargs, message):
+    with pytest.raises(DataError, match=message):
+        table(**kwargs)
+
+
+@pytest.mark.parametrize("value", [3.0, 0.1])
+def test_a_constant_target_is_an_error_that_names_it(value):
+    targets = torch.stack([torch.arange(20.0), torch.full((20,), value)], 1)
+    with pytest.raises(DataError, match=f"the target 'b' is {value:g} in all 14 rows of training"):
+        TabularData(torch.randn(20, 1), targets, ["x"], ["a", "b"])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+def test_a_number_that_is_not_finite_is_an_error_that_names_it(value):
+    features = torch.randn(20, 2, dtype=torch.double)
+    features[7, 1] = value
+    with pytest.raises(DataError, match="sample 7, column 'y': not a finite number"):
+        TabularData(features, torch.randn(20, 1), ["x", "y"], ["t"])
+
+
+def test_classic_function(seed_run):
+    seed_run(1)
+    data = ClassicFunction(size=200)
+    assert sum(data.size_of(split) for split in SPLITS) == 200
+    for features, targets in data.splits.values():
+        x = targets[:, 0]
+        assert (x >= 0.1).all()
+        assert torch.allclose(features, torch.stack([torch.zeros_like(x), x.log(), 5 * x], 1))
+    seed_run(2)
+    assert torch.equal(ClassicFunction(size=200).splits["train"][0], data.splits["train"][0])
+    with pytest.raises(DataError, match="too few"):
+        ClassicFunction(size=3)
+
+
+def test_diabetes_is_the_original_unscaled():
+    data, original = Diabetes(), load_diabetes(scaled=False)
+    assert data.feature_names == original.feature_names
+    assert [data.size_of(split) for split in SPLITS] == [301, 53, 88]
+    rows = sorted((*f, *t) for split in data.splits.values() for f, t in zip(*(p.tolist() for p in split), strict=True))
+    expected = torch.cat([torch.from_numpy(original.data), torch.from_numpy(original.target)[:, None]], 1).float()
+    assert rows == sorted(map(tuple, expected.tolist()))
+    assert data.feature_names[0] == "age"
+    assert 18 < data.feature_mean[0] < 80  # years

@@ -1,0 +1,60 @@
+"""The feed-forward network: its formula, its size, its options."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lit_project.models import FFNN
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2, 5])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (3, 1), (10, 4)])
+def test_shape_and_size(layers, inputs, outputs):
+    net = FFNN(inputs, outputs, hidden_layers=layers, hidden_size=7)
+    assert net(torch.rand(5, inputs)).shape == (5, outputs)
+    widths = [inputs, *[7] * layers, outputs]
+    expected = sum((a + 1) * b for a, b in pairwise(widths))
+    assert sum(parameter.numel() for parameter in net.parameters()) == expected
+
+
+@pytest.mark.parametrize(("activation", "function"), [("relu", F.relu), ("tanh", torch.tanh), ("gelu", F.gelu)])
+def test_formula(activation, function):
+    torch.manual_seed(0)
+    net = FFNN(3, 2, hidden_layers=2, hidden_size=5, activation=activation)
+    w1, b1, w2, b2, w3, b3 = net.parameters()
+    x = torch.randn(9, 3)
+    expected = function(function(x @ w1.T + b1) @ w2.T + b2) @ w3.T + b3
+    assert torch.allclose(net(x), expected, atol=1e-6)
+
+
+def test_without_hidden_layer_it_is_a_linear_map():
+    torch.manual_seed(0)
+    net = FFNN(3, 2, hidden_layers=0, dropout=0.5)
+    weight, bias = net.parameters()
+    x = torch.randn(9, 3)
+    assert torch.equal(net(x), F.linear(x, weight, bias))
+
+
+def test_dropout_zeroes_hidden_units_in_training_alone():
+    torch.manual_seed(0)
+    net, x = FFNN(3, 2, dropout=0.5), torch.rand(4, 3)
+    assert not torch.equal(net(x), net(x))
+    net.eval()
+    assert torch.equal(net(x), net(x))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"input_size": 0}, "input_size must be at least 1, got 0"),
+        ({"output_size": -1}, "output_size must be at least 1, got -1"),
+        ({"hidden_size": 0}, "hidden_size must be at least 1, got 0"),
+        ({"hidden_layers": -1}, "hidden_layers must not be negative, got -1"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
+    ],
+)
+def test_impossible_arguments_are_errors(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        FFNN(**{"input_size": 3, "output_size": 1, **wrong})

@@ -1,0 +1,107 @@
+"""From the formulas up: gradients by hand, parameters by hand, training by hand, and a function that is known."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lit_project.data import ClassicFunction
+from lit_project.models import FFNN
+from lit_project.tasks import Regressor
+
+
+def numpy_gradients(x, y, w1, b1, w2, b2):
+    """Of the mean squared error of `tanh(x w1ᵀ + b1) w2ᵀ + b2`, by the chain rule."""
+    hidden = np.tanh(x @ w1.T + b1)
+    out = hidden @ w2.T + b2
+    d_out = 2 * (out - y) / y.size
+    d_hidden = (d_out @ w2) * (1 - hidden**2)
+    return d_hidden.T @ x, d_hidden.sum(0), d_out.T @ hidden, d_out.sum(0)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_gradients_by_hand_by_autograd_and_by_layers_agree(outputs):
+    torch.manual_seed(0)
+    net = FFNN(4, outputs, hidden_layers=1, hidden_size=6, activation="tanh").double()
+    x, y = torch.randn(11, 4, dtype=torch.double), torch.randn(11, outputs, dtype=torch.double)
+    nn.functional.mse_loss(net(x), y).backward()
+    by_layers = [parameter.grad for parameter in net.parameters()]
+
+    w1, b1, w2, b2 = weights = [parameter.detach().clone().requires_grad_() for parameter in net.parameters()]
+    loss = ((torch.tanh(x @ w1.T + b1) @ w2.T + b2 - y) ** 2).mean()
+    by_autograd = torch.autograd.grad(loss, weights)
+
+    by_hand = numpy_gradients(x.numpy(), y.numpy(), *(parameter.detach().numpy() for parameter in net.parameters()))
+    for hand, auto, layers in zip(by_hand, by_autograd, by_layers, strict=True):
+        np.testing.assert_allclose(auto, hand, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(layers, hand, rtol=0, atol=1e-10)
+
+
+class ByHand(nn.Module):
+    """`FFNN` of one hidden layer with its parameters spelled out."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.w1, self.b1, self.w2, self.b2 = (nn.Parameter(p.detach().clone()) for p in net.parameters())
+
+    def forward(self, x):
+        return torch.relu(x @ self.w1.T + self.b1) @ self.w2.T + self.b2
+
+
+def regressor(net, data, optimizer):
+    names = ("target_names", "feature_names", "feature_mean", "feature_std", "target_mean", "target_std")
+    return Regressor(net, optimizer, **{name: getattr(data, name) for name in names})
+
+
+@pytest.mark.parametrize("optimizer", [partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=0.01)])
+def test_parameters_given_one_by_one_and_as_layers_train_alike(trainer, optimizer):
+    torch.manual_seed(0)
+    layers = FFNN(3, 1, hidden_layers=1, hidden_size=8).double()
+    by_hand = ByHand(layers)
+    for net in (layers, by_hand):
+        data = ClassicFunction(size=100, seed=1)
+        data.splits = {split: tuple(part.double() for part in parts) for split, parts in data.splits.items()}
+        trainer(max_epochs=3).fit(regressor(net, data, optimizer).double(), datamodule=data)
+    for one, other in zip(layers.parameters(), by_hand.parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-10)
+
+
+def test_training_equals_plain_pytorch_bit_for_bit(trainer):
+    torch.manual_seed(0)
+    net = FFNN(3, 1, hidden_size=16)
+    plain = FFNN(3, 1, hidden_size=16)
+    plain.load_state_dict(net.state_dict())
+    data = ClassicFunction(size=100, seed=1)
+    trainer(max_epochs=3).fit(regressor(net, data, partial(torch.optim.Adam, lr=0.01)), datamodule=data)
+
+    loader, optimizer = (
+        ClassicFunction(size=100, seed=1).train_dataloader(),
+        torch.optim.Adam(plain.parameters(), lr=0.01),
+    )
+    mean, std, target_mean, target_std = (
+        torch.tensor(getattr(data, f"{kind}_{name}")) for kind in ("feature", "target") for name in ("mean", "std")
+    )
+    for epoch in range(3):
+        loader.sampler.set_epoch(epoch)
+        for features, targets, _ in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(plain((features - mean) / std), (targets - target_mean) / target_std)
+            loss.backward()
+            optimizer.step()
+    for one, other in zip(net.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_classic_function_is_recovered(trainer):
+    torch.manual_seed(0)
+    data = ClassicFunction(seed=1)
+    task, runner = (
+        regressor(FFNN(3, 1, hidden_size=32), data, partial(torch.optim.Adam, lr=0.01)),
+        trainer(max_epochs=10),
+    )
+    runner.fit(task, datamodule=data)
+    (metrics,) = runner.test(task, datamodule=data, verbose=False)
+    assert metrics["test/r2"] > 0.99
+    assert metrics["test/samples"] == data.size_of("test")

@@ -1,0 +1,193 @@
+"""What the regressor computes and reports: in the units of the targets, over all samples, whatever the batch size."""
+
+import csv
+from functools import partial
+
+import pytest
+import torch
+from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+from torch import nn
+
+from lit_project.data import CSV, TabularData
+from lit_project.errors import UserError
+from lit_project.models import FFNN
+from lit_project.tasks import Regressor
+from saving import SaveAt
+
+STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
+
+
+def table(offset=0.0, targets=2, **kwargs):
+    """29 rows of training, 17 of validation and 17 of test, of features and targets of very different units."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(63, 3, generator=generator) * torch.tensor([1.0, 100.0, 0.01]) + torch.tensor(
+        [0.0, 5e3, 1.0]
+    )
+    values = torch.randn(63, targets, generator=generator) * torch.tensor([1.0, 300.0])[:targets] + offset
+    names = ["u", "v"][:targets]
+    return TabularData(features, values, ["a", "b", "c"], names, test_size=17, val_size=17, **kwargs)
+
+
+def regressor(data, net=None, lr=0.1, **kwargs):
+    torch.manual_seed(0)
+    net = net or FFNN(data.input_size, data.output_size, hidden_size=8)
+    optimizer = kwargs.pop("optimizer", partial(torch.optim.SGD, lr=lr))
+    statistics = {name: getattr(data, name) for name in STATISTICS}
+    return Regressor(net, optimizer, data.target_names, data.feature_names, **statistics, **kwargs)
+
+
+def predictions(task, data, split):
+    features, targets = data.splits[split]
+    with torch.no_grad():
+        return task.eval()(features).double(), targets.double()
+
+
+def test_forward_standardises_features_and_gives_the_units_of_the_targets():
+    data = table()
+    task = regressor(data)
+    x = data.splits["test"][0]
+    mean, std, target_mean, target_std = (torch.tensor(getattr(data, name)) for name in STATISTICS)
+    assert torch.allclose(task(x), task.net((x - mean) / std) * target_std + target_mean)
+    blind = regressor(data, nn.Sequential(nn.Linear(3, 2)))
+    nn.init.zeros_(blind.net[0].weight)
+    nn.init.zeros_(blind.net[0].bias)
+    assert blind(x[:1])[0].tolist() == pytest.approx(data.target_mean)  # 0 is the mean
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 29, 100])
+@pytest.mark.parametrize("loss", [None, nn.L1Loss()])
+def test_loss_of_an_epoch_is_that_over_all_samples(trainer, batch_size, loss):
+    data = table(batch_size=batch_size)
+    task, runner = regressor(data, lr=0.0, loss=loss), trainer(max_epochs=1)
+    runner.fit(task, datamodule=data)
+    for split in ("train", "val"):
+        predicted, targets = predictions(task, data, split)
+        error = (predicted - targets) / torch.tensor(data.target_std)
+        expected = (error**2 if loss is None else error.abs()).mean().item()
+        assert runner.callback_metrics[f"{split}/loss"].item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
+@pytest.mark.parametrize(("split", "targets"), [("val", 1), ("test", 2)])
+@pytest.mark.parametrize("offset", [0.0, 1e5])
+def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batch_size, targets, offset):
+    data = table(offset, targets, eval_batch_size=batch_size)
+    task, runner = regressor(data), trainer()
+    evaluate = {"val": runner.validate, "test": runner.test}[split]
+    (metrics,) = evaluate(task, datamodule=data, verbose=False)
+    predicted, true = predictions(task, data, split)
+    assert metrics[f"{split}/mse"] == pytest.approx(mean_squared_error(true, predicted), rel=1e-6)
+    assert metrics[f"{split}/mae"] == pytest.approx(mean_absolute_error(true, predicted), rel=1e-6)
+    each = r2_score(true, predicted, multioutput="raw_values")
+    assert list(task.r2.values()) == pytest.approx(each.tolist(), rel=1e-9, abs=1e-7)  # float32 predictions
+    assert metrics[f"{split}/r2"] == pytest.approx(each.mean(), rel=1e-6)
+    assert metrics[f"{split}/samples"] == 17
+    assert set(metrics) == {f"{split}/{name}" for name in ("loss", "mse", "mae", "r2", "samples")}
+
+
+@pytest.mark.parametrize("value", [0.1, 1e4 / 3])
+def test_a_target_that_is_constant_in_the_evaluated_split_has_no_r2(trainer, value):
+    data = table(eval_batch_size=3)
+    data.splits["test"][1][:, 0] = value
+    task = regressor(data)
+    (metrics,) = trainer().test(task, datamodule=data, verbose=False)
+    predicted, true = predictions(task, data, "test")
+    assert task.r2 == {"v": pytest.approx(r2_score(true[:, 1], predicted[:, 1]))}
+    assert metrics["test/r2"] == pytest.approx(task.r2["v"])
+    data.splits["test"][1][:, 1] = value
+    (metrics,) = trainer().test(task, datamodule=data, verbose=False)
+    assert "test/r2" not in metrics
+
+
+def test_evaluations_do_not_add_up(trainer):
+    data = table()
+    task, runner = regressor(data), trainer()
+    (alone,) = runner.test(task, datamodule=data, verbose=False)
+    runner.validate(task, datamodule=data, verbose=False)
+    assert runner.test(task, datamodule=data, verbose=False) == [alone]
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_prediction_is_a_table_row_a_sample(targets):
+    data = table(targets=targets)
+    task = regressor(data).eval()
+    features, true = data.splits["test"]
+    indices = torch.arange(100, 117)
+    with torch.no_grad():
+        rows = task.predict_step((features, true, indices), 0)
+        unknown = task.predict_step((features, torch.full_like(true, float("nan")), indices), 0)
+        predicted = task(features)
+    names = [""] if targets == 1 else ["/u", "/v"]
+    assert list(rows) == ["index", *(f"prediction{n}" for n in names), *(f"target{n}" for n in names)]
+    assert list(unknown) == ["index", *(f"prediction{n}" for n in names)]
+    assert rows["index"] == list(range(100, 117))
+    for column, name in enumerate(names):
+        assert rows[f"prediction{name}"] == unknown[f"prediction{name}"] == predicted[:, column].tolist()
+        assert rows[f"target{name}"] == true[:, column].tolist()
+    assert task.predict_step((features[:0], true[:0], indices[:0]), 0) == {}
+
+
+class AsksForTheLength(Regressor):
+    """As a learning rate schedule does that ends with the run."""
+
+    def configure_optimizers(self):
+        assert self.trainer.estimated_stepping_batches == 12
+        return super().configure_optimizers()
+
+
+@pytest.mark.parametrize("kind", [Regressor, AsksForTheLength])
+@pytest.mark.parametrize("step", [4, 7])
+def test_resumed_training_equals_the_uninterrupted_one_bit_for_bit(trainer, tmp_path, step, kind):
+    def task():
+        made = regressor(table(), FFNN(3, 2, dropout=0.5), optimizer=partial(torch.optim.Adam, lr=0.01))
+        made.__class__ = kind
+        return made
+
+    whole, resumed = task(), task()
+    saving = SaveAt(step, tmp_path / "saved.ckpt")  # the end of the first epoch, or within the second
+    trainer(max_epochs=3, callbacks=[saving]).fit(whole, datamodule=table(batch_size=8))
+    runner = trainer(max_epochs=3)
+    runner.fit(resumed, datamodule=table(batch_size=8), ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
+    assert runner.global_step == 12
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_statistics_are_no_weights_so_that_a_warm_start_keeps_those_of_its_own_data():
+    one, two = regressor(table()), regressor(table(offset=50.0))
+    assert not torch.equal(one.target_mean, two.target_mean)
+    mean = two.target_mean.clone()
+    two.load_state_dict(one.state_dict())
+    assert torch.equal(two.target_mean, mean)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_net_of_another_number_of_outputs_is_an_error_and_is_not_stretched_to_fit(outputs):
+    data = table()
+    with pytest.raises(UserError, match=rf"the net gives \(17, {outputs}\), and the targets are \(17, 2\)"):
+        regressor(data, FFNN(3, outputs))(data.splits["test"][0])
+
+
+def test_a_checkpoint_is_enough_to_predict_and_keeps_its_statistics_when_the_table_has_grown(lit, workspace):
+    lines = [f"{n % 13},{n % 7},{3 * (n % 13) - n % 7}" for n in range(60)]
+    file = workspace / "mine.csv"
+    file.write_text("\n".join(["a,b,y", *lines]))
+    data = f"--data=CSV --data.file={file} --data.target_names=y --data.batch_size=16"
+    fit = lit(f"fit -c configs/regression_quickstart.yaml {data} --trainer.max_epochs=2 --run_name=mine")
+    assert fit.status == 0, fit.err
+    checkpoint = fit.run / "checkpoints" / "last.ckpt"
+    hyper_parameters = torch.load(checkpoint, weights_only=True)["hyper_parameters"]
+    task = Regressor.load_from_checkpoint(checkpoint, weights_only=True)
+    assert (task.feature_names, task.target_names) == (["a", "b"], ["y"])
+    assert task(torch.tensor([[1.0, 2.0]])).shape == (1, 1)
+    for name in STATISTICS:
+        assert getattr(task, name).tolist() == pytest.approx(hyper_parameters[name])
+    grown = [f"{a},5,{rest}" for a, rest in (line.split(",", 1) for line in lines)]
+    file.write_text("\n".join(["a,new,b,y", *grown, *["900,1,5,2695"] * 20]))  # another mean, another column
+    predict = lit(f"predict --run {fit.run}")
+    assert predict.status == 0, predict.err
+    table = csv.DictReader((fit.run / "predictions" / "test.csv").open())
+    features, _ = CSV(file, "y", ["a", "b"]).splits["test"]
+    with torch.no_grad():
+        expected = task.eval()(features)[:, 0].tolist()
+    assert [float(row["prediction"]) for row in table] == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,111 @@
+"""Encoder and decoder with optimizers of their own: a step, a gradient and a resume as with one."""
+
+from functools import partial
+
+import pytest
+import torch
+from translation_data import few, net
+
+from lit_project.optim import CosineAnnealingLR, Group, GroupError, ParameterGroups, Schedule
+from lit_project.tasks import Translator, TranslatorOfParts
+from lit_project.tasks.several_optimizers import Part
+from saving import SaveAt
+
+SGD = partial(torch.optim.SGD, lr=0.5)
+SLOW = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+ENCODER, DECODER = ["net.encoder"], ["net.target_embedding", "net.bridge", "net.decoder", "net.output"]
+
+
+def parts(encoder=SLOW, decoder=SGD, schedules=None):
+    schedules = schedules or {}
+    return [
+        Part("encoder", ENCODER, encoder, schedules.get("encoder", [])),
+        Part("decoder", DECODER, decoder, schedules.get("decoder", [])),
+    ]
+
+
+def trained(trainer, task, data, epochs=2, **kwargs):
+    runner = trainer(max_epochs=epochs, **kwargs)
+    runner.fit(task, datamodule=data)
+    return task.state_dict(), runner
+
+
+def of_parts(data, **kwargs):
+    return TranslatorOfParts(**{"parts": parts(), **kwargs}, net=net(data).double(), vocabularies=data.vocabularies)
+
+
+def usual(data, optimizer, **kwargs):
+    return Translator(net(data).double(), optimizer, data.vocabularies, **kwargs)
+
+
+def difference(one, other):
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+def test_two_optimizers_equal_one_with_two_groups(trainer):
+    data = few(batch_size=4, seed=1)
+    two, runner = trained(trainer, of_parts(data, parts=parts(SGD, partial(SGD, lr=0.1))), data)
+    groups = ParameterGroups([Group("decoder", DECODER, lr_factor=0.2)])
+    one, other = trained(trainer, usual(data, SGD, parameter_groups=groups), data)
+    assert difference(one, two) < 1e-12
+    assert runner.global_step == other.global_step == 10
+
+
+@pytest.mark.parametrize("clip", [None, 0.05], ids=["", "clipped"])
+def test_accumulation_and_clipping_are_those_of_the_trainer(trainer, clip):
+    data = few(batch_size=3, seed=1)  # seven batches: windows of three, three and one
+    mine, runner = trained(trainer, of_parts(data, parts=parts(SGD, SGD), accumulate=3, clip_norm=clip), data)
+    theirs, other = trained(trainer, usual(data, SGD), data, accumulate_grad_batches=3, gradient_clip_val=clip)
+    assert difference(mine, theirs) < 1e-12
+    assert runner.global_step == other.global_step == 6
+
+
+def test_each_follows_its_own_schedule_which_ends_with_the_run(trainer):
+    data = few(batch_size=3, seed=1)
+    schedules = {"encoder": [Schedule(CosineAnnealingLR, "step")], "decoder": [Schedule(CosineAnnealingLR, "epoch")]}
+    seen = []
+
+    class Watched(TranslatorOfParts):
+        def _step(self):
+            seen.append(self.learning_rates())
+            super()._step()
+
+    task = Watched(
+        parts=parts(schedules=schedules), accumulate=3, net=net(data).double(), vocabularies=data.vocabularies
+    )  # fmt: skip
+    trained(trainer, task, data)
+    assert list(seen[0]) == ["lr/encoder", "lr/decoder"]
+    cosine = [0.05 * (1 + torch.tensor(torch.pi * step / 6).cos().item()) / 2 for step in range(6)]
+    assert [rates["lr/encoder"] for rates in seen] == pytest.approx(cosine)
+    assert [rates["lr/decoder"] for rates in seen] == pytest.approx([0.5] * 3 + [0.25] * 3)
+    assert task.learning_rates() == pytest.approx({"lr/encoder": 0, "lr/decoder": 0}, abs=1e-9)
+
+
+@pytest.mark.parametrize("step", [2, 3, 4])
+def test_both_states_are_in_the_checkpoint(trainer, tmp_path, step):
+    data, file = few(batch_size=4, seed=1), tmp_path / "saved.ckpt"
+    adam = partial(torch.optim.Adam, lr=0.01)
+    schedules = {"encoder": [Schedule(CosineAnnealingLR, "step")]}
+    make = partial(of_parts, data, parts=parts(SLOW, adam, schedules))
+    whole, _ = trained(trainer, make(), data, callbacks=[SaveAt(step, file)])
+    assert len(torch.load(file, weights_only=True)["optimizer_states"]) == 2
+    resumed = make()
+    trainer(max_epochs=2).fit(resumed, datamodule=few(batch_size=4, seed=1), ckpt_path=file, weights_only=True)
+    assert difference(whole, resumed.state_dict()) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda d: of_parts(d, parts=[]), ValueError, "empty"),
+        (lambda d: of_parts(d, accumulate=0), ValueError, "at least 1"),
+        (lambda d: of_parts(d, parts=parts()[:1]), GroupError, "belongs to no part"),
+        (lambda d: of_parts(d, parts=[*parts(), Part("b", ["*.bias"], SGD)]), GroupError, "is matched by"),
+        (lambda d: of_parts(d, parts=[*parts(), Part("b", ["net.head"], SGD)]), GroupError, "matches no parameter"),
+    ],
+    ids=["none", "accumulate", "lost", "twice", "nothing"],
+)
+def test_parts_that_cannot_be(trainer, make, error, message):
+    data = few(batch_size=4, seed=1)
+    with pytest.raises(error, match=message):
+        trained(trainer, make(data), data)

@@ -1,0 +1,55 @@
+"""Predicted against true: a panel a target, all its points, the diagonal, R² in the title."""
+
+import pytest
+import torch
+
+from lit_project import viz
+from lit_project.callbacks import PredictedAgainstTrue
+from lit_project.data import TabularData
+from lit_project.models import FFNN
+from lit_project.tasks import Regressor
+
+
+@pytest.mark.parametrize("targets", [1, 3, 6])
+def test_a_panel_a_target_with_its_points_and_the_diagonal(targets):
+    true, predicted = torch.randn(2, targets, 20)
+    names = [f"t{k}" for k in range(targets)]
+    points = {name: (true[k], predicted[k]) for k, name in enumerate(names)}
+    figure = viz.predicted_against_true(points, {"t0": "t0: R² 0.5"}, "test")
+    assert [axes.get_title() for axes in figure.axes] == ["t0: R² 0.5", *names[1:]]
+    for k, axes in enumerate(figure.axes):
+        assert torch.allclose(
+            torch.tensor(axes.collections[0].get_offsets().data).float(), torch.stack([true[k], predicted[k]], 1)
+        )
+        x, y = axes.get_lines()[0].get_data()
+        assert list(x) == list(y) == list(axes.get_xlim()) == list(axes.get_ylim())
+        assert (axes.get_xlabel(), axes.get_ylabel()) == (f"true {names[k]}", f"predicted {names[k]}")
+
+
+@pytest.mark.parametrize(("size", "drawn"), [(1, 1), (5000, 5000), (5001, 2501)])
+def test_of_many_points_some_at_even_distances_are_drawn(size, drawn):
+    values = torch.arange(float(size))
+    (axes,) = viz.predicted_against_true({"y": (values, values)}, {}).axes
+    assert len(axes.collections[0].get_offsets()) == drawn
+
+
+def test_callback_draws_all_samples_with_the_r2_of_the_task(trainer, monkeypatch):
+    torch.manual_seed(0)
+    drawn = []
+    monkeypatch.setattr(viz, "predicted_against_true", lambda *args: drawn.append(args))
+    monkeypatch.setattr("lit_project.callbacks.regression.save_figure", lambda *args: drawn.append(args[1]))
+    data = TabularData(torch.randn(50, 2), torch.randn(50, 1), ["a", "b"], ["y"], eval_batch_size=3)
+    task = Regressor(FFNN(2, 1), torch.optim.SGD, ["y"])
+    runner = trainer(callbacks=[PredictedAgainstTrue()], max_epochs=1)
+    runner.fit(task, datamodule=data)
+    assert drawn == []
+    runner.validate(task, datamodule=data, verbose=False)
+    (metrics,) = runner.test(task, datamodule=data, verbose=False)
+    assert drawn[1::2] == ["val_predicted", "test_predicted"]
+    points, titles, title = drawn[2]
+    features, targets = data.splits["test"]
+    assert torch.equal(points["y"][0], targets[:, 0])
+    with torch.no_grad():
+        assert torch.allclose(points["y"][1], task(features)[:, 0], atol=1e-6)
+    assert titles == {"y": f"y: R² {metrics['test/r2']:.4f}"}
+    assert title == "test: 10 samples"
