@@ -1,8 +1,11 @@
 """The plan of the learning rate is the rate that the run then has."""
 
 import csv
+import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tiny import TINY
 
@@ -11,6 +14,8 @@ RUN = (
 )
 CONSTANT = "{class_path: torch.optim.lr_scheduler.ConstantLR, init_args: {factor: 0.5, total_iters: 4}}"
 STEP = "{class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 1, gamma: 0.1}}"
+DOCS = (Path(__file__).parents[1] / "docs" / "optimisation.md").read_text()
+BLOCKS = re.findall(r"```yaml\n(schedulers:.*?)```", DOCS, re.DOTALL)
 SCHEDULES = {
     "one cycle": "[{scheduler: lit_project.optim.OneCycleLR, interval: step}]",
     "two": f"[{{scheduler: {CONSTANT}, interval: step, frequency: 3}}, {{scheduler: {STEP}, interval: epoch}}]",
@@ -20,15 +25,9 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_the_plan_is_what_happens(lit, monkeypatch, name, accumulate):
-    drawn = {}
+def test_the_plan_is_what_happens(lit, name, accumulate):
     options = [f"--model.schedulers={SCHEDULES[name]}", f"--trainer.accumulate_grad_batches={accumulate}"]
-    with monkeypatch.context() as patch:
-        from lit_project import planned
-
-        original = planned.learning_rates
-        patch.setattr(planned, "learning_rates", lambda curves: drawn.update(curves) or original(curves))
-        result = lit(RUN, options, "--plot_lr=true")
+    result = lit(RUN, options, "--plot_lr=true")
     assert result.status == 0, result.err
     assert (result.run / "figures" / "planned_learning_rate.png").stat().st_size > 5000
     assert not (result.run / "checkpoints").exists()
@@ -36,8 +35,16 @@ def test_the_plan_is_what_happens(lit, monkeypatch, name, accumulate):
     assert real.status == 0, real.err
     rows = csv.DictReader((real.run / "metrics.csv").open())
     rates = {int(row["step"]): float(row["lr"]) for row in rows if row["train/loss_step"]}
-    assert dict(drawn["lr"]) == pytest.approx(rates, rel=1e-5)
+    with (result.run / "figures" / "planned_learning_rate.csv").open() as file:
+        planned = {int(row["step"]): float(row["lr"]) for row in csv.DictReader(file)}
+    assert planned == pytest.approx(rates, rel=1e-5)
     assert len(rates) == 3 * -(-10 // accumulate)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_schedules_of_the_documentation(lit, block):
+    result = lit(RUN, [f"--model.schedulers={yaml.safe_load(block)['schedulers']}"], "--plot_lr=true")
+    assert result.status == 0, result.err
 
 
 def test_each_group_has_its_line(lit):

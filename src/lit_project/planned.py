@@ -1,5 +1,6 @@
 """The learning rates of a run before it is trained: `fit -c X.yaml --plot_lr=true`."""
 
+import csv
 import warnings
 from contextlib import suppress
 from typing import Any
@@ -56,7 +57,7 @@ def planned_rates(trainer: Trainer, task: Task) -> dict[str, list[tuple[float, f
 
 
 def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
-    """Writes figures/planned_learning_rate.png and trains nothing.
+    """Writes figures/planned_learning_rate.png and .csv and trains nothing.
 
     Raises:
         UserError: see `planned_rates`, or the model is no `Task`.
@@ -71,6 +72,11 @@ def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunD
         file = run.path / "figures" / "planned_learning_rate.png"
         file.parent.mkdir(exist_ok=True)
         learning_rates(plan.curves).savefig(file)
+        with file.with_suffix(".csv").open("w", newline="") as handle:
+            writer = csv.writer(handle)
+            writer.writerow(["step", *plan.curves])
+            columns = [[rate for _, rate in points] for points in plan.curves.values()]
+            writer.writerows((step, *rates) for step, rates in enumerate(zip(*columns, strict=True)))
         for name, points in plan.curves.items():
             rates = [rate for _, rate in points]
             print(f"{name}: {rates[0]:.3g} at first, {max(rates):.3g} at most, {rates[-1]:.3g} at last")

@@ -1,0 +1,145 @@
+"""Gradient accumulation and several processes against one big batch: how far are the weights apart after a step?
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/equivalence.py
+
+In float64, plain SGD. The error is ‖Δ - Δ_big‖ / ‖Δ_big‖ of the change of all weights in one epoch, for the tasks of
+this project and for the same tasks with the customary loss, the mean of the micro-batch, which Lightning divides by
+`accumulate_grad_batches`. Prints a table, writes benchmarks/results/equivalence.json.
+"""
+
+import argparse
+import json
+import tempfile
+from functools import partial
+from typing import Any
+
+import torch
+from common import RESULTS
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor
+
+from lit_project.data import ClassicFunction, ToyGrammar
+from lit_project.data.tabular import TableBatch
+from lit_project.models import FFNN, RNNSeq2Seq
+from lit_project.quiet import quiet_lightning
+from lit_project.tasks import Regressor, Translator
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+
+class Rows(ClassicFunction):
+    """Rows of the classic function as float64, so that what is left of a difference is a mistake."""
+
+    def on_after_batch_transfer(self, batch: TableBatch, dataloader_idx: int) -> TableBatch:
+        """Widens."""
+        return batch._replace(features=batch.features.double(), targets=batch.targets.double())
+
+
+class Pairs(ToyGrammar):
+    """120 training pairs of the grammar."""
+
+    def pairs(self, split: Any) -> Any:
+        """The first ones."""
+        return super().pairs(split)[: 120 if split == "train" else 10]
+
+
+class MeanRegressor(Regressor):
+    """With the customary loss."""
+
+    def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
+        """Unweighted."""
+        return loss
+
+
+class MeanTranslator(Translator):
+    """With the customary loss."""
+
+    def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
+        """Unweighted."""
+        return loss
+
+
+class Final(Callback):
+    """Brings the weights out of a launched process."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        """Saves them."""
+        if trainer.is_global_zero:
+            torch.save(module.state_dict(), self.file)
+
+
+def rows(size: int, batch_size: int, mean: bool) -> tuple[Any, Any]:
+    """A regression of `size` training rows."""
+    data = Rows(size=size + 20, val_size=10, test_size=10, batch_size=batch_size, seed=1)
+    torch.manual_seed(0)
+    task = (MeanRegressor if mean else Regressor)(
+        FFNN(data.input_size, data.output_size, hidden_layers=1, hidden_size=16), SGD, data.target_names
+    )
+    return task.double(), data
+
+
+def pairs(size: int, batch_size: int, mean: bool) -> tuple[Any, Any]:
+    """Translation; `size` is that of `Pairs`."""
+    data = Pairs(batch_size=batch_size, seed=1)
+    data.prepare_data()
+    data.setup("fit")
+    torch.manual_seed(0)
+    net = RNNSeq2Seq(data.source_size, data.target_size, embedding_size=16, hidden_size=16, dropout=0.0)
+    return (MeanTranslator if mean else Translator)(net.double(), SGD, data.vocabularies), data
+
+
+def change(made: tuple[Any, Any], **options: Any) -> Tensor:
+    """The change of the weights in one epoch."""
+    task, data = made
+    before = torch.cat([value.flatten() for value in task.state_dict().values()])
+    with tempfile.NamedTemporaryFile() as file:
+        if options.get("devices", 1) > 1:
+            options["strategy"] = DDPStrategy(start_method="fork", process_group_backend="gloo")
+        trainer = Trainer(
+            accelerator="cpu", max_epochs=1, limit_val_batches=0, num_sanity_val_steps=0, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            callbacks=[Final(file.name)], **{"devices": 1, **options},
+        )  # fmt: skip
+        trainer.fit(task, datamodule=data)
+        after = torch.cat([value.flatten() for value in torch.load(file.name, weights_only=True).values()])
+    return after - before
+
+
+# case → (task, training size, batch, options), what it is to equal: (batch, options)
+CASES: dict[str, tuple[Any, int, int, dict[str, Any], int, dict[str, Any]]] = {
+    "full windows": (rows, 256, 64, {"accumulate_grad_batches": 4}, 256, {}),
+    "last window of 2 of 4": (rows, 384, 64, {"accumulate_grad_batches": 4}, 256, {}),
+    "last batch of 58 of 64": (rows, 250, 64, {"accumulate_grad_batches": 4}, 250, {}),
+    "the same, clipped to norm 0.1": (
+        rows, 250, 64, {"accumulate_grad_batches": 4, "gradient_clip_val": 0.1}, 250, {"gradient_clip_val": 0.1},
+    ),
+    "two processes": (rows, 250, 64, {"accumulate_grad_batches": 2, "devices": 2}, 250, {}),
+    "tokens": (pairs, 120, 16, {"accumulate_grad_batches": 8}, 120, {}),
+    "tokens, two processes": (pairs, 120, 16, {"accumulate_grad_batches": 4, "devices": 2}, 120, {}),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Measures."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    quiet_lightning()
+    table = {}
+    for name, (task, size, batch, options, big, big_options) in CASES.items():
+        whole = change(task(size, big, mean=True), **big_options)
+        errors = {}
+        for kind, mean in (("customary", True), ("here", False)):
+            parts = change(task(size, batch, mean=mean), **options)
+            errors[kind] = float((parts - whole).norm() / whole.norm())
+        table[name] = errors
+    (RESULTS / "equivalence.json").write_text(json.dumps(table, indent=2) + "\n")
+    print(f"{'case':<34}{'customary':>12}{'here':>12}")
+    for name, errors in table.items():
+        print(f"{name:<34}{errors['customary']:>12.1e}{errors['here']:>12.1e}")
+
+
+if __name__ == "__main__":
+    main()
