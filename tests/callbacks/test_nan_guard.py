@@ -62,13 +62,25 @@ def test_it_ends_the_run_and_says_where(trainer, tmp_path, bad):
     step = len(weights.seen)
     assert 8 <= step < 12
     assert f"step {step} (epoch 2)" in message
-    assert "net.head.weight, net.head.bias" in message
+    assert "the gradient of net.head.weight, net.head.bias is not finite" in message
     indices = message.partition("samples ")[2].partition(".")[0]
     assert "13" in indices.split(", ")
     assert len(indices.split(", ")) == 8
     saved = read(tmp_path / "checkpoints" / "before-nan.ckpt")["state_dict"]["net.head.weight"]
     assert torch.equal(saved, weights.seen[-1])
     assert torch.equal(module.net.head.weight, weights.seen[-1])
+
+
+def test_a_loss_that_is_not_finite_with_gradients_that_are(trainer):
+    """Such as that of a penalty which overflows."""
+
+    class Overflow(nn.Module):
+        def forward(self, logits, targets):
+            return nn.functional.cross_entropy(logits, targets) + torch.tensor(float("inf"))
+
+    module = ImageClassifier(Burst(1.0), lambda p: torch.optim.SGD(p, 0.1), ["a", "b"], loss=Overflow())
+    with pytest.raises(NonFiniteError, match=r"step 0 \(epoch 0\): the loss is not finite"):
+        trainer(max_epochs=1, limit_val_batches=0, callbacks=[NaNGuard()]).fit(module, datamodule=Images())
 
 
 def test_bad_steps_are_left_out_and_counted(trainer):

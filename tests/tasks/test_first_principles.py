@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_project.data import ClassicFunction
+from lit_project.data import ClassicFunction, Diabetes
 from lit_project.models import FFNN
 from lit_project.tasks import Regressor
 
@@ -105,3 +105,19 @@ def test_the_classic_function_is_recovered(trainer):
     (metrics,) = runner.test(task, datamodule=data, verbose=False)
     assert metrics["test/r2"] > 0.99
     assert metrics["test/samples"] == data.size_of("test")
+
+
+def test_lbfgs_reaches_least_squares_on_real_data(trainer):
+    """A linear net and the squared error: one answer, which the normal equations give, too."""
+    data = Diabetes(batch_size=1000, seed=0)
+    torch.manual_seed(0)
+    lbfgs = partial(torch.optim.LBFGS, max_iter=200, line_search_fn="strong_wolfe", tolerance_grad=1e-10)
+    net = FFNN(data.input_size, 1, hidden_layers=0)
+    task = regressor(net, data, lbfgs)
+    trainer(max_epochs=3).fit(task, datamodule=data)
+    features, targets = (part.double() for part in data.splits["train"])
+    x = (features - torch.tensor(data.feature_mean).double()) / torch.tensor(data.feature_std).double()
+    best = torch.linalg.lstsq(torch.cat([x, torch.ones(len(x), 1)], dim=1), targets).solution
+    expected = torch.cat([x, torch.ones(len(x), 1)], dim=1) @ best
+    with torch.no_grad():
+        assert torch.allclose(task(features.float()).double(), expected, atol=0.5)  # of 25 to 346

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 from torch import nn
 
@@ -191,3 +192,13 @@ def test_a_checkpoint_is_enough_to_predict_and_keeps_its_statistics_when_the_tab
     with torch.no_grad():
         expected = task.eval()(features)[:, 0].tolist()
     assert [float(row["prediction"]) for row in table] == pytest.approx(expected, rel=1e-5)
+
+
+def test_two_processes_report_what_one_does(trainer):
+    data = table(eval_batch_size=5)
+    one = trainer().test(regressor(data), datamodule=data, verbose=False)[0]
+    strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
+    both = trainer(devices=2, strategy=strategy)
+    two = both.test(regressor(table()), datamodule=table(eval_batch_size=5), verbose=False)[0]
+    assert two == pytest.approx(one, rel=1e-5)
+    assert two["test/samples"] == 17

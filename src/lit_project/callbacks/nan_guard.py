@@ -16,7 +16,7 @@ class NonFiniteError(UserError):
 
 
 class NaNGuard(Callback):
-    """Looks at all gradients before each optimizer step.
+    """Looks at the losses and at all gradients before each optimizer step.
 
     Where one is NaN or infinite, the run ends with the step, the samples of its batches and the parameters named, and
     with the weights before it in `checkpoints/before-nan.ckpt`; or the step is left out, `skip` times in all, and
@@ -36,23 +36,29 @@ class NaNGuard(Callback):
         self.skip = skip
         self.skipped = 0
         self._batches: list[Any] = []  # of the optimizer step
+        self._loss_is_finite: Tensor | bool = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """No batch has been seen."""
-        self._batches = []
+        self._batches, self._loss_is_finite = [], True
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Remembers what the step is computed from."""
         self._batches.append(batch)
 
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
+        """Looks at the loss, without waiting for the device."""
+        self._loss_is_finite = loss.detach().isfinite() & self._loss_is_finite
+
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        """Looks."""
+        """Looks at the gradients."""
         batches, self._batches = self._batches, []
+        loss_is_finite, self._loss_is_finite = bool(self._loss_is_finite), True
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not parameters:
             return
         norms = torch.stack(torch._foreach_norm([p.grad for p in parameters]))
-        if norms.isfinite().all():
+        if loss_is_finite and norms.isfinite().all():
             return
         if self.skipped < self.skip:
             self.skipped += 1
@@ -65,10 +71,11 @@ class NaNGuard(Callback):
         trainer.save_checkpoint(file)
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         skipped = f", after {self.skipped} skipped steps" if self.skipped else ""
+        what = f"the gradient of {shown}" if names else "the loss"
         raise NonFiniteError(
-            f"the gradient of step {trainer.global_step} (epoch {trainer.current_epoch}) is not finite{skipped}: of "
-            f"{shown}; samples {_samples(batches)}. The weights before it are in {file}. Often a lower learning rate, "
-            "gradient_clip_val or a warm-up helps"
+            f"step {trainer.global_step} (epoch {trainer.current_epoch}): {what} is not finite{skipped}; samples "
+            f"{_samples(batches)}. The weights before it are in {file}. Often a lower learning rate, gradient_clip_val "
+            "or a warm-up helps"
         )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
