@@ -221,3 +221,29 @@ def test_presets_of_imagenet():
         ImageNetEval(28, 20)
     with pytest.raises(ValueError, match="ascend"):
         RandomResizedCrop(8, scale=(1.0, 0.5))
+
+
+def test_random_erasing_takes_a_rectangle_of_its_own_from_each_sample():
+    """Of the asked area and proportions (Zhong et al. 2020), at places that differ."""
+    torch.manual_seed(0)
+    images = torch.full((40, 1, 20, 20), 200, dtype=torch.uint8)
+    erase = v2.RandomErasing(p=1.0, scale=(0.16, 0.16), ratio=(1.0, 1.0))
+    gone = (BatchTransforms([erase])(images) == 0)[:, 0]
+    assert gone.flatten(1).sum(1).tolist() == [64] * 40  # 16 % of 400
+    corners = {tuple(mask.nonzero()[0].tolist()) for mask in gone}
+    assert len(corners) > 20
+    for mask in gone:
+        rows, columns = mask.any(1), mask.any(0)
+        assert torch.equal(mask, rows[:, None] & columns)
+    some = BatchTransforms([v2.RandomErasing(p=0.25)])(torch.full((2000, 1, 8, 8), 1, dtype=torch.uint8))
+    assert (some == 0).flatten(1).any(1).float().mean().item() == pytest.approx(0.25, abs=0.04)
+
+
+@pytest.mark.parametrize("augment", [v2.TrivialAugmentWide, v2.RandAugment])
+def test_automatic_augmentation_differs_between_samples_and_keeps_the_shape(augment):
+    torch.manual_seed(0)
+    image = torch.randint(0, 256, (1, 1, 16, 16), dtype=torch.uint8)
+    changed = BatchTransforms([augment()])(image.expand(32, -1, -1, -1).clone())
+    assert changed.shape == (32, 1, 16, 16)
+    assert changed.dtype == torch.uint8
+    assert len({sample.numpy().tobytes() for sample in changed}) > 8

@@ -243,3 +243,19 @@ class Ramp(torch.optim.lr_scheduler.LRScheduler):
 
     def get_lr(self):
         return [1e-20 * (self.last_epoch + 1)]
+
+
+def test_gradients_are_clipped_by_value(trainer):
+    """Each component by itself: the step is at most the bound, and that of the gradient where it is smaller."""
+    torch.manual_seed(0)
+    net, data = linear(), Images(batch_size=29)
+    reference = copy.deepcopy(net)
+    clip = {"gradient_clip_val": 0.02, "gradient_clip_algorithm": "value"}
+    trainer(max_epochs=1, **clip).fit(classifier(net, lr=1.0), datamodule=data)
+    ((images, targets),) = batches(data, 1)
+    F.cross_entropy(reference((images - 0.4) / 0.3), targets).backward()
+    clamped = 0
+    for mine, theirs in zip(net.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(mine, theirs - theirs.grad.clamp(-0.02, 0.02), atol=1e-7)
+        clamped += (theirs.grad.abs() > 0.02).sum().item()
+    assert 0 < clamped < sum(p.numel() for p in net.parameters())
