@@ -162,7 +162,7 @@ def main(args: Sequence[str] | None = None) -> int:
     quiet_lightning()
     args = list(sys.argv[1:] if args is None else args)
     session: Session | None = None
-    interrupted = False
+    interrupted, failed = False, True
     try:
         if args[:1] == ["translate"]:  # takes no config: nothing for LightningCLI to parse
             from lit_project.translate import translate
@@ -171,6 +171,7 @@ def main(args: Sequence[str] | None = None) -> int:
         invocation = arguments.prepare(args)
         session = Session(invocation.run, invocation.config_name)
         LitCLI(invocation.args, session)
+        failed = False
         return session.status
     except (UserError, MisconfigurationException) as error:
         if os.environ.get("LIT_PROJECT_DEBUG", "0") not in ("", "0"):
@@ -185,7 +186,7 @@ def main(args: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
     finally:
         if session is not None:
-            session.close(interrupted)
+            session.close(interrupted, failed)
 
 
 def entry_point() -> None:

@@ -48,6 +48,7 @@ class Session:
         self.status = 0
         self._record: RunRecord | None = None
         self._table: PredictionTable | None = None
+        self._loggers: list[Any] = []
 
     def open(self, subcommand: str, options: Namespace) -> RunDir:
         """Chooses the checkpoint, and makes the run directory if the run is new.
@@ -105,6 +106,7 @@ class Session:
         loggers = [logger for logger in _listed(config.logger) if logger is not True]
         if config.logger is not False and subcommand == "fit":
             loggers.insert(0, MetricsCSV(self.run.path, resume_step(self.checkpoint) if self.checkpoint else None))
+        self._loggers = loggers
         plugins = _listed(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(SafeCheckpointIO())
@@ -195,8 +197,11 @@ class Session:
                 self.status = 1
         print_once(f"{table.count} predictions: {table.file}")
 
-    def close(self, interrupted: bool = False) -> None:
-        """Says where the run is, or removes a new one in which nothing happened."""
+    def close(self, interrupted: bool = False, failed: bool = False) -> None:
+        """Says where the run is, or removes a new one in which nothing happened; loggers are told how it ended."""
+        for logger in self._loggers:
+            if hasattr(logger, "finish"):  # W&B takes every process that ends for a run that has finished
+                logger.finish(self.status or int(interrupted or failed))
         os.environ.pop(RUN_DIR_OF_PARENT, None)
         if self.run is None or not is_first():
             return

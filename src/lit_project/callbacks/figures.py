@@ -115,7 +115,7 @@ class Figures(Callback):
 
 
 def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None) -> None:
-    """Writes `figures/NAME.png` into the run, and to TensorBoard, if it is among the loggers.
+    """Writes `figures/NAME.png` into the run, and to TensorBoard and W&B, if they are among the loggers.
 
     Args:
         trainer: knows where the run is.
@@ -130,6 +130,8 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
         add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
         if add_figure is not None:
             add_figure(tag or name, figure, trainer.global_step)
+        elif hasattr(logger, "log_image"):  # W&B
+            logger.log_image(tag or name, [str(file)], step=trainer.global_step)
 
 
 def _points(rows: list[dict[str, str]], x: str, y: str, offset: int = 0) -> list[tuple[float, float]]:

@@ -97,6 +97,7 @@ class Task(LightningModule):
         self._seed = 0
         self._log_every = 50
         self._rates: dict[str, float] = {}
+        self._gradient_norm: Tensor | None = None
         self._logged = 0  # optimizer steps at the last log of a single step
         self._step_mean = StepMean()
 
@@ -122,6 +123,13 @@ class Task(LightningModule):
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Makes the gradients those of the mean over the whole step."""
         self._step_mean.rescale(optimizer, self.trainer)
+        self._note_norm(optimizer)
+
+    def _note_norm(self, optimizer: Any) -> None:
+        """The norm of the gradient before it is clipped, for the steps that are logged."""
+        if (self.trainer.global_step + 1) % self._log_every == 0:
+            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Sets the name of the running hook, which Lightning does forty times a step, without `nn.Module`'s checks."""
@@ -196,6 +204,8 @@ class Task(LightningModule):
                 outputs["loss"] * self.trainer.accumulate_grad_batches  # by which Lightning has divided it
             )  # fmt: skip
             values = {"train/loss_step": loss.item(), **self._rates, "epoch": self.current_epoch}
+            if self._gradient_norm is not None:
+                values["train/gradient_norm"] = self._gradient_norm.item()
             for logger in self.trainer.loggers:
                 logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
 

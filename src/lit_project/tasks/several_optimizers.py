@@ -110,10 +110,14 @@ class SeveralOptimizers(Task):
             self._step()
         return {name: value.detach() for name, value in outputs.items()}
 
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Nothing: it is done for all optimizers together."""
+
     def _step(self) -> None:
         optimizers = _listed(self.optimizers())
         together = SimpleNamespace(param_groups=[group for o in optimizers for group in o.param_groups])
         self._step_mean.rescale(together, self.trainer)
+        self._note_norm(together)
         if self.clip_norm is not None:
             parameters = [p for group in together.param_groups for p in group["params"]]
             torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)

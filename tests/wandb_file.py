@@ -1,0 +1,54 @@
+"""Reads what wandb has logged offline: records of protocol buffers in a log of LevelDB's format."""
+
+import json
+import struct
+
+BLOCK, HEADER = 32768, 7  # bytes
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+def records(file):
+    """The records of a `.wandb` file."""
+    from wandb.proto import wandb_internal_pb2
+
+    content = file.read_bytes()
+    position, data = HEADER, b""  # the file begins with 7 bytes of its own
+    while position + HEADER <= len(content):
+        left = BLOCK - position % BLOCK
+        if left < HEADER:
+            position += left
+            continue
+        _, length, kind = struct.unpack("<IHB", content[position : position + HEADER])
+        if kind == 0:
+            break
+        data += content[position + HEADER : position + HEADER + length]
+        position += HEADER + length
+        if kind in (FULL, LAST):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            yield record
+            data = b""
+
+
+class Logged:
+    """What the offline runs in a run directory hold: `rows`, `config`, `exit_code` of the last, `artifacts`."""
+
+    def __init__(self, folder):
+        self.rows, self.config, self.exit_code, self.artifacts = [], {}, None, []
+        for file in sorted(folder.glob("wandb/*run-*/run-*.wandb")):
+            for record in records(file):
+                kind = record.WhichOneof("record_type")
+                if kind == "history":
+                    self.rows.append(_items(record.history.item))
+                elif kind == "config":
+                    self.config |= _items(record.config.update)
+                elif kind == "run":
+                    self.config |= _items(record.run.config.update)
+                elif kind == "exit":
+                    self.exit_code = record.exit.exit_code
+                elif kind in ("artifact", "request") and record.HasField("artifact"):
+                    self.artifacts += [entry.path for entry in record.artifact.manifest.contents]
+
+
+def _items(items):
+    return {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
