@@ -6,10 +6,10 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.strategies import DDPStrategy
+from small_images import Images
 from torch import nn
 
 from lit_project.callbacks import Unfreezing
-from lit_project.data import InMemoryImages
 from lit_project.errors import UserError
 from lit_project.optim import Group, ParameterGroups
 from lit_project.tasks import ImageClassifier
@@ -17,19 +17,6 @@ from saving import SaveAt
 
 SCHEDULE = {"net.body": 2, "net.body.top": 1}
 STEPS = 4  # an epoch
-
-
-class Images(InMemoryImages):
-    """32 random images `(1, 4, 4)` of three classes."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**{"batch_size": 8, "eval_batch_size": 16, "seed": 0, **kwargs})
-        self.class_names, self.input_shape, self.mean, self.std = ["a", "b", "c"], (1, 4, 4), [0.4], [0.3]
-
-    def load(self, split):
-        generator = torch.Generator().manual_seed(len(split))
-        targets = torch.randint(0, 3, (32,), generator=generator)
-        return torch.randint(0, 256, (32, 1, 4, 4), generator=generator, dtype=torch.uint8), targets
 
 
 class Body(nn.Module):

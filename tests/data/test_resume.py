@@ -3,23 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Callback
 from picture_data import Pictures, Witness
 from PIL import Image
 
 from lit_project.data import ImageFolder
 from lit_project.data.transforms import RandomCrop
-
-
-class SaveAt(Callback):
-    """Saves a checkpoint after a given optimizer step."""
-
-    def __init__(self, step, path):
-        self.step, self.path = step, path
-
-    def on_train_batch_end(self, trainer, *args):
-        if trainer.global_step == self.step:
-            trainer.save_checkpoint(self.path)
+from saving import SaveAt
 
 
 @pytest.fixture(params=["memory", "folder", "folder with workers"])

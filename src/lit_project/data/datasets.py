@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities.types import EVAL_DATALOADERS, TRAIN_DATALOADERS
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from lit_project.data.batch import ImageBatch
-from lit_project.data.images import ImageData, Split
+from lit_project.data.images import ImageData
 from lit_project.data.in_memory import random_split
 from lit_project.data.order import EpochBatches
 from lit_project.data.picture_files import to_tensor
+from lit_project.data.splits import Split
 from lit_project.errors import DataError
 
 
@@ -169,19 +169,3 @@ class DatasetImages(ImageData):
             pin_memory=self.pin_memory,
             persistent_workers=self.num_workers > 0,
         )
-
-    def train_dataloader(self) -> TRAIN_DATALOADERS:
-        """Shuffled training batches."""
-        return self.resumable(self.loader("train"))
-
-    def val_dataloader(self) -> EVAL_DATALOADERS:
-        """Validation batches in order."""
-        return self.loader("val")
-
-    def test_dataloader(self) -> EVAL_DATALOADERS:
-        """Test batches in order."""
-        return self.loader("test")
-
-    def predict_dataloader(self) -> EVAL_DATALOADERS:
-        """The test split, or the folder of image files that `predict_from` named."""
-        return self.loader("test") if self.needs_split else self.predict_pictures()

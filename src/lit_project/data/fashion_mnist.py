@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from lit_project.data.images import Split
 from lit_project.data.in_memory import InMemoryImages, random_split
+from lit_project.data.splits import Split
 from lit_project.errors import DataError
 
 # what torchvision raises on files that are missing, cut short or of another format

@@ -2,24 +2,22 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import torch
+from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lit_project.data.batch import ImageBatch
 from lit_project.data.order import EpochBatches
 from lit_project.data.picture_files import PictureFiles
-from lit_project.data.position import ResumablePosition
+from lit_project.data.splits import Split, SplitData
 from lit_project.data.transforms import BatchTransforms
 from lit_project.errors import DataError
-from lit_project.seeding import global_seed, seed_step
-
-Split = Literal["train", "val", "test"]
+from lit_project.seeding import seed_step
 
 
-class ImageData(ResumablePosition):
+class ImageData(SplitData):
     """Base of `InMemoryImages` and `DatasetImages`: one interface to the tasks.
 
     A subclass sets the five attributes below in its constructor, before any file is read; the config links them to
@@ -100,23 +98,18 @@ class ImageData(ResumablePosition):
             self.batch_size if train else self.eval_batch_size,
             shuffle=train,
             drop_last=train and self.drop_last,
-            seed=self._seed(),
-            num_replicas=self.trainer.world_size if self.trainer else 1,
-            rank=self.trainer.global_rank if self.trainer else 0,
+            **self.share(),
         )
 
-    def _seed(self) -> int:
-        return global_seed() if self.seed is None else self.seed
+    def predict_dataloader(self) -> EVAL_DATALOADERS:
+        """The test split, or the folder of image files that `predict_from` named."""
+        return self.loader("test") if self.needs_split else self.predict_pictures()
 
     def predict_pictures(self) -> DataLoader:
         """Loads the image files that `predict_from` named."""
         assert self.pictures is not None
         order = self.order(len(self.pictures.files), "test")
         return DataLoader(self.pictures, batch_size=None, sampler=order)
-
-    def size_of(self, split: Split) -> int:
-        """Number of samples of a split that has been set up."""
-        raise NotImplementedError
 
     def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
         """Moves a batch; one that is there already is not looked through tensor by tensor."""
@@ -131,7 +124,7 @@ class ImageData(ResumablePosition):
         transforms = self.train_transforms if training else self.eval_transforms
         if trainer is not None and training and len(transforms.steps):
             # each sample occurs once an epoch, so this is one random stream a batch, also after a resume
-            seed_step(self._seed(), "augment", trainer.current_epoch, int(batch[2][0]), device=batch[0].device)
+            seed_step(self.share()["seed"], "augment", trainer.current_epoch, int(batch[2][0]), device=batch[0].device)
         images = transforms(batch[0])
         if images.dtype == torch.uint8:
             images = images.float().div_(255)

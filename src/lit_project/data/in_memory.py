@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from lightning.pytorch.utilities.types import EVAL_DATALOADERS, TRAIN_DATALOADERS
 from torch import Tensor
 
 from lit_project.data.batch import ImageBatch
-from lit_project.data.images import ImageData, Split
+from lit_project.data.images import ImageData
 from lit_project.data.order import EpochBatches, IndexLoader
+from lit_project.data.splits import Split
 from lit_project.errors import DataError
 from lit_project.seeding import derive
 
@@ -86,19 +86,3 @@ class InMemoryImages(ImageData):
         """Batches of a split for this process."""
         images, targets = self.splits[split]
         return TensorLoader(images, targets, self.order(len(targets), split))
-
-    def train_dataloader(self) -> TRAIN_DATALOADERS:
-        """Shuffled training batches."""
-        return self.resumable(self.loader("train"))
-
-    def val_dataloader(self) -> EVAL_DATALOADERS:
-        """Validation batches in order."""
-        return self.loader("val")
-
-    def test_dataloader(self) -> EVAL_DATALOADERS:
-        """Test batches in order."""
-        return self.loader("test")
-
-    def predict_dataloader(self) -> EVAL_DATALOADERS:
-        """The test split, or the folder of image files that `predict_from` named."""
-        return self.loader("test") if self.needs_split else self.predict_pictures()

@@ -3,15 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from lightning.pytorch.utilities.types import EVAL_DATALOADERS, TRAIN_DATALOADERS
 from torch import Tensor
 
-from lit_project.data.images import Split
 from lit_project.data.in_memory import random_split
 from lit_project.data.order import EpochBatches, IndexLoader
-from lit_project.data.position import ResumablePosition
+from lit_project.data.splits import Split, SplitData
 from lit_project.errors import DataError
-from lit_project.seeding import global_seed
 
 
 class TableBatch(NamedTuple):
@@ -46,7 +43,7 @@ class TableLoader(IndexLoader):
             yield TableBatch(self.features[indices], self.targets[indices], indices)
 
 
-class TabularData(ResumablePosition):
+class TabularData(SplitData):
     """A table of which a fixed random part is test and a fixed random part of the rest is validation.
 
     Batches hold the numbers in their own units. The task standardises, by the statistics of the training split that
@@ -158,27 +155,9 @@ class TabularData(ResumablePosition):
             self.batch_size if train else self.eval_batch_size,
             shuffle=train,
             drop_last=train and self.drop_last,
-            seed=global_seed() if self.seed is None else self.seed,
-            num_replicas=self.trainer.world_size if self.trainer else 1,
-            rank=self.trainer.global_rank if self.trainer else 0,
+            **self.share(),
         )
         return TableLoader(*self.splits[split], order)
-
-    def train_dataloader(self) -> TRAIN_DATALOADERS:
-        """Shuffled training batches."""
-        return self.resumable(self.loader("train"))
-
-    def val_dataloader(self) -> EVAL_DATALOADERS:
-        """Validation batches in order."""
-        return self.loader("val")
-
-    def test_dataloader(self) -> EVAL_DATALOADERS:
-        """Test batches in order."""
-        return self.loader("test")
-
-    def predict_dataloader(self) -> EVAL_DATALOADERS:
-        """The test split."""
-        return self.loader("test")
 
 
 def _finite(values: Tensor, names: Sequence[str]) -> Tensor:

@@ -5,10 +5,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
-from lightning.pytorch.utilities.types import EVAL_DATALOADERS, TRAIN_DATALOADERS
 
-from lit_project.data.images import Split
-from lit_project.data.position import ResumablePosition
+from lit_project.data.splits import Split, SplitData
 from lit_project.data.translation.batch import PairBatch
 from lit_project.data.translation.batches import TokenBatches
 from lit_project.data.translation.building import Kind, VocabularyOptions, build, check_languages, from_plain
@@ -19,14 +17,13 @@ from lit_project.data.translation.prefixes import CLASSIC_PREFIXES, with_prefix
 from lit_project.data.translation.report import describe, lines, pair_texts
 from lit_project.errors import DataError
 from lit_project.processes import print_once
-from lit_project.seeding import global_seed
 from lit_project.text.preparation import Preparation
 from lit_project.text.vocabulary import BOS, EOS, Vocabulary
 
 BATCH_SIZE = 128  # pairs, where the config names neither size
 
 
-class TranslationData(ResumablePosition):
+class TranslationData(SplitData):
     """Base of the corpora. A subclass implements `read`, and `prepare_data` if there is something to download.
 
     Vocabularies and their sizes are computed from the training pairs when they are first asked for; the config links
@@ -194,26 +191,15 @@ class TranslationData(ResumablePosition):
             batch_tokens=self.batch_tokens if train else self.eval_batch_tokens,
             batch_size=self.batch_size if train else None,
             shuffle=train,
-            seed=global_seed() if self.seed is None else self.seed,
-            num_replicas=self.trainer.world_size if self.trainer else 1,
-            rank=self.trainer.global_rank if self.trainer else 0,
+            **self.share(),
         )
 
-    def train_dataloader(self) -> TRAIN_DATALOADERS:
-        """Shuffled training batches, without text."""
-        return self.resumable(PairLoader(*self.splits["train"], self.order("train")))
-
-    def val_dataloader(self) -> EVAL_DATALOADERS:
-        """Validation batches from short to long, with text."""
-        return self._with_texts("val")
-
-    def test_dataloader(self) -> EVAL_DATALOADERS:
-        """Test batches from short to long, with text."""
-        return self._with_texts("test")
-
-    def predict_dataloader(self) -> EVAL_DATALOADERS:
-        """The test batches."""
-        return self._with_texts("test")
+    def loader(self, split: Split) -> PairLoader:
+        """Batches of a split: shuffled ones of training, without text; others from short to long, with text."""
+        texts = None
+        if split != "train":
+            texts = pair_texts(self.pairs(split), self.pairs("train"), self.preparation)
+        return PairLoader(*self.splits[split], self.order(split), texts)
 
     def transfer_batch_to_device(self, batch: PairBatch, device: torch.device, dataloader_idx: int) -> PairBatch:
         """Moves the tensors; the text is not looked through."""
@@ -221,10 +207,6 @@ class TranslationData(ResumablePosition):
             return batch
         source, lengths, target, indices = (tensor.to(device, non_blocking=True) for tensor in batch[:4])
         return PairBatch(source, lengths, target, indices, batch.texts)
-
-    def _with_texts(self, split: Split) -> PairLoader:
-        texts = pair_texts(self.pairs(split), self.pairs("train"), self.preparation)
-        return PairLoader(*self.splits[split], self.order(split), texts)
 
     def _built(self) -> tuple[Vocabulary, Vocabulary]:
         if self._vocabularies is None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lit_project.data.images import Split
+from lit_project.data.splits import Split
 from lit_project.data.translation.base import TranslationData
 from lit_project.data.translation.graph import Pairs, leak_free_split
 

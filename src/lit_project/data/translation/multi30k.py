@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from lit_project.data.images import Split
+from lit_project.data.splits import Split
 from lit_project.data.translation.base import TranslationData
 from lit_project.data.translation.download import fetch
 from lit_project.data.translation.pairs import read_aligned

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from lit_project.data.images import Split
+from lit_project.data.splits import Split
 from lit_project.data.translation.carved import CarvedData
 from lit_project.data.translation.graph import Pairs
 from lit_project.data.translation.pairs import read_aligned, read_tsv
