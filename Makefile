@@ -1,6 +1,8 @@
 # make demo    set up, then train, test and predict on bundled real data, with no network once installed
 # make test    set up, then run the tests
 # make lint    set up, then check style, types and the direction of imports
+# make docs    set up, then build the pages of docs/ into site/
+# make coverage  set up, then run the tests and list the lines that they do not reach
 # make lock    renew requirements.lock
 #
 # PYTHON=python3.12      another interpreter (3.11 or newer) for .venv
@@ -17,7 +19,7 @@ INSTALLED := .venv/.installed
 # spinning OpenMP threads would make everything crawl on a machine that does something else too
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint lock setup clean
+.PHONY: demo test lint docs coverage lock setup clean
 
 setup: $(INSTALLED)
 
@@ -34,6 +36,12 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+coverage: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term --cov-report=html
 
 lock: $(BIN)/uv
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev \
@@ -65,4 +73,4 @@ $(BIN)/uv:
 	@command -v uv >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache site htmlcov .coverage*

@@ -76,6 +76,7 @@ def lit(workspace: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Res
     return run
 
 
+# family: translation
 @cache
 def sentences() -> list[tuple[str, str]]:
     """English and French, made once: that takes a second."""
@@ -101,12 +102,14 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(FashionMNIST, "load", load)
 
+    # family: translation
     def read(self: Tatoeba | Multi30k, split: str) -> list[tuple[str, str]]:
         pairs = sentences()
         pairs = {"train": pairs[:-60], "val": pairs[-60:-30], "test": pairs[-30:]}[split]
         return pairs if self.source == "en" else [(target, source) for source, target in pairs]
 
     monkeypatch.setattr(FashionMNIST, "prepare_data", lambda self: None)
+    # family: translation
     for corpus in (Tatoeba, Multi30k):
         monkeypatch.setattr(corpus, "prepare_data", lambda self: None)
         monkeypatch.setattr(corpus, "read", read)

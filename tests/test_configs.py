@@ -88,6 +88,7 @@ def test_tensorboard_gets_scalars_images_and_graph(lit):
     assert tags["graph"]
 
 
+# family: translation
 def test_tensorboard_gets_attention_maps(lit):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

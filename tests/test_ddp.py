@@ -62,6 +62,7 @@ def test_history_is_written_by_one_process(runs):
     assert len(json.loads((runs[0] / "provenance.json").read_text())) == 1
 
 
+# family: translation
 def test_translation_gets_the_gradient_of_the_big_batch_from_two_processes(tmp_path):
     """One step on the whole training set: all pairs in one batch, or ragged batches of both processes."""
     small = [

@@ -11,6 +11,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from lit_project.errors import UserError
+from lit_project.renamed import config_here
 from lit_project.run import RunDir
 from lit_project.tuning import What
 
@@ -43,10 +44,14 @@ def prepare(args: Sequence[str]) -> Invocation:
     run_path = _value(args, "--run")
     configs = [_value(args, flag) for flag in ("-c", "--config")]
     first = next((c for c in configs if c), None)
+    args = [
+        config_here(arg) if before in ("-c", "--config") else arg
+        for before, arg in zip(["", *args], args, strict=False)
+    ]
     if run_path is None or position is None:
         return Invocation(args, None, _name(first))
     run = RunDir.open(run_path)
-    args[position + 1 : position + 1] = ["--config", str(run.config_file)]
+    args[position + 1 : position + 1] = ["--config", config_here(run.config_file)]
     return Invocation(args, run, run.path.parent.name)
 
 

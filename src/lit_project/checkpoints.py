@@ -12,6 +12,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from lit_project.errors import CheckpointError
+from lit_project.renamed import here
 
 
 def is_intact(path: Path) -> bool:
@@ -43,6 +44,8 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, not a checkpoint")
+    if "hyper_parameters" in content:
+        content["hyper_parameters"] = here(content["hyper_parameters"])
     return content
 
 

@@ -4,9 +4,9 @@
     lit-project fit --run runs/quickstart/2026-01-31_12-00-00     goes on with it
     lit-project test --run RUN                                    its best checkpoint on the test split
     lit-project predict --run RUN --images FOLDER                 classifies your pictures
-    lit-project translate --run RUN "How are you?"                translates, see `translate.py`
 
 This file is what LightningCLI is told to do otherwise; `session.py` does the work, `arguments.py` holds the options.
+Commands without a config, such as `lit-project translate`, are in `commands.py`.
 """
 
 import os
@@ -20,11 +20,11 @@ from typing import Any
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
 import lit_project.data
 import lit_project.tasks  # noqa: F401  (both imported, so that their classes can be named without the module)
-from lit_project import arguments
+from lit_project import arguments, commands
 from lit_project.errors import UserError
 from lit_project.explain import UsageError, explain, reasons
 from lit_project.quiet import quiet_lightning
@@ -33,7 +33,8 @@ from lit_project.session import Session
 DESCRIPTION = (
     "Trains, validates, tests and predicts from one YAML: `lit-project fit -c configs/quickstart.yaml`, then "
     "`lit-project test --run RUN`. Every run is a directory; `--run` is all that a later command needs. "
-    "`lit-project translate --run RUN TEXT` translates (its options: `lit-project translate --help`)."
+    "`lit-project translate --run RUN TEXT` translates (its options: `lit-project translate --help`), `lit-project "
+    "examples` lists the configs that come with the project, `lit-project completion SHELL` helps to type."
 )
 
 
@@ -159,15 +160,13 @@ def main(args: Sequence[str] | None = None) -> int:
 
     Status 2 is an error that the user can put right, in a few lines; LIT_PROJECT_DEBUG=1 shows its traceback.
     """
-    quiet_lightning()
     args = list(sys.argv[1:] if args is None else args)
+    if args and args[0] in commands.COMMANDS:
+        return commands.run(args)
+    quiet_lightning()
     session: Session | None = None
     interrupted, failed = False, True
     try:
-        if args[:1] == ["translate"]:  # takes no config: nothing for LightningCLI to parse
-            from lit_project.translate import translate
-
-            return translate(args[1:])
         invocation = arguments.prepare(args)
         session = Session(invocation.run, invocation.config_name)
         LitCLI(invocation.args, session)
@@ -176,8 +175,11 @@ def main(args: Sequence[str] | None = None) -> int:
     except (UserError, MisconfigurationException) as error:
         if os.environ.get("LIT_PROJECT_DEBUG", "0") not in ("", "0"):
             raise
-        print(f"error: {explain(error, args)}", file=sys.stderr)
+        print(f"error: {explain(error, args, commands.COMMANDS)}", file=sys.stderr)
         return 2
+    except SIGTERMException:  # a SystemExit of status 0
+        interrupted = True
+        return 128 + signal.SIGTERM
     except (KeyboardInterrupt, SystemExit) as ended:
         if isinstance(ended, SystemExit) and not isinstance(ended.__context__, KeyboardInterrupt):
             raise  # --help
@@ -187,8 +189,3 @@ def main(args: Sequence[str] | None = None) -> int:
     finally:
         if session is not None:
             session.close(interrupted, failed)
-
-
-def entry_point() -> None:
-    """What the `lit-project` command calls."""
-    sys.exit(main())

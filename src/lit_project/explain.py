@@ -49,12 +49,13 @@ class UsageError(UserError):
         self.parser = parser
 
 
-def explain(error: Exception, args: Sequence[str]) -> str:
+def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ()) -> str:
     """What is wrong, in a few lines.
 
     Args:
         error: what was raised; anything but a UsageError is already written for the user.
         args: the command line, whose config files tell which classes are in use.
+        commands: names of those that have parsers of their own.
     """
     message = str(error)
     if not isinstance(error, UsageError):
@@ -71,7 +72,7 @@ def explain(error: Exception, args: Sequence[str]) -> str:
     if found := re.search(r"does not accept option '([^']*)'", message):
         return f"no such key: {found[1]}{_nearest(found[1], [option[2:] for option in options])}"
     if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-        choices = [*re.findall(r"'([^']*)'", found[2]), "translate"]  # which has a parser of its own
+        choices = [*re.findall(r"'([^']*)'", found[2]), *(name for name in commands if name[0] != "-")]
         return f"no such command: {found[1]}{_nearest(found[1], choices)} (one of: {', '.join(choices)})"
     if "arguments are required" in message:
         required = message.rpartition(":")[2].strip()

@@ -74,7 +74,7 @@ class WandbLogger(LightningWandbLogger):
                 project=known.get("project", project),
                 version=known.get("id"),
             )
-            own = {"entity": entity, "group": group, "notes": notes, "tags": list(tags) or None}
+            own = {"entity": known.get("entity") or entity, "group": group, "notes": notes, "tags": list(tags) or None}
             # what is None is left to wandb
             self._wandb_init = {key: value for key, value in {**self._wandb_init, **own}.items() if value is not None}
         self.folder = folder
@@ -118,7 +118,8 @@ class WandbLogger(LightningWandbLogger):
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         run.config.update(self._description(), allow_val_change=True)
-        record = {"id": run.id, "project": self._project, "mode": self.mode}
+        # of the sweep, where an agent of W&B has started this
+        record = {"id": run.id, "entity": run.entity, "project": run.project, "mode": self.mode}
         write_text(self.folder / RECORD, json.dumps(record) + "\n")
         return run
 

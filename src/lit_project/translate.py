@@ -78,7 +78,8 @@ def load(file: Path) -> Translator:
     Raises:
         UserError: no such checkpoint, a damaged one, or one of another task.
     """
-    class_path = str(read(file).get("hyper_parameters", {}).get("_class_path", ""))
+    parameters = read(file).get("hyper_parameters", {})
+    class_path = str(parameters.get("_class_path", ""))
     module, _, name = class_path.rpartition(".")
     try:
         kind: Any = getattr(import_module(module), name) if module else None
@@ -87,7 +88,7 @@ def load(file: Path) -> Translator:
     if not (isinstance(kind, type) and issubclass(kind, Translator)):
         raise UserError(f"{file} cannot translate: it is a checkpoint of {class_path or 'no task of this project'}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return kind.load_from_checkpoint(file, map_location=device, weights_only=True).eval()
+    return kind.load_from_checkpoint(file, map_location=device, weights_only=True, **parameters).eval()
 
 
 def _decoding(task: Translator, options: argparse.Namespace) -> Decoding:

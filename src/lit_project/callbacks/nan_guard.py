@@ -47,7 +47,7 @@ class NaNGuard(Callback):
         self._batches.append(batch)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Looks at the loss, without waiting for the device."""
+        """Looks at the loss, a scalar, without waiting for the device."""
         self._loss_is_finite = loss.detach().isfinite() & self._loss_is_finite
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:

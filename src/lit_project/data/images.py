@@ -131,7 +131,7 @@ class ImageData(SplitData):
         return batch._replace(images=images)
 
     def check_targets(self, targets: Tensor, split: Split) -> None:
-        """Raises DataError where a split is empty or a class index is out of range."""
+        """Raises DataError where a split is empty or one of its class indices `(N,)` is out of range."""
         if len(targets) == 0:
             raise DataError(f"{type(self).__name__}: the {split} split is empty")
         wrong = ((targets < 0) | (targets >= self.num_classes)).nonzero().flatten()

@@ -23,7 +23,7 @@ class _ScaleGradient(Function):
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
-    """`x` itself; the gradient that flows back through it is multiplied by `factor`.
+    """`x` itself, of any shape; the gradient that flows back through it is multiplied by `factor`.
 
     Negative factors reverse it: Ganin & Lempitsky 2015, "Unsupervised domain adaptation by backpropagation", eq. 10.
     """

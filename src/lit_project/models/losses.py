@@ -42,7 +42,7 @@ class SmoothedCrossEntropy(nn.Module):
         self.over = over
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the batch."""
+        """The mean over the batch, a scalar."""
         classes = logits.shape[1]
         if targets.ndim == 1:
             targets = F.one_hot(targets, classes)
@@ -78,7 +78,7 @@ class FocalLoss(nn.Module):
         self.register_buffer("weight", None if weight is None else torch.tensor(weight), persistent=False)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the batch."""
+        """The mean over the batch, a scalar."""
         log_p = logits.log_softmax(dim=1).gather(1, targets[:, None]).squeeze(1)
         loss = -((1 - log_p.exp()) ** self.gamma) * log_p
         return (loss if self.weight is None else loss * self.weight[targets]).mean()

@@ -144,5 +144,6 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 
+# family: translation
 class TranslatorOfParts(SeveralOptimizers, Translator):
     """A `Translator` with several optimizers, such as one for the encoder and one for the decoder."""

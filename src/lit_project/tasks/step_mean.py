@@ -28,7 +28,7 @@ class StepMean:
         self._count = None
 
     def weigh(self, loss: Tensor, count: int | Tensor, world_size: int) -> Tensor:
-        """A mean over `count` samples, so weighted that the gradients of the step's losses add up."""
+        """A mean over `count` samples, a scalar, so weighted that the gradients of the step's losses add up."""
         if self._count is None:
             self._count = count
             self._unit = count if world_size == 1 else COMMON_UNIT

@@ -37,7 +37,7 @@ class Decoded(NamedTuple):
 
 
 def full(values: Tensor) -> Tensor:
-    """Half precision becomes float32, for sums of exponentials; others stay as they are."""
+    """Half precision becomes float32, for sums of exponentials; others stay as they are; of any shape."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 

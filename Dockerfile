@@ -1,0 +1,36 @@
+# The project in an image, on the CPU or with CUDA.
+#
+#   docker build -t lit-project .                                                               CPU
+#   docker build -t lit-project --build-arg TORCH_BACKEND=cu128 .                               an NVIDIA GPU
+#   docker run --rm -v "$PWD/runs:/project/runs" lit-project fit -c configs/quickstart.yaml
+#   docker run --rm --gpus all --shm-size=8g -v "$PWD/runs:/project/runs" -v "$PWD/data:/project/data" lit-project \
+#       fit -c configs/fashion_mnist_cnn.yaml -c configs/overlays/gpu.yaml
+#
+# torch brings the CUDA libraries along, so that the base image is the same for both; the host needs the driver and the
+# NVIDIA container toolkit. TORCH_BACKEND= (empty) takes the files of requirements.lock, checked by their hashes.
+ARG BASE_IMAGE=python:3.12-slim-bookworm
+FROM ${BASE_IMAGE}
+
+ARG TORCH_BACKEND=cpu
+RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -rf /var/lib/apt/lists/*
+
+# UID and GID of the user: those of the host, where mounted folders are to be written to
+ARG UID=1000
+ARG GID=1000
+RUN groupadd --gid ${GID} user && useradd --uid ${UID} --gid ${GID} --create-home user && \
+    install --directory --owner=user --group=user /project /project/runs /project/data
+USER user
+WORKDIR /project
+
+# the dependencies are a layer of their own, which a change of the code leaves as it is: only the version is read there
+COPY --chown=user:user pyproject.toml requirements.lock Makefile README.md LICENSE ./
+COPY --chown=user:user src/lit_project/__init__.py src/lit_project/__init__.py
+COPY --chown=user:user configs/quickstart.yaml configs/quickstart.yaml
+RUN make setup TORCH_BACKEND=${TORCH_BACKEND} && rm -rf ~/.cache
+
+# the project is installed editable: its code and configs are all that is missing
+COPY --chown=user:user . .
+
+ENV PATH=/project/.venv/bin:$PATH PYTHONUNBUFFERED=1 OMP_WAIT_POLICY=PASSIVE
+ENTRYPOINT ["lit-project"]
+CMD ["--help"]

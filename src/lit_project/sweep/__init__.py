@@ -1,0 +1,7 @@
+"""Sweeps in W&B's format on this machine: `lit-project sweep FILE`.
+
+config.py      reads and checks the YAML          space.py      parameters and their distributions
+study.py       trials in Optuna's SQLite storage  hyperband.py  W&B's rule for early ends
+process.py     one trial, a `lit-project fit`     runner.py     several at a time
+report.py      table, plots, best config          command.py    the command line
+"""

@@ -1,0 +1,118 @@
+"""Parameters of a sweep: draws follow W&B's definitions of the distributions, mistakes are named."""
+
+import math
+
+import optuna
+import pytest
+from scipy import stats
+
+from lit_project.errors import UserError
+from lit_project.sweep.space import KEYS, parameters_of
+
+COUNT = 800
+# distribution → options, the distribution function of a draw
+CONTINUOUS = {
+    "uniform": ({"min": 1.0, "max": 3.0}, stats.uniform(1, 2).cdf),
+    "log_uniform": ({"min": -3, "max": 2}, lambda x: (math.log(x) + 3) / 5),  # exponents of e
+    "log_uniform_values": ({"min": 0.001, "max": 10.0}, lambda x: math.log(x / 0.001) / math.log(1e4)),
+    "inv_log_uniform": ({"min": 1, "max": 4}, lambda x: 1 - (-math.log(x) - 1) / 3),  # log(1/x) is uniform
+    "inv_log_uniform_values": ({"min": 0.01, "max": 1.0}, lambda x: math.log(x / 0.01) / math.log(100)),
+    "normal": ({"mu": 2.0, "sigma": 0.5}, stats.norm(2, 0.5).cdf),
+    "log_normal": ({"mu": 1.0, "sigma": 0.3}, lambda x: stats.norm(1, 0.3).cdf(math.log(x))),
+    "beta": ({"a": 2, "b": 5}, stats.beta(2, 5).cdf),
+}
+
+
+def draws(content, count=COUNT):
+    """Values of one parameter, searched at random."""
+    (parameter,) = parameters_of({"x": content})
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    return [parameter.suggest(study.ask()) for _ in range(count)]
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_draws_follow_the_definition(name):
+    options, cdf = CONTINUOUS[name]
+    found = draws({"distribution": name, **options})
+    assert stats.kstest([cdf(value) for value in found], "uniform").pvalue > 0.001
+
+
+@pytest.mark.parametrize("name", [name for name in KEYS if name.startswith("q_")])
+def test_quantised_draws_are_multiples(name):
+    options, _ = CONTINUOUS[name.removeprefix("q_")]
+    found = draws({"distribution": name, **options, "q": 0.1}, 200)
+    assert all(math.isclose(value * 10, round(value * 10), abs_tol=1e-9) for value in found)
+    assert len(set(found)) > 3
+    assert all(len(repr(value)) < 12 for value in found)  # no 0.30000000000000004
+
+
+def test_lists_keep_their_types():
+    values = [None, True, 3, 0.5, "text", [128, 64], {"class_path": "X"}]
+    found = draws({"values": values}, 200)
+    assert all(value in values for value in found)
+    assert {repr(value) for value in found} == {repr(value) for value in values}
+
+
+def test_probabilities():
+    found = draws({"values": ["a", "b", "c"], "probabilities": [0.7, 0.0, 0.3]})
+    assert "b" not in found
+    assert found.count("a") / COUNT == pytest.approx(0.7, abs=0.06)
+
+
+def test_whole_numbers_reach_both_ends():
+    assert set(draws({"min": 2, "max": 5})) == {2, 3, 4, 5}
+
+
+def test_a_constant_is_always_itself():
+    assert draws({"value": [1, None]}, 3) == [[1, None]] * 3
+
+
+def test_every_distribution_is_supported():
+    tested = {*CONTINUOUS, *(f"q_{name}" for name in CONTINUOUS)}
+    assert set(KEYS) - tested == {"constant", "categorical", "categorical_w_probabilities", "int_uniform"}
+
+
+@pytest.mark.parametrize(
+    ("content", "grid"),
+    [
+        ({"values": [1, None]}, [1, None]),
+        ({"value": 7}, [7]),
+        ({"min": 1, "max": 3}, [1, 2, 3]),
+        ({"distribution": "q_uniform", "min": 0.0, "max": 0.3, "q": 0.1}, [0.0, 0.1, 0.2, 0.3]),
+    ],
+)
+def test_grid(content, grid):
+    assert parameters_of({"x": content})[0].grid() == grid
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (0.1, "needs value, values, or min and max, got 0.1"),
+        ({"parameters": {"lr": {"value": 1}}}, "is nested: write flat names, such as x.lr"),
+        ({"distribution": "log_unifrom_values", "min": 1, "max": 2}, "did you mean log_uniform_values"),
+        ({"distribution": "gamma"}, "W&B has no distribution gamma (one of: constant, "),
+        ({"min": 1.0}, "needs value, values, min and max, or a distribution"),
+        ({"distribution": "uniform", "min": 1.0}, "uniform needs max"),
+        ({"min": 1.0, "max": 2.0, "q": 0.1}, "uniform has no q"),
+        ({"min": 2.0, "max": 1.0}, "min must be below max, got 2.0 and 1.0"),
+        ({"min": 1, "max": 1}, "min must be below max, got 1 and 1"),
+        ({"min": "1e-4", "max": 1.0}, "min must be a number, got '1e-4': YAML takes 1e-4 for text"),
+        ({"values": []}, "values must be a list of at least one, got []"),
+        ({"values": [1, 2], "probabilities": [0.5, 0.6]}, "2 numbers that sum to 1"),
+        ({"distribution": "log_uniform_values", "min": 0, "max": 1}, "must be above 0, got 0"),
+        ({"distribution": "q_uniform", "min": 0, "max": 1, "q": 0}, "q must be above 0, got 0"),
+        ({"distribution": "int_uniform", "min": 0.5, "max": 1}, "int_uniform needs whole numbers"),
+    ],
+)
+def test_mistakes_are_named(content, message):
+    with pytest.raises(UserError) as error:
+        parameters_of({"x": content})
+    assert "parameter x: " in str(error.value)
+    assert message in str(error.value)
+
+
+def test_a_grid_needs_finitely_many():
+    with pytest.raises(UserError, match=r"parameter x: a grid needs values, .* not normal"):
+        parameters_of({"x": {"distribution": "normal"}})[0].grid()

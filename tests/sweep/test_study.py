@@ -1,0 +1,116 @@
+"""The stored study: every point once, the same search after a crash, and not the study of another sweep."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from lit_project.errors import UserError
+from lit_project.sweep.config import SweepConfig
+from lit_project.sweep.space import parameters_of
+from lit_project.sweep.study import Study
+
+COMMAND = ("fit", "--config", "configs/x.yaml", "--config", "${args_json_file}")
+
+
+def sweep(method, **parameters):
+    return SweepConfig(method, "val/score", True, tuple(parameters_of(parameters)), COMMAND, None, None)
+
+
+GRID = sweep("grid", a={"values": [1, None, [2, 3]]}, b={"values": ["x", "y"]})
+SPACE = {"a": {"min": 0.0, "max": 1.0}, "b": {"values": [1, 2, 3]}}
+
+
+def test_a_grid_is_enumerated_once_over_crashes(tmp_path):
+    found = []
+    for _ in range(6):  # a new process a trial
+        study = Study(tmp_path, GRID)
+        job = study.next(100)
+        found.append(job.values)
+        study.finish(job.number, [0.5], "finished")
+    assert found == list(GRID.grid())
+    assert Study(tmp_path, GRID).next(100) is None
+
+
+def test_unfinished_trials_are_found_again_and_no_others(tmp_path):
+    study = Study(tmp_path, GRID)
+    jobs = [study.next(100) for _ in range(4)]
+    study.finish(jobs[0].number, [0.1], "finished")
+    study.finish(jobs[2].number, [], "failed")
+    assert Study(tmp_path, GRID).unfinished() == [jobs[1], jobs[3]]
+
+
+@pytest.mark.parametrize("method", ["random", "bayes"])
+def test_a_search_that_goes_on_is_the_one_that_was_not_interrupted(tmp_path, method):
+    config = sweep(method, **SPACE)
+
+    def search(folder, again):
+        folder.mkdir()
+        study = Study(folder, config, seed=3)
+        found = []
+        for n in range(14):
+            if n == again:
+                study = Study(folder, config, seed=3)
+            job = study.next(14)
+            found.append(job.values)
+            study.finish(job.number, [job.values["a"]], "finished")
+        return found
+
+    whole, cut = search(tmp_path / "whole", None), search(tmp_path / "cut", 7)
+    assert whole == cut
+    assert len({json.dumps(values) for values in whole}) == 14
+
+
+def test_bayes_finds_the_better_half(tmp_path):
+    study = Study(tmp_path, sweep("bayes", **SPACE), seed=1)
+    values = []
+    for _ in range(40):
+        job = study.next(40)
+        values.append(job.values["a"])
+        study.finish(job.number, [job.values["a"]], "finished")
+    assert sum(values[20:]) / 20 > sum(values[:10]) / 10 + 0.2
+
+
+def test_the_count_is_kept(tmp_path):
+    study = Study(tmp_path, sweep("random", **SPACE))
+    assert [study.next(2) is None for _ in range(3)] == [False, False, True]
+
+
+def test_rows_are_sorted_and_say_what_happened(tmp_path):
+    study = Study(tmp_path, GRID)
+    for history, state in (([0.1, 0.4, 0.2], "finished"), ([0.9], "stopped"), ([], "failed"), ([0.5], "finished")):
+        number = study.next(100).number
+        study.note(number, error="out of memory" if state == "failed" else "")
+        study.finish(number, history, state)
+    study.next(100)
+    rows = study.rows()
+    assert [(row.number, row.state, row.value) for row in rows] == [
+        (1, "stopped", 0.9), (3, "finished", 0.5), (0, "finished", 0.4), (2, "failed", None), (4, "unfinished", None),
+    ]  # fmt: skip
+    assert rows[3].error == "out of memory"
+    assert study.histories() == [[-0.1, -0.4, -0.2], [-0.9], [], [-0.5]]  # lower is better
+
+
+def test_less_is_better_where_the_sweep_minimises(tmp_path):
+    study = Study(tmp_path, replace(GRID, maximize=False))
+    for history in ([3.0, 1.0, 2.0], [0.5]):
+        study.finish(study.next(100).number, history, "finished")
+    assert [row.value for row in study.rows()] == [0.5, 1.0]
+
+
+def test_another_sweep_in_the_folder_is_refused(tmp_path):
+    Study(tmp_path, GRID)
+    with pytest.raises(UserError, match=r"holds another sweep \(its metric, parameters differ\)"):
+        Study(tmp_path, replace(sweep("grid", c={"value": 1}), metric="val/loss"))
+    Study(tmp_path, replace(GRID, run_cap=5))  # how many trials there are may change
+
+
+def test_a_file_that_is_no_study(tmp_path):
+    (tmp_path / "study.db").write_text("not a database, but long enough to look like one" * 100)
+    with pytest.raises(UserError, match="cannot be used as the study of a sweep"):
+        Study(tmp_path, GRID)
+
+
+def test_a_report_on_nothing(tmp_path):
+    with pytest.raises(UserError, match="holds no sweep"):
+        Study(tmp_path, GRID, create=False)

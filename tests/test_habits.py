@@ -1,0 +1,264 @@
+"""What keeps a project in order: workflow, hooks, image, pages, docstrings and lock agree with each other."""
+
+import configparser
+import fnmatch
+import inspect
+import json
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import lit_project
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = set(re.search(r"^\.PHONY: (.*)", MAKEFILE, re.MULTILINE)[1].split())
+CI = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+DOCKERFILE = re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE))
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+
+
+def made(commands: str) -> list[str]:
+    """The targets of `make TARGET…` in a text."""
+    return re.findall(r"(?:^|[\n;&\"]|&& )\s*make ([a-z]+)", commands)
+
+
+# ---------------------------------------------------------------------------------------------- workflow and hooks
+
+
+def test_make_knows_its_targets():
+    rules = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+    assert rules == TARGETS
+    for target in TARGETS - {"clean"}:
+        done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+
+def test_workflow_calls_targets_that_exist_and_all_of_ci_run():
+    steps = [step for job in CI["jobs"].values() for step in job["steps"]]
+    called = {target for step in steps for target in made(step.get("run", ""))}
+    local = set(made((ROOT / ".ci" / "run").read_text()))
+    assert {"test", "lint", "demo", "docs"} <= local <= called <= TARGETS
+    for step in steps:
+        assert ("run" in step) != ("uses" in step)
+        assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
+
+
+def test_workflow_tests_each_python_that_the_project_promises():
+    versions = CI["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert versions == ["3.11", "3.12", "3.13"]
+    assert PROJECT["project"]["requires-python"] == f">={versions[0]}"
+    assert CI["permissions"] == {"contents": "read"}
+    assert all(job["timeout-minutes"] <= 60 for job in CI["jobs"].values())
+
+
+def test_hooks_are_what_make_lint_runs_with_the_versions_of_the_lock():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    remote = [repo["repo"] for repo in hooks if repo["repo"] != "local"]
+    assert [name.rpartition("/")[2] for name in remote] == ["pre-commit-hooks"]
+    local = [hook for repo in hooks if repo["repo"] == "local" for hook in repo["hooks"]]
+    linted = re.findall(r"\$\(BIN\)/([\w-]+)", re.search(r"^lint:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)[1])
+    assert [hook["entry"].split()[0] for hook in local] == [f".venv/bin/{tool}" for tool in linted]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda file: file.name)
+def test_yaml_of_github_parses(file):
+    content = yaml.safe_load(file.read_text())
+    assert isinstance(content, dict)
+    if file.parent.name == "ISSUE_TEMPLATE" and file.name != "config.yml":
+        assert {"name", "description", "body"} <= content.keys()
+        assert all(field["type"] == "textarea" and field["attributes"]["label"] for field in content["body"])
+
+
+def test_editor_and_formatter_agree():
+    parser = configparser.ConfigParser()
+    parser.read_string("[top]\n" + (ROOT / ".editorconfig").read_text())
+    assert parser.getint("*.py", "max_line_length") == PROJECT["tool"]["ruff"]["line-length"]
+
+
+# ------------------------------------------------------------------------------------------------------------- image
+
+
+def copied(text: str) -> list[str]:
+    """Sources of the COPY instructions."""
+    lines = re.findall(r"^COPY (.*)$", text, re.MULTILINE)
+    return [word for line in lines for word in line.split()[:-1] if not word.startswith("--")]
+
+
+def test_image_is_for_cpu_or_cuda_and_not_run_by_root():
+    assert re.match(r"\s*ARG BASE_IMAGE=\S+\nFROM \$\{BASE_IMAGE\}", DOCKERFILE)
+    assert re.search(r"^ARG TORCH_BACKEND=cpu$", DOCKERFILE, re.MULTILINE)
+    assert re.findall(r"^USER (\S+)", DOCKERFILE, re.MULTILINE) == ["user"]
+    assert json.loads(re.search(r"^ENTRYPOINT (.*)", DOCKERFILE, re.MULTILINE)[1]) == list(
+        PROJECT["project"]["scripts"]
+    )
+
+
+def test_image_installs_by_the_makefile_what_is_copied_before():
+    commands = re.findall(r"^RUN (.*)", DOCKERFILE, re.MULTILINE)
+    assert [target for command in commands for target in made(command)] == ["setup"]
+    assert not any("pip install" in command for command in commands)
+    assert "TORCH_BACKEND=${TORCH_BACKEND}" in commands[-1]
+    assert "TORCH_BACKEND ?=" in MAKEFILE
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    for source in copied(DOCKERFILE):
+        assert (ROOT / source).exists(), source
+        assert not any(fnmatch.fnmatch(source, pattern) for pattern in ignored if source != "."), source
+    assert {".git", ".venv", "data", "runs"} <= set(ignored)
+    assert not {"src", "configs", "pyproject.toml", "README.md", "LICENSE"} & set(ignored)
+
+
+def test_the_layer_of_dependencies_has_all_that_an_installation_reads(tmp_path):
+    """It is built before the code is copied, so that a change of the code leaves it as it is."""
+    before = copied(DOCKERFILE.partition("RUN make setup")[0])
+    for source in before:
+        (tmp_path / source).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / source, tmp_path / source)
+    assert {"Makefile", "requirements.lock", "pyproject.toml"} <= set(before)
+    done = subprocess.run(["make", "--dry-run", "setup"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    code = "import sys; from hatchling.build import build_editable; print(build_editable(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_devcontainer_is_set_up_by_the_makefile():
+    content = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert made(content["postCreateCommand"]) == ["setup"]
+
+
+# ------------------------------------------------------------------------------------------------------------- pages
+
+
+def test_pages_build_without_a_warning_and_fetch_nothing(tmp_path):
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    for page in PAGES:
+        html = (tmp_path / page.with_suffix(".html").name).read_text()
+        assert not re.findall(r"<(?:script|img)[^>]*src=\"?https?:|<link[^>]*stylesheet[^>]*https?:", html), page
+
+
+def test_every_page_is_in_the_menu():
+    text = (ROOT / "mkdocs.yml").read_text()
+    menu = {name for entry in yaml.safe_load(text)["nav"] for name in entry.values()}
+    assert menu <= {page.name for page in PAGES}
+    assert {page.name for page in PAGES} <= menu | set(re.findall(r"# - .*: (\S+\.md)", text))
+
+
+# what a run, a sweep or a tool writes, and names that stand for the user's own
+OF_A_RUN = (
+    r"RUN|config\.|mine|checkpoints/$|predictions/$|figures/$|runs/|data/images|htmlcov|site/|best\.yaml|logs/|values/"
+)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_files_that_a_page_names_exist(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for name in re.findall(r"`([\w./-]+\.(?:py|yaml|yml|toml)|[\w/]+/)`", text):
+        if not re.search(OF_A_RUN, name):
+            places = (ROOT, ROOT / "src" / "lit_project", ROOT / "configs" / "overlays")
+            assert any((place / name).exists() for place in places), name
+
+
+def test_the_map_of_the_code_names_every_module_and_layer():
+    """The pages follow the contract of import-linter and the files there are."""
+    contract = " ".join(PROJECT["tool"]["importlinter"]["contracts"][0]["layers"])
+    layers = set(re.findall(r"lit_project\.(\w+)", contract))
+    drawn = re.search(r"```text\n(__main__.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.DOTALL)[1]
+    assert {name for name in layers if not re.search(rf"\b{name}\b", drawn)} == set()
+    package = ROOT / "src" / "lit_project"
+    modules = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    described = (ROOT / "CONTRIBUTING.md").read_text()
+    helpers = {"__init__", "translate_input"}
+    assert {name for name in modules - helpers if not re.search(rf"`{name}/?`", described)} == set()
+
+
+# -------------------------------------------------------------------------------------------------------- docstrings
+
+SHAPE = re.compile(  # `(B, T)`, (N,), x_BT, or in words
+    r"`\([^`()]*\)`|\([A-Z]{1,4}(?:, ?[\w…. -]+)*,?\)|_[A-Z]{1,4}\b|\b(?:scalar|shape|element by element|0-d)\b"
+)
+SUFFIX = re.compile(r"_[A-Z]{1,4}\b")  # scores_BTS: the name says the shape
+ELSEWHERE = re.compile(r"\b[Aa]s `|\b[Ss]ee `")  # where the docstring says that another one holds
+
+
+def public() -> dict[str, tuple[object, object]]:
+    """All public classes, functions and methods that the package defines: name → (object, its class or itself)."""
+    found: dict[str, tuple[object, object]] = {}
+    for module in pkgutil.walk_packages(lit_project.__path__, "lit_project."):
+        for name, value in vars(import_module(module.name)).items():
+            if name[0] == "_" or getattr(value, "__module__", None) != module.name or not callable(value):
+                continue
+            if not (inspect.isclass(value) or inspect.isfunction(value)):
+                continue
+            found[f"{module.name}.{name}"] = value, value
+            for method, function in vars(value).items() if inspect.isclass(value) else ():
+                function = getattr(function, "__func__", getattr(function, "fget", function))
+                if method[0] != "_" and inspect.isfunction(function) and function.__module__ == module.name:
+                    found[f"{module.name}.{name}.{method}"] = getattr(value, method), value
+    return found
+
+
+def test_everything_public_has_a_docstring_of_its_own_or_of_what_it_overrides():
+    assert len(public()) > 300
+    assert [name for name, (value, _) in public().items() if not inspect.getdoc(value)] == []
+
+
+def test_docstrings_of_functions_of_tensors_say_their_shapes():
+    """Weights in a state dict and parameters of an optimizer have any shape."""
+    silent = []
+    for name, (value, _) in public().items():
+        if inspect.isclass(value) or isinstance(value, property):
+            continue
+        signature = re.sub(r"(?:dict|Mapping)\[str, [\w.]*\]|Iterable\[[\w.]*\]", "", str(inspect.signature(value)))
+        text = inspect.getdoc(value) or ""
+        if re.search(r"\bTensor\b", signature) and not SUFFIX.search(signature):
+            silent += [] if SHAPE.search(text) or ELSEWHERE.search(text) else [name]
+    assert silent == []
+
+
+# -------------------------------------------------------------------------------------------------------------- lock
+
+
+def locked() -> dict[str, list[tuple[Version, int]]]:
+    """Name → versions in the lock and the number of their hashes."""
+    found: dict[str, list[tuple[Version, int]]] = {}
+    text = (ROOT / "requirements.lock").read_text()
+    for entry in re.finditer(r"^([a-z0-9][\w.-]*)==([^\s;\\]+)(.*\n(?: .*\n?)*)", text, re.MULTILINE):
+        found.setdefault(entry[1], []).append((Version(entry[2]), entry[3].count("--hash=sha256:")))
+    return found
+
+
+def test_lock_is_current_with_the_dependencies_and_all_extras():
+    project = PROJECT["project"]
+    needed = [
+        *project["dependencies"],
+        *(need for extra in project["optional-dependencies"].values() for need in extra),
+    ]
+    entries = locked()
+    for need in map(Requirement, needed):
+        if need.name != project["name"]:
+            versions = entries[need.name.lower().replace("_", "-")]
+            assert all(need.specifier.contains(version) for version, _ in versions), need
+    extras = {extra for need in project["optional-dependencies"]["dev"] for extra in Requirement(need).extras}
+    assert extras == project["optional-dependencies"].keys() - {"dev"}  # the lock is that of dev
+
+
+def test_every_entry_of_the_lock_has_hashes():
+    assert len(locked()) > 100
+    assert {name for name, versions in locked().items() if not all(hashes for _, hashes in versions)} == set()

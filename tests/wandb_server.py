@@ -1,0 +1,229 @@
+"""A W&B server in this process for W&B's real client: sweeps, agents and runs, in memory, on a port of this machine.
+
+It knows the GraphQL operations that `wandb sweep`, `wandb agent` and their runs send. Whatever else is asked gets an
+error for an answer, and is kept in `unknown`, for the test to fail on.
+"""
+
+import itertools
+import json
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+ENTITY, PROJECT = "somebody", "sweeps"
+OPERATION = re.compile(r"(?:query|mutation)\s+(\w+)")
+STREAM = re.compile(r"/files/[^/]+/[^/]+/([^/]+)/file_stream")
+OWNER = {"id": "1", "name": ENTITY}
+
+
+@dataclass
+class Run:
+    """A trial as the server knows it: what the sweep chose, and what its process has sent."""
+
+    name: str
+    parameters: dict[str, Any]
+    agent: str  # that was told to start it
+    project: str | None = None  # from here on as sent
+    config: dict[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    exit_code: int | None = None
+    lost: bool = False  # the agent has no such process any more
+    agent_stops: bool = False  # its agent is told to, as when the sweep's early termination has chosen it
+    page_stops: bool = False  # its own process is told to, as with "Stop run" on the web page
+
+    @property
+    def state(self) -> str:
+        """A process that ended without a word has crashed, as on W&B's server after minutes of silence."""
+        if self.exit_code is not None:
+            return "failed" if self.exit_code else "finished"
+        if self.lost:
+            return "crashed"
+        return "running" if self.config else "pending"
+
+    def logged(self, metric: str) -> list[Any]:
+        """The values of a metric, in order."""
+        return [row[metric] for row in self.rows if metric in row]
+
+
+@dataclass
+class Sweep:
+    """A grid search: the points that are left, and the runs of the others in the order of their start."""
+
+    name: str
+    config: dict[str, Any]
+    points: list[dict[str, Any]]
+    runs: list[Run] = field(default_factory=list)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers until the `with` block ends; tests look at its attributes.
+
+    Args:
+        wanted: agents that have to be there before the first gets a trial.
+    """
+
+    def __init__(self, wanted: int = 1) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.wanted = wanted
+        self.sweeps: list[Sweep] = []
+        self.agents: list[str] = []
+        self.runs: dict[str, Run] = {}
+        self.unknown: list[str] = []
+        self.changed = threading.Condition()
+        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
+
+    def __enter__(self) -> "Server":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Processes that are killed reset their connections; anything else is a mistake in here."""
+        if not isinstance(sys.exception(), ConnectionError):
+            with self.changed:
+                self.unknown.append(traceback.format_exc())
+                self.changed.notify_all()
+
+    def wait(self, condition: Callable[[], Any], seconds: float = 240) -> Any:
+        """What the condition returns as soon as that is true; it is looked at after every request."""
+        with self.changed:
+            found = self.changed.wait_for(lambda: self.unknown or condition(), seconds)
+        assert not self.unknown, self.unknown
+        assert found, [(run.name, run.state, len(run.rows)) for run in self.runs.values()]
+        return found
+
+    def answer(self, method: str, path: str, body: bytes) -> dict[str, Any]:
+        """The answer to one request."""
+        if path == "/graphql":
+            request = json.loads(body)
+            name = OPERATION.search(request["query"])
+            operation = getattr(self, f"on_{name[1]}", None) if name else None
+            if operation is not None:
+                return {"data": operation(request.get("variables") or {})}
+            self.unknown.append(request["query"])
+            return {"errors": [{"message": "unknown operation"}]}
+        if stream := STREAM.fullmatch(path):
+            return self.stream(self.runs[stream[1]], json.loads(body))
+        if not path.startswith("/upload/"):
+            self.unknown.append(f"{method} {path}")
+        return {}
+
+    def stream(self, run: Run, sent: dict[str, Any]) -> dict[str, Any]:
+        """Takes lines of the history, or the end of the run."""
+        history = (sent.get("files") or {}).get("wandb-history.jsonl")
+        if history:
+            run.rows[history["offset"] :] = [json.loads(line) for line in history["content"]]
+        if sent.get("complete"):
+            run.exit_code = sent["exitcode"]
+        return {"stopped": run.page_stops}
+
+    def on_Viewer(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Whose key it is."""
+        return {"viewer": {"id": "1", "entity": ENTITY, "username": ENTITY, "flags": "{}", "teams": {"edges": []}}}
+
+    def on_ServerFeaturesQuery(self, _: dict[str, Any]) -> dict[str, Any]:
+        """No optional feature."""
+        return {"serverInfo": {"features": []}}
+
+    def on_OrganizationCoreWeaveOrganizationID(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Not of CoreWeave."""
+        return {"entity": {"organization": {"coreWeaveOrganizationId": None}}}
+
+    def on_UpsertSweep(self, sent: dict[str, Any]) -> dict[str, Any]:
+        """`wandb sweep`: all points of the grid, the last parameter changes fastest."""
+        config = yaml.safe_load(sent["config"])
+        choices = {name: given.get("values", [given.get("value")]) for name, given in config["parameters"].items()}
+        points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+        sweep = Sweep(f"sweep{len(self.sweeps)}", config, points)
+        self.sweeps.append(sweep)
+        found = {"name": sweep.name, "project": {"id": "2", "name": sent["projectName"] or PROJECT, "entity": OWNER}}
+        return {"upsertSweep": {"sweep": found, "configValidationWarnings": []}}
+
+    def on_SweepWithRuns(self, sent: dict[str, Any]) -> dict[str, Any]:
+        """What an agent reads first: it takes `command` from here."""
+        sweep = next(sweep for sweep in self.sweeps if sweep.name == sent["sweep"])
+        found = {"id": sweep.name, "name": sweep.name, "state": "RUNNING", "config": yaml.safe_dump(sweep.config)}
+        return {"project": {"sweep": {**found, "runs": {"edges": []}}}}
+
+    def on_CreateAgent(self, sent: dict[str, Any]) -> dict[str, Any]:
+        """An agent begins."""
+        self.agents.append(f"{sent['sweep']}/agent{len(self.agents)}")
+        return {"createAgent": {"agent": {"id": self.agents[-1]}}}
+
+    def on_Heartbeat(self, sent: dict[str, Any]) -> dict[str, Any]:
+        """An agent tells which processes it has, and asks what to do."""
+        commands = self.commands(sent["id"], set(json.loads(sent["runState"])))
+        return {"agentHeartbeat": {"agent": {"id": sent["id"]}, "commands": json.dumps(commands)}}
+
+    def commands(self, agent: str, alive: set[str]) -> list[dict[str, Any]]:
+        """To stop what is to stop; otherwise the next point, one at a time, or the end. `exit` kills what runs."""
+        sweep = next(sweep for sweep in self.sweeps if sweep.name == agent.partition("/")[0])
+        for run in sweep.runs:
+            run.lost |= run.agent == agent and run.name not in alive
+        if alive or len(self.agents) < self.wanted:
+            return [{"type": "stop", "run_id": name} for name in sorted(alive) if self.runs[name].agent_stops]
+        if not sweep.points:
+            return [{"type": "exit"}]
+        run = Run(f"{sweep.name}run{len(sweep.runs)}", sweep.points.pop(0), agent)
+        sweep.runs.append(run)
+        self.runs[run.name] = run
+        args = {name: {"value": value} for name, value in run.parameters.items()}
+        return [{"type": "run", "run_id": run.name, "program": sweep.config.get("program"), "args": args}]
+
+    def on_RunResumeStatus(self, sent: dict[str, Any]) -> dict[str, Any]:
+        """No run is resumed."""
+        return {"model": {"id": "2", "name": sent["project"], "entity": OWNER, "bucket": None}}
+
+    def on_UpsertBucket(self, sent: dict[str, Any]) -> dict[str, Any]:
+        """A process begins its run, or changes its config; a run without a sweep's name is no trial."""
+        run = self.runs[sent["name"]]
+        run.project = sent["project"]
+        run.config |= {name: given["value"] for name, given in json.loads(sent.get("config") or "{}").items()}
+        bucket = {
+            "id": run.name, "name": run.name, "displayName": sent.get("displayName") or run.name, "description": None,
+            "config": None, "sweepName": sent.get("sweep"), "historyLineCount": len(run.rows),
+            "project": {"id": "2", "name": sent["project"], "entity": OWNER},
+        }  # fmt: skip
+        return {"upsertBucket": {"bucket": bucket, "inserted": True}}
+
+    def on_CreateRunFiles(self, sent: dict[str, Any]) -> dict[str, Any]:
+        """Where files go to: `/upload/`, which forgets them."""
+        files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in sent["files"]]
+        return {"createRunFiles": {"runID": sent["run"], "uploadHeaders": [], "files": files}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Hands every request to the server, one after the other."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        """Any request."""
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        with self.server.changed:
+            answer = json.dumps(self.server.answer(self.command, urlsplit(self.path).path, body)).encode()
+            self.server.changed.notify_all()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    do_GET = do_PUT = do_POST
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
