@@ -76,6 +76,20 @@ def test_without_a_key_it_logs_offline_into_the_run_directory(offline, environme
     assert (folder / "metrics.csv").exists()
 
 
+def test_translations_are_a_table_and_attention_maps_images(workspace, environment):
+    overlays = "-c configs/overlays/debug.yaml -c configs/overlays/wandb.yaml"
+    done = run(workspace, environment, f"fit -c configs/translation_quickstart.yaml {overlays} --run_name=words")
+    assert done.returncode == 0, done.stderr
+    folder = workspace / "runs" / "translation_quickstart" / "words"
+    logged = {name: value for row in Logged(folder).rows for name, value in row.items()}
+    assert logged["test_samples"]["_type"] == "table-file"
+    table = json.loads(next(folder.glob("wandb/*run-*/files/media/table/test_samples_*.json")).read_text())
+    assert table["columns"] == ["which", "BLEU", "source", "translation", "references"]
+    assert {row[0] for row in table["data"]} == {"Best", "Worst", "Random"}
+    assert len(table["data"]) == logged["test_samples"]["nrows"] > 3
+    assert logged["test_attention_1"]["_type"] == "images/separated"
+
+
 def test_a_resumed_run_goes_on_with_the_run_of_wandb(workspace, environment, offline):
     folder, _ = offline
     first = json.loads((folder / "wandb.json").read_text())["id"]

@@ -51,4 +51,14 @@ class Logged:
 
 
 def _items(items):
-    return {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
+    found = {}
+    for item in items:
+        place, *within = list(item.nested_key) or [item.key]
+        if not within:
+            found[place] = json.loads(item.value_json)
+            continue
+        inside = found.setdefault(place, {})
+        for name in within[:-1]:
+            inside = inside.setdefault(name, {})
+        inside[within[-1]] = json.loads(item.value_json)
+    return found

@@ -123,6 +123,15 @@ def test_metric_for_a_scheduler_that_watches_none(error_of):
     assert message == "schedulers[0] (CosineAnnealingLR) watches no metric: remove monitor: val/loss"
 
 
+def test_two_metrics_to_watch_contradict_each_other(error_of):
+    plateau = torch_schedulers.ReduceLROnPlateau
+    message = error_of(
+        Schedule(plateau, "epoch", monitor="val/loss"), Schedule(plateau, "epoch", monitor="val/accuracy")
+    )
+    assert "schedulers watch different metrics (val/accuracy, val/loss)" in message
+    assert "keep one of them" in message
+
+
 @pytest.mark.parametrize("frequency", [0, -1])
 def test_frequency_below_one(error_of, frequency):
     message = error_of(Schedule(CosineAnnealingLR, "step", frequency=frequency))

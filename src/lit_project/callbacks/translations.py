@@ -26,7 +26,8 @@ class Translations(Callback):
     In training: attention maps `figures/attention/epochNNN_K.png` of the first validation sentences, the same at each
     epoch (counted from 0, as in the names of checkpoints). After `validate` and `test`, of their split:
     `figures/SPLIT_attention_K.png`, `figures/SPLIT_bleu_by_length.png`, and `predictions/SPLIT_samples.md` with the
-    best, the worst and some random translations. TensorBoard gets the figures too, if it is among the loggers.
+    best, the worst and some random translations. TensorBoard and W&B get the figures too, if they are among the
+    loggers, and W&B the tables.
 
     Args:
         sentences: for which attention is drawn; 0 for none.
@@ -84,6 +85,19 @@ class Translations(Callback):
         if self.samples:
             file = Path(trainer.default_root_dir) / "predictions" / f"{split}_samples.md"
             write_text(file, sample_tables(rows, split, self.samples))
+            self._log_samples(trainer, rows, f"{split}_samples")
+
+    def _log_samples(self, trainer: Trainer, rows: Sequence[Row], name: str) -> None:
+        """The same tables as one, for loggers that have tables: W&B."""
+        columns = ["which", "BLEU", "source", "translation", "references"]
+        data = [
+            [which, round(score, 1), row.text.source, row.hypothesis, "\n".join(row.text.references)]
+            for which, items in ranked_samples(rows, self.samples).items()
+            for score, row in items
+        ]
+        for logger in trainer.loggers:
+            if hasattr(logger, "log_table"):
+                logger.log_table(name, columns=columns, data=data, step=trainer.global_step)
 
     def _draw_attention(self, trainer: Trainer, task: Any, rows: Sequence[Row], name: str, tag: str) -> None:
         for number, row in enumerate(rows[: self.sentences], 1):
@@ -118,23 +132,27 @@ def by_length(rows: Sequence[Row]) -> list[tuple[str, float, int]]:
     return found
 
 
-def sample_tables(rows: Sequence[Row], split: str, samples: int) -> str:
-    """Markdown with the best, the worst and random translations, by smoothed BLEU of the sentence.
+def ranked_samples(rows: Sequence[Row], samples: int) -> dict[str, list[tuple[float, Row]]]:
+    """The best, the worst and random translations with their smoothed BLEU of the sentence.
 
     The random ones are the same at each evaluation of the same sentences, so that checkpoints can be compared.
     """
     scored = [(sentence_bleu(row.hypothesis, row.text.references), row) for row in rows]
     ranked = sorted(scored, key=lambda item: (-item[0], item[1].index))
     chosen = sorted(random.Random(0).sample(range(len(scored)), min(samples, len(scored))))
-    tables = {"Best": ranked[:samples], "Worst": ranked[::-1][:samples], "Random": [scored[i] for i in chosen]}
-    mean = sum(score for score, _ in scored) / len(scored)
+    return {"Best": ranked[:samples], "Worst": ranked[::-1][:samples], "Random": [scored[i] for i in chosen]}
+
+
+def sample_tables(rows: Sequence[Row], split: str, samples: int) -> str:
+    """Markdown with a table for each kind of `ranked_samples`."""
+    mean = sum(sentence_bleu(row.hypothesis, row.text.references) for row in rows) / len(rows)
     lines = [
         f"# Translations of the {split} split",
         "",
         f"{len(rows):,} sentences, scored by smoothed sentence BLEU (mean {mean:.1f}), which ranks them and is not the "
         "BLEU of the split.",
     ]
-    for name, items in tables.items():
+    for name, items in ranked_samples(rows, samples).items():
         lines += ["", f"## {name}", "", "| BLEU | source | translation | reference |", "| ---: | --- | --- | --- |"]
         for score, row in items:
             references = "<br>".join(map(_escaped, row.text.references))

@@ -94,6 +94,12 @@ def configure(
         if schedule.monitor is not None:
             config["monitor"] = schedule.monitor
         configs.append(config)
+    monitors = sorted({config["monitor"] for config in configs if "monitor" in config})
+    if len(monitors) > 1:
+        raise ScheduleError(
+            f"schedulers watch different metrics ({', '.join(monitors)}): one would cut the rate while the other "
+            "waits; keep one of them"
+        )
     check_multiply([config["scheduler"] for config in configs])
     return [optim], configs
 
