@@ -24,7 +24,7 @@ import lit_project
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = set(re.search(r"^\.PHONY: (.*)", MAKEFILE, re.MULTILINE)[1].split())
+TARGETS = {name for line in re.findall(r"^\.PHONY: (.*)", MAKEFILE, re.MULTILINE) for name in line.split()}
 CI = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
 DOCKERFILE = re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE))
 PAGES = sorted((ROOT / "docs").glob("*.md"))

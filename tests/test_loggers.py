@@ -76,6 +76,7 @@ def test_without_a_key_it_logs_offline_into_the_run_directory(offline, environme
     assert (folder / "metrics.csv").exists()
 
 
+# family: translation
 def test_translations_are_a_table_and_attention_maps_images(workspace, environment):
     overlays = "-c configs/overlays/debug.yaml -c configs/overlays/wandb.yaml"
     done = run(workspace, environment, f"fit -c configs/translation_quickstart.yaml {overlays} --run_name=words")

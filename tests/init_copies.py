@@ -1,0 +1,85 @@
+"""What the tests of scripts/init_project.py share: a clean checkout of the template, and projects made from it."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WHO = {f"GIT_{role}_{what}": "a@b.c" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+
+def git(folder: Path, *args: str) -> str:
+    """Runs git without the settings of this machine."""
+    environment = {**os.environ, **WHO, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    done = subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def commit(folder: Path, message: str = "changed") -> None:
+    """Commits everything."""
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", message)
+
+
+def checkout(folder: Path) -> Path:
+    """The files of this working tree as a repository of one commit."""
+    listed = subprocess.run(
+        ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    commit(folder, "template")
+    return folder
+
+
+def run(script: Path, *args: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script of the template with this interpreter."""
+    command = [sys.executable, str(script), *map(str, args)]
+    settings = {**os.environ, **WHO, "GIT_CONFIG_GLOBAL": os.devnull, **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=240)
+
+
+def install(project: Path) -> Path:
+    """A `.venv` for a project, with the packages of this environment: what `make` would set up. The folder of commands.
+
+    The project is built as pip does; the template itself cannot be imported there.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", project / ".venv"], check=True)
+    commands = project / ".venv" / "bin"
+    site = next((project / ".venv" / "lib").glob("python*/site-packages"))
+    here = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "environment.pth").write_text("\n".join(here) + "\n")
+    build = "import sys, hatchling.build as b; print(b.build_editable(sys.argv[1]))"
+    made = subprocess.run([commands / "python", "-c", build, site], cwd=project, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    with zipfile.ZipFile(site / made.stdout.split()[-1]) as wheel:
+        wheel.extractall(site)
+    entry_points = next(site.glob("*.dist-info/entry_points.txt")).read_text()
+    scripts = {"pytest": "from pytest import main"}
+    for name, module, function in re.findall(r"^([\w-]+) = ([\w.]+):(\w+)$", entry_points, re.MULTILINE):
+        scripts[name] = f"from {module} import {function} as main"
+    for name, line in scripts.items():
+        file = commands / name
+        file.write_text(f"#!{commands / 'python'}\nimport sys\n{line}\nsys.exit(main())\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    (project / ".venv" / ".installed").touch()
+    return commands
+
+
+def python(project: Path, *args: str, timeout: int = 240) -> subprocess.CompletedProcess[str]:
+    """Runs the interpreter of an installed project in its folder."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    environment.pop("PYTHONPATH", None)
+    command = [project / ".venv" / "bin" / "python", *args]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, env=environment, timeout=timeout)

@@ -1,0 +1,87 @@
+"""Runs and checkpoints of a package that had another name are used; packages that are there are left alone."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from lit_project import renamed
+from lit_project.checkpoints import read
+from lit_project.renamed import PACKAGE, config_here, here
+from saving import SaveAt  # noqa: F401  (a module that is there and is not this package)
+from tiny import TINY
+
+
+@pytest.fixture(autouse=True)
+def _forgetful():
+    """Notes are written once a process: each test is a new one."""
+    renamed._note.cache_clear()
+    renamed._class_here.cache_clear()
+
+
+def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
+    config = {
+        "class_path": "before_now.tasks.ImageClassifier",
+        "init_args": {"net": {"class_path": "before_now.models.MLP"}, "loss": "before_now.models.losses.FocalLoss"},
+    }
+    assert here(config) == {
+        "class_path": f"{PACKAGE}.tasks.ImageClassifier",
+        "init_args": {"net": {"class_path": f"{PACKAGE}.models.MLP"}, "loss": f"{PACKAGE}.models.losses.FocalLoss"},
+    }
+    assert capsys.readouterr().err == f"note: before_now cannot be imported: its classes are taken from {PACKAGE}\n"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "torch.optim.SGD",
+        "saving.SaveAt",
+        "before_now.tasks.NoSuchTask",
+        "before_now.no_such_module.Task",
+        "before_now",
+        "data/before_now.tasks",
+        "e.g.",
+        7,
+        None,
+        [1.0, "before_now.tasks.ImageClassifier"],  # words of a vocabulary are no class paths
+        ("a", 2),
+    ],
+)
+def test_everything_else_stays_as_it_is(capsys, value):
+    assert here({"key": value}) == {"key": value}
+    assert capsys.readouterr().err == ""
+
+
+def test_a_config_is_read_from_its_file_unless_it_had_to_be_changed(tmp_path):
+    file = tmp_path / "config.yaml"
+    file.write_text(f"model:\n  class_path: {PACKAGE}.tasks.ImageClassifier\n")
+    assert config_here(str(file)) == str(file)
+    file.write_text("model:\n  class_path: before_now.tasks.ImageClassifier\n")
+    assert config_here(file) == f"model:\n  class_path: {PACKAGE}.tasks.ImageClassifier\n"
+    file.write_text("model: [")
+    assert config_here(file) == str(file)
+    assert config_here("missing.yaml") == "missing.yaml"
+
+
+def test_a_run_of_before_is_tested_resumed_and_repeated(lit, trained):
+    """As it would be after the package was renamed."""
+    for file in (trained / "checkpoints").glob("*.ckpt"):
+        content = torch.load(file, weights_only=True)
+        text = json.dumps(content["hyper_parameters"])
+        assert PACKAGE in text
+        content["hyper_parameters"] = json.loads(text.replace(PACKAGE, "before_now"))
+        torch.save(content, file)
+        assert "before_now" not in repr(read(file)["hyper_parameters"])
+    config = trained / "config.yaml"
+    config.write_text(config.read_text().replace(PACKAGE, "before_now"))
+    for command in (f"test --run {trained}", f"fit --run {trained}"):
+        result = lit(command)
+        assert result.status == 0, result.err
+        assert result.err.count("note: before_now cannot be imported") <= 1
+    assert "before_now" not in config.read_text()
+    config.write_text(config.read_text().replace(PACKAGE, "before_now"))
+    again = lit(f"fit -c {config} {TINY} --trainer.max_epochs=1 --test_after_fit=false --run_name=again")
+    assert again.status == 0, again.err
+    assert again.run.parent == trained.parent
+    assert "before_now" not in sys.modules
