@@ -126,3 +126,16 @@ def test_a_checkpoint_is_plain_data(trained):
     assert hparams["net"]["init_args"]["num_classes"] == 10
     assert hparams["class_names"] == [str(n) for n in range(10)]
     assert yaml.safe_load(yaml.safe_dump(dict(hparams))) == dict(hparams)
+
+
+@pytest.mark.parametrize(("units", "precision"), [(False, "bf16-mixed"), (True, "bf16-mixed"), (False, "32-true")])
+def test_emulated_half_precision_is_said(lit, monkeypatch, units, precision):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: units)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    result = lit(
+        f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.precision={precision} "
+        "--test_after_fit=false"
+    )
+    assert result.status == 0, result.err
+    assert ("no bfloat16 units" in result.err) == (precision == "bf16-mixed" and not units)

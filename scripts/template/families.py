@@ -93,7 +93,7 @@ FAMILIES = {
             "PACKAGE/data/csv_table.py", "PACKAGE/data/tables.py", "PACKAGE/data/tabular.py",
             "PACKAGE/tasks/regression.py", "PACKAGE/callbacks/regression.py", "PACKAGE/viz/regression.py",
             "PACKAGE/models/ffnn.py",
-            "configs/regression_*.yaml", "configs/sweeps/regression_*.yaml",
+            "configs/regression_*.yaml", "configs/sweeps/regression_*.yaml", "scripts/task_kinds/regression/*",
             "tests/*regress*.py", "tests/data/test_csv_table.py", "tests/data/test_tabular.py",
             "tests/models/test_ffnn.py", "tests/tasks/test_first_principles.py", "tests/callbacks/test_ema.py",
             "docs/*regression*", "benchmarks/*regression*", "benchmarks/equivalence.py",
@@ -107,7 +107,9 @@ FAMILIES = {
 
 BENCHMARKS = ("benchmarks/*",)
 TOOL = (
-    "scripts/*",
+    "scripts/init_project.py",
+    "scripts/update_project.py",
+    "scripts/template/*",
     "tests/test_init_*.py",
     "tests/test_update_project.py",
     "tests/init_*.py",

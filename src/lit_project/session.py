@@ -16,7 +16,7 @@ from lit_project.callbacks.checkpoint import fast_dev_run
 from lit_project.callbacks.record import best_checkpoint
 from lit_project.checkpoints import SafeCheckpointIO, read
 from lit_project.errors import UserError
-from lit_project.lean import NoProfiler, remember_missing_cuda
+from lit_project.lean import NoProfiler, emulated, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.planned import plot_lr
 from lit_project.processes import is_first, print_once
@@ -154,6 +154,9 @@ class Session:
         if options.plot_lr:
             plot_lr(trainer, model, datamodule, self.run)
             return
+        warning = emulated(str(trainer.precision), trainer.strategy.root_device.type)
+        if warning and is_first():
+            print(warning, file=sys.stderr)
         trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
         if trainer.received_sigterm:
             self.status = 128 + signal.SIGTERM
