@@ -36,8 +36,9 @@ def emulated(precision: str, device: str) -> str | None:
         precision: of the trainer, such as `bf16-mixed`.
         device: type of the root device, such as `cpu`.
     """
-    has_units = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    if device != "cpu" or not precision.startswith("bf16") or has_units or platform.machine() not in ("x86_64", "AMD64"):
+    if device != "cpu" or not precision.startswith("bf16") or platform.machine() not in ("x86_64", "AMD64"):
+        return None
+    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
         return None
     return (
         f"warning: this CPU has no bfloat16 units: precision {precision} is emulated and slower than 32-true "
