@@ -20,6 +20,7 @@ Method = Literal["grid", "random", "bayes"]
 KEYS = {"name", "description", "program", "project", "entity", "method", "metric", "parameters", "command"} | {
     "early_terminate", "run_cap",
 }  # fmt: skip
+PACKAGE = __name__.partition(".")[0]
 ARGUMENTS_FILE = "${args_json_file}"
 
 
@@ -158,8 +159,7 @@ def _command(content: Mapping[str, Any], file: Path) -> tuple[str, ...]:
             words.append(sys.executable if word == "${interpreter}" else word)
     start = next((n for n, word in enumerate(words) if word == "fit"), None)
     program = words[:start]
-    ours = {"lit-project", "lit_project"}
-    if start is None or not program or Path(program[-1]).name not in ours:
+    if start is None or not program or Path(program[-1]).name.replace("-", "_") != PACKAGE:
         raise UserError(f"{file}: on this machine the command must be `lit-project fit …`, got: {' '.join(words)}")
     rest = words[start:]
     known = {ARGUMENTS_FILE, "${args_json}", "${args}"}
