@@ -6,6 +6,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from tiny import TINY
 
 
@@ -15,6 +17,7 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
+@pytest.mark.timeout(600)
 def test_two_nodes_train_one_run_that_one_process_goes_on_with(lit, tmp_path):
     launch = f"--nnodes=2 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=localhost:{free_port()} --rdzv_id=1"
     command = (
@@ -32,7 +35,7 @@ def test_two_nodes_train_one_run_that_one_process_goes_on_with(lit, tmp_path):
     ]
     try:
         for node in nodes:
-            out, _ = node.communicate(timeout=200)
+            out, _ = node.communicate(timeout=500)
             assert node.returncode == 0, out[-3000:]
     finally:
         for node in nodes:
