@@ -1,6 +1,6 @@
 # make demo    set up, then train, test and predict on bundled real data, with no network once installed
 # make test    set up, then run the tests
-# make copies  set up, then make projects from this one as users do, and run their tests # family: tool
+# make copies  set up, then make projects from this one and check them (K=complete: not all of their tests) # family: tool
 # make lint    set up, then check style, types and the direction of imports
 # make docs    set up, then build the pages of docs/ into site/
 # make coverage  set up, then run the tests and list the lines that they do not reach
@@ -35,7 +35,7 @@ test: $(INSTALLED)
 # begin family: tool
 .PHONY: copies
 copies: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m copy tests/test_init_project.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m copy -k "$(K)" tests/test_init_project.py
 # end family: tool
 
 lint: $(INSTALLED)
