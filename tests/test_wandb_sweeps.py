@@ -170,7 +170,7 @@ def test_trials_that_are_stopped_have_not_finished(bench: Bench) -> None:
     first.agent_stops = True  # with SIGTERM
     second = bench.trial(1)  # the agent goes on
     assert process not in processes("lit-project")
-    second.page_stops = True  # like Ctrl-C
+    second.agent_stops = True
     assert agent.wait(240) == 0
     bench.check(["failed", "failed"])
     assert "Kill:" not in bench.printed  # the first request was enough

@@ -37,7 +37,6 @@ class Run:
     exit_code: int | None = None
     lost: bool = False  # the agent has no such process any more
     agent_stops: bool = False  # its agent is told to, as when the sweep's early termination has chosen it
-    page_stops: bool = False  # its own process is told to, as with "Stop run" on the web page
 
     @property
     def state(self) -> str:
@@ -128,7 +127,7 @@ class Server(ThreadingHTTPServer):
             run.rows[history["offset"] :] = [json.loads(line) for line in history["content"]]
         if sent.get("complete"):
             run.exit_code = sent["exitcode"]
-        return {"stopped": run.page_stops}
+        return {}
 
     def on_Viewer(self, _: dict[str, Any]) -> dict[str, Any]:
         """Whose key it is."""
