@@ -1,4 +1,4 @@
-"""What keeps a project in order: workflow, hooks, image, pages, docstrings and lock agree with each other."""
+"""What keeps a project in order: workflow, hooks, image, pages and docstrings agree with each other."""
 
 import configparser
 import fnmatch
@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
-from packaging.version import Version
 
 import lit_project
 
@@ -230,35 +228,3 @@ def test_docstrings_of_functions_of_tensors_say_their_shapes():
         if re.search(r"\bTensor\b", signature) and not SUFFIX.search(signature):
             silent += [] if SHAPE.search(text) or ELSEWHERE.search(text) else [name]
     assert silent == []
-
-
-# -------------------------------------------------------------------------------------------------------------- lock
-
-
-def locked() -> dict[str, list[tuple[Version, int]]]:
-    """Name → versions in the lock and the number of their hashes."""
-    found: dict[str, list[tuple[Version, int]]] = {}
-    text = (ROOT / "requirements.lock").read_text()
-    for entry in re.finditer(r"^([a-z0-9][\w.-]*)==([^\s;\\]+)(.*\n(?: .*\n?)*)", text, re.MULTILINE):
-        found.setdefault(entry[1], []).append((Version(entry[2]), entry[3].count("--hash=sha256:")))
-    return found
-
-
-def test_lock_is_current_with_the_dependencies_and_all_extras():
-    project = PROJECT["project"]
-    needed = [
-        *project["dependencies"],
-        *(need for extra in project["optional-dependencies"].values() for need in extra),
-    ]
-    entries = locked()
-    for need in map(Requirement, needed):
-        if need.name != project["name"]:
-            versions = entries[need.name.lower().replace("_", "-")]
-            assert all(need.specifier.contains(version) for version, _ in versions), need
-    extras = {extra for need in project["optional-dependencies"]["dev"] for extra in Requirement(need).extras}
-    assert extras == project["optional-dependencies"].keys() - {"dev"}  # the lock is that of dev
-
-
-def test_every_entry_of_the_lock_has_hashes():
-    assert len(locked()) > 100
-    assert {name for name, versions in locked().items() if not all(hashes for _, hashes in versions)} == set()

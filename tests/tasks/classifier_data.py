@@ -39,3 +39,13 @@ def linear():
 def classifier(net=None, lr=0.1, **kwargs):
     optimizer = kwargs.pop("optimizer", partial(torch.optim.SGD, lr=lr))
     return ImageClassifier(net or linear(), optimizer, NAMES, MEAN, STD, **kwargs)
+
+
+def batches(data, epochs):
+    """The training batches in their order, as floats."""
+    images, targets = data.floats("train")
+    loader = data.train_dataloader()
+    for epoch in range(epochs):
+        loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            yield images[batch.indices], targets[batch.indices]

@@ -70,9 +70,11 @@ def sweep(args: Sequence[str]) -> int:
     trial_options = [f"--runs_dir={folder}", "--test_after_fit=false", *_without_wandb(_check(config, options.file))]
     if options.dry_run:
         return _print_commands(config, most, options.seed, folder, trial_options)
+    from lit_project.arguments import prepare  # Lightning takes seconds
+
     with _alone(folder):
         study = _study(folder, config, options.seed, create=True)
-        return _run(study, folder, folder / _config_name(config), trial_options, options.workers, most)
+        return _run(study, folder, folder / prepare(config.command).config_name, trial_options, options.workers, most)
 
 
 def _study(folder: Path, config: SweepConfig, seed: int, create: bool) -> "Study":
@@ -125,16 +127,6 @@ def _print_commands(config: SweepConfig, most: int, seed: int, folder: Path, opt
             print(f"lit-project {shlex.join(words)}")
             print(f"    {values}: {json.dumps(job.values)}")
     return 0
-
-
-def _config_name(config: SweepConfig) -> str:
-    """The folder that `fit` gives runs of the command's first config."""
-    flags = ("-c", "--config")
-    first = next((w.partition("=")[2] or config.command[n + 1] for n, w in enumerate(config.command)
-                  if w in flags or w.startswith(tuple(f"{flag}=" for flag in flags))), None)  # fmt: skip
-    if first is None:
-        raise UserError("the command of the sweep names no config: write --config configs/NAME.yaml")
-    return Path(first).stem
 
 
 def _check(config: SweepConfig, file: Path) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class Study:
 
     def note(self, number: int, **attributes: Any) -> None:
         """Keeps `run`, `seconds`, `error` or other facts of a trial."""
-        trial = self._trials.get(number) or optuna.Trial(self.optuna, self._id(number))
+        trial = self._trial(number)
         for name, value in attributes.items():
             trial.set_user_attr(name, value)
 
@@ -148,7 +148,7 @@ class Study:
         best = None
         if history:
             best = max(history) if self.config.maximize else min(history)
-        trial = self._trials.get(number) or optuna.Trial(self.optuna, self._id(number))
+        trial = self._trial(number)
         reported = self.optuna.get_trials(deepcopy=False)[number].intermediate_values
         for step, value in enumerate(history):
             if step not in reported:
@@ -158,8 +158,11 @@ class Study:
         ended = next(key for key, name in STATES.items() if name == state)
         self.optuna.tell(number, best if ended == TrialState.COMPLETE else None, state=ended)
 
-    def _id(self, number: int) -> int:
-        return self.optuna.get_trials(deepcopy=False)[number]._trial_id
+    def _trial(self, number: int) -> optuna.Trial:
+        """To write to a trial, which an earlier process may have begun."""
+        if number not in self._trials:
+            self._trials[number] = optuna.Trial(self.optuna, self.optuna.get_trials(deepcopy=False)[number]._trial_id)
+        return self._trials[number]
 
     def rows(self) -> list[Row]:
         """All trials, best first; those without a value last."""
