@@ -163,6 +163,8 @@ def test_two_agents_share_the_grid(bench: Bench) -> None:
 
 
 def test_trials_that_are_stopped_have_not_finished(bench: Bench) -> None:
+    bench.environment["WANDB_AGENT_KILL_DELAY"] = "600"  # seconds after the request to stop
+    bench.environment["WANDB_AGENT_MAX_INITIAL_FAILURES"] = "1"  # agents give up after the first, instead of a few
     bench.sweep({"trainer.max_epochs": {"values": [LONG, LONG + 1]}})
     agent = bench.agent()
     first = bench.trial(0)
@@ -178,7 +180,7 @@ def test_trials_that_are_stopped_have_not_finished(bench: Bench) -> None:
 
 
 def test_trials_and_agents_that_are_killed(bench: Bench) -> None:
-    bench.sweep({"trainer.max_epochs": {"values": [LONG, 1, 2]}})
+    bench.sweep({"trainer.max_epochs": {"values": [LONG, 30, 1]}})  # the second outlasts what this does
     first = bench.agent()
     os.kill(bench.process(bench.trial(0)), signal.SIGKILL)
     bench.server.wait(lambda: len(bench.runs) == 2 and bench.runs[1].state == "running")
@@ -187,5 +189,5 @@ def test_trials_and_agents_that_are_killed(bench: Bench) -> None:
     assert bench.agent().wait(240) == 0
     bench.server.wait(lambda: bench.runs[1].exit_code is not None)  # a trial outlives its agent
     bench.check(["crashed", "finished", "finished"])
-    assert [run.parameters["trainer.max_epochs"] for run in bench.runs] == [LONG, 1, 2]
+    assert [run.parameters["trainer.max_epochs"] for run in bench.runs] == [LONG, 30, 1]
     assert [run.agent for run in bench.runs] == [bench.server.agents[n] for n in (0, 0, 1)]

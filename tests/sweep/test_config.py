@@ -73,6 +73,10 @@ def test_examples_show_every_value(read):
         ({"method": "hyperopt"}, "method must be grid, random or bayes, got 'hyperopt'"),
         ({"metric": ...}, "metric needs a name"),
         ({"metric": {"name": "x", "goal": "max"}}, "must be minimize or maximize, got 'max'"),
+        ({"metric": {"name": "x", "mode": "max"}}, "metric has no mode (it has name, goal, target)"),
+        ({"metric": {"name": "x", "gaol": "maximize"}}, "metric has no gaol; did you mean goal?"),
+        ({"metric": {"name": "x", "target": "low"}}, "the target of the metric must be a number, got 'low'"),
+        ({"metric": {"name": "x", "impute": "worst"}}, "impute of the metric is not supported here"),
         ({"parameters": {}}, "parameters must be a mapping"),
         ({"parameters": {"a": {"values": []}}}, "parameter a: values must be a list of at least one"),
         ({"parameters": {"a": {"min": 1.0, "max": 2.0}}}, "parameter a: a grid needs values"),
@@ -91,6 +95,12 @@ def test_mistakes_are_named(read, changes, message):
     with pytest.raises(UserError) as error:
         read(**changes)
     assert message in str(error.value)
+
+
+def test_less_is_better_unless_the_goal_says_so(read):
+    assert not read(metric={"name": "x"}).maximize
+    assert read(metric={"name": "x", "goal": "maximize", "target": 0.9}).target == 0.9
+    assert read(metric={"name": "x"}).target is None
 
 
 def test_a_file_that_is_not_there_or_no_yaml(tmp_path):

@@ -1,5 +1,6 @@
 """Parameters of a sweep: draws follow W&B's definitions of the distributions, mistakes are named."""
 
+import datetime
 import math
 
 import optuna
@@ -7,7 +8,8 @@ import pytest
 from scipy import stats
 
 from lit_project.errors import UserError
-from lit_project.sweep.space import KEYS, parameters_of
+from lit_project.sweep.parameters import parameters_of
+from lit_project.sweep.space import KEYS
 
 COUNT = 800
 # distribution → options, the distribution function of a draw
@@ -64,6 +66,11 @@ def test_whole_numbers_reach_both_ends():
     assert set(draws({"min": 2, "max": 5})) == {2, 3, 4, 5}
 
 
+def test_beta_is_even_unless_it_is_given_a_and_b():
+    assert stats.kstest(draws({"distribution": "beta"}), "uniform").pvalue > 0.001
+    assert set(draws({"distribution": "q_beta", "a": 2}, 50)) == {0, 1}
+
+
 def test_a_constant_is_always_itself():
     assert draws({"value": [1, None]}, 3) == [[1, None]] * 3
 
@@ -104,6 +111,17 @@ def test_grid(content, grid):
         ({"distribution": "log_uniform_values", "min": 0, "max": 1}, "must be above 0, got 0"),
         ({"distribution": "q_uniform", "min": 0, "max": 1, "q": 0}, "q must be above 0, got 0"),
         ({"distribution": "int_uniform", "min": 0.5, "max": 1}, "int_uniform needs whole numbers"),
+        (
+            {"distribution": "log_uniform", "min": 32, "max": 1024},
+            "e^1024 is out of range (for the limits themselves: log_",
+        ),
+        ({"distribution": "q_log_uniform", "min": -800, "max": 0}, "e^-800 is out of range"),
+        ({"distribution": "inv_log_uniform", "min": 1, "max": 800}, "the limits themselves: inv_log_uniform_values)"),
+        ({"distribution": "log_normal", "mu": 1000}, "e^1000 is out of range"),
+        ({"values": ["a", "b"], "probabilities": 0.5}, "a list of 2 numbers that sum to 1, got 0.5"),
+        ({"values": ["a", "b"], "probabilities": ["0.5", 0.5]}, "a list of 2 numbers that sum to 1"),
+        ({"values": [datetime.date(2024, 1, 1)]}, "type date is not JSON serializable (quotes make text of a date)"),
+        ({"value": {"day": datetime.date(2024, 1, 1)}}, "value must be text, numbers, lists or mappings"),
     ],
 )
 def test_mistakes_are_named(content, message):

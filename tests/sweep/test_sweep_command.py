@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -47,6 +48,28 @@ def test_the_command_line_accepts_the_shipped_sweeps(lit, name):
     assert f"lit-project sweep configs/sweeps/{name}" in (ROOT / "configs" / "sweeps" / name).read_text()
 
 
+@pytest.mark.timeout(280)
+def test_the_command_line_accepts_every_command_of_a_dry_run(lit, workspace, capfd):
+    printed = lit("sweep configs/sweeps/quickstart_cnn.yaml --dry_run --dir found").out.splitlines()
+    assert len(printed) == 8
+    for number, (command, values) in enumerate(zip(printed[::2], printed[1::2], strict=True)):
+        program, *words = shlex.split(command)
+        file, point = values.strip().split(": ", 1)
+        assert program == "lit-project"
+        (workspace / file).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / file).write_text(point)
+        with pytest.raises(SystemExit) as ended:
+            lit(words, "--print_config")
+        shown = capfd.readouterr()
+        assert not ended.value.code, shown.err
+        config = yaml.safe_load(shown.out)
+        assert config["run_name"] == f"trial-{number:04d}"
+        assert (config["runs_dir"], config["test_after_fit"], config["trainer"]["logger"]) == ("found", False, None)
+        net, optimizer = config["model"]["init_args"]["net"], config["model"]["init_args"]["optimizer"]
+        assert net["init_args"]["dropout"] == json.loads(point)["model.net.dropout"]
+        assert optimizer["init_args"]["lr"] == json.loads(point)["model.optimizer.lr"]
+
+
 def test_all_wrong_names_are_said_before_the_first_trial(lit, written):
     file = written({"model.optimizer.lrr": {"value": 0.1}, "data.batchsize": {"value": 3}})
     result = lit(f"sweep {file}")
@@ -67,6 +90,7 @@ def test_a_value_of_the_wrong_type_is_said_before_the_first_trial(lit, written):
     [
         ("--workers 0", "workers must be at least 1, got 0"),
         ("--count -1", "count must be at least 1, got -1"),
+        ("--seed -1", "seed must be at least 0, got -1"),
         ("--report", "holds no sweep"),
     ],
 )
@@ -80,6 +104,7 @@ def test_a_search_needs_an_end(lit, written):
     result = lit(f"sweep {written({}, method='random')}")
     assert result.status == 2
     assert "random search has no end: give --count N, or run_cap" in result.err
+    assert "holds no sweep" in lit("sweep sweep.yaml --report").err  # which needs none
 
 
 def test_a_folder_that_cannot_be_written(lit, written, tmp_path):
@@ -100,8 +125,9 @@ def test_kill_9_loses_no_finished_trial_and_unfinished_ones_go_on(workspace, wri
     folder = workspace / "sweeps" / "sweep" / "quickstart"
     long = folder / "trial-0001" / "checkpoints" / "last.ckpt"
     until(long.exists)
-    kill_9(workspace, "trial-0001")  # the trial, and the sweep before it can see that
-    first.send_signal(signal.SIGKILL)
+    first.kill()  # before the trial, so that it cannot see the end of it
+    first.wait()
+    kill_9(workspace, "trial-0001")
     first.communicate()
     done = folder / "trial-0000" / "metrics.json"
     before = done.stat().st_mtime_ns

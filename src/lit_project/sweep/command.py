@@ -2,7 +2,7 @@
 
 lit-project sweep configs/sweeps/fashion_mnist_mlp.yaml --workers 2     searches; again: goes on
 lit-project sweep configs/sweeps/fashion_mnist_mlp.yaml --report        the table and the plots so far
-lit-project sweep configs/sweeps/fashion_mnist_mlp.yaml --dry_run       the first commands, nothing is run
+lit-project sweep configs/sweeps/fashion_mnist_mlp.yaml --dry_run       all commands, nothing is run
 """
 
 import argparse
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lit_project.errors import UserError
-from lit_project.run import write_text
 from lit_project.sweep.config import SweepConfig
 
 if TYPE_CHECKING:
@@ -40,7 +39,11 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, help="trials in all (default: run_cap of the file, or the whole grid)")
     parser.add_argument("--dir", type=Path, help="where the sweep is kept (default: sweeps/NAME_OF_THE_FILE)")
     parser.add_argument("--seed", type=int, default=0, help="of the search (default: 0)")
-    parser.add_argument("--dry_run", action="store_true", help="check everything and print the first commands")
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="check everything and print all commands (bayes: as they are without results), run none",
+    )
     parser.add_argument("--report", action="store_true", help="only write and print what is known")
     return parser
 
@@ -57,16 +60,16 @@ def sweep(args: Sequence[str]) -> int:
     options = option_parser().parse_args(list(args))
     if find_spec("optuna") is None:
         raise UserError("sweeps on this machine need Optuna: pip install 'lit-project[sweep]'")
-    for name in ("workers", "count"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            raise UserError(f"{name} must be at least 1, got {getattr(options, name)}")
+    for name, least in (("workers", 1), ("count", 1), ("seed", 0)):
+        if getattr(options, name) is not None and getattr(options, name) < least:
+            raise UserError(f"{name} must be at least {least}, got {getattr(options, name)}")
     config = SweepConfig.read(options.file)
     folder = options.dir or Path("sweeps") / options.file.stem
+    if options.report:
+        return _report(_study(folder, config, options.seed, create=False), folder)
     most = options.count or config.run_cap or (config.grid_size() if config.method == "grid" else None)
     if most is None:
         raise UserError(f"{config.method} search has no end: give --count N, or run_cap in {options.file}")
-    if options.report:
-        return _report(_study(folder, config, options.seed, create=False), folder)
     trial_options = [f"--runs_dir={folder}", "--test_after_fit=false", *_without_wandb(_check(config, options.file))]
     if options.dry_run:
         return _print_commands(config, most, options.seed, folder, trial_options)
@@ -96,8 +99,11 @@ def _run(study: "Study", folder: Path, runs: Path, options: list[str], workers: 
     runner = Runner(study, folder, runs, options, workers, most, devices, lambda line: print(line, flush=True))
     try:
         status = runner.run()
-    finally:
-        found = _report(study, folder)
+    except BaseException:
+        with contextlib.suppress(UserError):  # what ended the sweep is the error to tell
+            _report(study, folder)
+        raise
+    found = _report(study, folder)
     if status:
         print("interrupted; the same command goes on")
     return status or found
@@ -106,13 +112,14 @@ def _run(study: "Study", folder: Path, runs: Path, options: list[str], workers: 
 def _report(study: "Study", folder: Path) -> int:
     from lit_project.sweep.report import lines, report
 
-    rows = report(study, folder)
+    rows = study.rows()
     for line in lines(rows, study.config.metric):
-        print(line)
+        print(line, flush=True)
+    report(study, folder)
     if (folder / "best.yaml").exists():
         print(f"best config: {folder / 'best.yaml'}")
     print(f"report: {folder / 'index.html'}", flush=True)
-    return 0 if any(row.state in ("finished", "stopped") for row in rows) else 1
+    return 0 if any(row.good for row in rows) else 1
 
 
 def _print_commands(config: SweepConfig, most: int, seed: int, folder: Path, options: list[str]) -> int:
@@ -169,6 +176,7 @@ def _wrong(config: SweepConfig, point: dict[str, Any], values: Path) -> list[str
 
 def _parsed(config: SweepConfig, point: dict[str, Any], values: Path) -> tuple[dict[str, Any], str]:
     from lit_project.cli import main  # Lightning takes seconds
+    from lit_project.run import write_text
 
     write_text(values, json.dumps(point))
     out, errors = io.StringIO(), io.StringIO()

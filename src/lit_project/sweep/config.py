@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,12 +15,14 @@ import yaml
 
 from lit_project.errors import UserError
 from lit_project.sweep.hyperband import Hyperband, hyperband_of
-from lit_project.sweep.space import MAX_GRID, Parameter, parameters_of
+from lit_project.sweep.parameters import parameters_of
+from lit_project.sweep.space import MAX_GRID, Parameter
 
 Method = Literal["grid", "random", "bayes"]
 KEYS = {"name", "description", "program", "project", "entity", "method", "metric", "parameters", "command"} | {
     "early_terminate", "run_cap",
 }  # fmt: skip
+METRIC_KEYS = ("name", "goal", "target")
 PACKAGE = __name__.partition(".")[0]
 ARGUMENTS_FILE = "${args_json_file}"
 
@@ -36,6 +39,7 @@ class SweepConfig:
         command: words after `lit-project`, among them `${args_json_file}` or another macro for the parameters.
         hyperband: rule for early ends.
         run_cap: number of trials, if the file gives one.
+        target: of the metric: no trial begins after one has reached it.
     """
 
     method: Method
@@ -45,6 +49,7 @@ class SweepConfig:
     command: tuple[str, ...]
     hyperband: Hyperband | None
     run_cap: int | None
+    target: float | None = None
 
     @classmethod
     def read(cls, file: Path) -> "SweepConfig":
@@ -66,30 +71,27 @@ class SweepConfig:
         method = content.get("method")
         if method not in ("grid", "random", "bayes"):
             raise UserError(f"{file}: method must be grid, random or bayes, got {method!r}")
-        metric = content.get("metric")
-        if not isinstance(metric, Mapping) or not isinstance(metric.get("name"), str):
-            raise UserError(f"{file}: metric needs a name, such as {{name: val/loss, goal: minimize}}")
-        if metric.get("goal", "minimize") not in ("minimize", "maximize"):
-            raise UserError(f"{file}: the goal of the metric must be minimize or maximize, got {metric['goal']!r}")
+        metric, maximize, target = _metric(content.get("metric"), file)
         run_cap = content.get("run_cap")
         if run_cap is not None and (type(run_cap) is not int or run_cap < 1):
             raise UserError(f"{file}: run_cap must be a whole number of at least 1, got {run_cap!r}")
         parameters = tuple(parameters_of(content.get("parameters")))
         config = cls(
             method=method,
-            metric=metric["name"],
-            maximize=metric.get("goal") == "maximize",
+            metric=metric,
+            maximize=maximize,
             parameters=parameters,
             command=_command(content, file),
             hyperband=hyperband_of(content.get("early_terminate")),
             run_cap=run_cap,
+            target=target,
         )
         if method == "grid":
             config.grid_size()
         return config
 
     def identity(self) -> str:
-        """What makes a study this sweep's: everything but the number of trials."""
+        """What makes a study this sweep's: everything but how many trials there are."""
         parts = {
             "method": self.method, "metric": self.metric, "maximize": self.maximize, "command": self.command,
             "parameters": [[p.name, p.distribution, p.options] for p in self.parameters],
@@ -115,7 +117,7 @@ class SweepConfig:
             yield dict(zip(names, values, strict=True))
 
     def examples(self) -> list[dict[str, Any]]:
-        """As few points as show every value of a list and the extremes of every distribution."""
+        """As few points as show every value of a list and the limits of every distribution."""
         values = {parameter.name: parameter.examples() for parameter in self.parameters}
         longest = max(map(len, values.values()))
         return [{name: found[min(n, len(found) - 1)] for name, found in values.items()} for n in range(longest)]
@@ -137,6 +139,25 @@ class SweepConfig:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _metric(section: Any, file: Path) -> tuple[str, bool, float | None]:
+    """The name of the metric, whether more of it is better, and its target if there is one."""
+    if not isinstance(section, Mapping) or not isinstance(section.get("name"), str):
+        raise UserError(f"{file}: metric needs a name, such as {{name: val/loss, goal: minimize}}")
+    for key in section:
+        if key in ("impute", "impute_while_running"):
+            raise UserError(f"{file}: {key} of the metric is not supported here")
+        if key not in METRIC_KEYS:
+            near = get_close_matches(str(key), METRIC_KEYS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f" (it has {', '.join(METRIC_KEYS)})"
+            raise UserError(f"{file}: metric has no {key}{hint}")
+    goal, target = section.get("goal", "minimize"), section.get("target")
+    if goal not in ("minimize", "maximize"):
+        raise UserError(f"{file}: the goal of the metric must be minimize or maximize, got {goal!r}")
+    if "target" in section and (isinstance(target, bool) or not isinstance(target, int | float)):
+        raise UserError(f"{file}: the target of the metric must be a number, got {target!r}")
+    return section["name"], goal == "maximize", target
 
 
 def _command(content: Mapping[str, Any], file: Path) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -28,7 +29,7 @@ class Process:
     """A trial at work. Its output is kept in `logs/`, its values in `values/`.
 
     A lock that the process inherits tells whether it lives, even to a sweep that did not start it: where a sweep was
-    killed and its trials went on, the next one waits for them.
+    killed and its trials went on, the next one waits for them, and can end them by the process id in the lock's file.
 
     Args:
         job: what to run.
@@ -44,6 +45,7 @@ class Process:
         self._values = folder / "values" / f"{job.number:04d}.json"
         self._lock = folder / "logs" / f"{job.number:04d}.lock"
         self._popen: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
         self._seen = 0
         self._history: list[float] = []
         self._asked = 0.0
@@ -51,12 +53,15 @@ class Process:
     def start(self, config: SweepConfig, options: Sequence[str], environment: Mapping[str, str]) -> str:
         """Starts it, or goes on from its last checkpoint; says which: `started`, `resumed`, or `found running`."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        lock = self._lock.open("w")
+        lock = self._lock.open("a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            lock.close()
+            with lock:
+                lock.seek(0)
+                self._pid = _local_pid(lock.read())
             return "found running"
+        lock.truncate(0)  # whoever had it before may be another process by now
         words, what = self._words(config, options)
         with lock, self.log.open("ab") as log:
             self._popen = subprocess.Popen(
@@ -68,6 +73,9 @@ class Process:
                 pass_fds=[lock.fileno()],
                 start_new_session=True,  # Ctrl-C is the sweep's, which then ends its trials
             )
+            self._pid = self._popen.pid
+            with contextlib.suppress(OSError):  # a trial that runs is worth more than the means to end it
+                os.write(lock.fileno(), f"{self._pid} {platform.node()}\n".encode())
         return what
 
     def _words(self, config: SweepConfig, options: Sequence[str]) -> tuple[list[str], str]:
@@ -83,7 +91,7 @@ class Process:
         """None while it runs; a process that another sweep started ends with 0 if its training came to its end."""
         if self._popen is not None:
             return self._popen.poll()
-        with self._lock.open("w") as lock:
+        with self._lock.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -91,9 +99,9 @@ class Process:
         return 0 if self.trained() else 1
 
     @property
-    def ours(self) -> bool:
-        """Whether it was started here, and not by a sweep before this one."""
-        return self._popen is not None
+    def can_be_stopped(self) -> bool:
+        """Whether its process is known: that of a trial found running is not if it is on another machine."""
+        return self._pid is not None
 
     def trained(self) -> bool:
         """Whether training came to its end."""
@@ -108,11 +116,13 @@ class Process:
             self._seen = size
         return self._history
 
-    def logged(self) -> list[str]:
-        """The names of the metrics that it has logged."""
+    def columns(self) -> list[str]:
+        """The names in metrics.csv."""
         file = self.run.path / "metrics.csv"
-        names = file.read_text().partition("\n")[0].split(",") if file.exists() else []
-        return sorted(name for name in names if "/" in name)
+        if not file.exists():
+            return []
+        with file.open(newline="") as lines:
+            return next(csv.reader(lines), [])
 
     def seconds(self) -> float:
         """Since it was started here."""
@@ -120,23 +130,31 @@ class Process:
 
     def stop(self) -> None:
         """Asks it to end in order; kills it where it does not within a minute. To be called until it has ended."""
-        if self._popen is None or self._popen.poll() is not None:
+        if self._pid is None or self.exit_status() is not None:
             return
         now = time.monotonic()
-        if not self._asked:
-            self._asked = now
-            self._popen.send_signal(signal.SIGTERM)
-        elif now - self._asked > PATIENCE:
-            self._popen.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if not self._asked:
+                self._asked = now
+                os.kill(self._pid, signal.SIGTERM)
+            elif now - self._asked > PATIENCE:
+                os.killpg(self._pid, signal.SIGKILL)  # with the processes that hold its lock
 
     def error(self) -> str:
         """Why it failed: the error that it printed last, or its last line."""
-        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("error: ")]
         status = self.exit_status()
         if status is not None and status < 0 and not errors:
             return f"killed by signal {signal.Signals(-status).name}"
         return (errors or lines or ["no output"])[-1].removeprefix("error: ")
+
+
+def _local_pid(text: str) -> int | None:
+    """The process id in a lock's file, if it is one of this machine: folders are shared between machines."""
+    pid, _, host = text.strip().partition(" ")
+    return int(pid) if pid.isdigit() and host == platform.node() else None
 
 
 def _size(file: Path) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from lit_project.errors import UserError
 from lit_project.run import write_text
 from lit_project.sweep.study import Row, Study
 
@@ -19,18 +20,24 @@ PLOTS = {
 }
 MEANING = {
     "best_so_far": "The metric of each trial, and the best up to it.",
-    "importance": "How much of the metric's variance each parameter explains (fANOVA).",
+    "importance": "How much each parameter decides whether a trial is among the best tenth (PED-ANOVA).",
     "parallel_coordinates": "A line is a trial: its parameters, coloured by the metric.",
 }
 
 
-def report(study: Study, folder: Path) -> list[Row]:
+def report(study: Study, folder: Path) -> None:
     """Writes `trials.csv`, `best.yaml`, the plots and `index.html` of a sweep, whether it has ended or not.
 
-    Returns:
-        The trials, best first.
+    Raises:
+        UserError: they cannot be written.
     """
-    rows = study.rows()
+    try:
+        _write(study, study.rows(), folder)
+    except OSError as error:
+        raise UserError(f"cannot write the report to {folder}: {error.strerror or error}") from error
+
+
+def _write(study: Study, rows: Sequence[Row], folder: Path) -> None:
     names = [parameter.name for parameter in study.config.parameters]
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
@@ -39,12 +46,12 @@ def report(study: Study, folder: Path) -> list[Row]:
         writer.writerow([row.number, row.state, row.value, *(row.values.get(n) for n in names),
                          row.seconds, row.run, row.error])  # fmt: skip
     write_text(folder / "trials.csv", table.getvalue())
-    ended = [row for row in rows if row.value is not None and row.state != "unfinished"]
-    if ended:
-        _write_best(study, ended[0], folder)
+    if rows and rows[0].good and rows[0].value is not None:
+        _write_best(study, rows[0], folder)
+    else:
+        (folder / "best.yaml").unlink(missing_ok=True)
     notes = _plots(study, folder)
     write_text(folder / "index.html", _page(study, rows, names, notes, folder))
-    return rows
 
 
 def lines(rows: Sequence[Row], metric: str) -> list[str]:

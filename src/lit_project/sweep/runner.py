@@ -48,7 +48,7 @@ class Runner:
         """Runs what is missing; returns 0, or 128 + the signal that ended it. A second call goes on.
 
         Raises:
-            UserError: the first trial that ended did not log the metric.
+            UserError: the first trial that ended did not log the metric, or the sweep cannot be written.
         """
         before = signal.signal(signal.SIGTERM, self._terminate)
         waiting = self.study.unfinished()
@@ -62,6 +62,8 @@ class Runner:
                     ):
                         self.slots[slot] = self._start(job, slot)
                 if not any(self.slots):
+                    if best := self.study.reached():
+                        self.say(f"trial {best.number} has reached the target {self.study.config.target:g}")
                     return 0
                 time.sleep(POLL)
             return 128 + self._terminated
@@ -79,10 +81,13 @@ class Runner:
         process = Process(job, self.folder, self.runs / name)
         self.study.note(job.number, run=str(self.runs / name))
         if process.trained():  # the crash came between the end of the trial and its record
-            self._record(process, "finished")
+            self._judge(process, 0)
             return None
         options = [*self.options, f"--run_name={name}"]
-        what = process.start(self.study.config, options, environment_of(slot, self.workers, self.devices))
+        try:
+            what = process.start(self.study.config, options, environment_of(slot, self.workers, self.devices))
+        except OSError as error:
+            raise UserError(f"cannot start trial {job.number}: {error}") from error
         values = "  ".join(f"{key.rpartition('.')[2]}={_short(value)}" for key, value in job.values.items())
         self.say(f"trial {job.number} {what}: {values}")
         return process
@@ -98,18 +103,33 @@ class Runner:
                 process.stopped = True
                 process.stop()
             return False
+        self._judge(process, status)
+        return True
+
+    def _judge(self, process: Process, status: int) -> None:
+        """Records a trial that has ended.
+
+        Raises:
+            UserError: it has no such metric, and no trial before it had.
+        """
+        metric, number = self.study.config.metric, process.job.number
+        columns = process.columns()
         if status == 0 and process.history(metric):
             self._record(process, "finished")
-        elif status == 0 and not any(row.value is not None for row in self.study.rows()):
+        elif status == 0 and metric in columns:
+            self._record(process, "failed", f"{metric} was never finite")
+        elif status == 0:
+            first = not any(row.value is not None for row in self.study.rows())
             self._record(process, "failed", f"it did not log {metric}")
-            near = get_close_matches(metric, process.logged(), n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise UserError(f"trial {number} did not log {metric}{hint} (logged: {', '.join(process.logged())})")
+            if first:
+                logged = sorted(name for name in columns if "/" in name)
+                near = get_close_matches(metric, logged, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise UserError(f"trial {number} did not log {metric}{hint} (logged: {', '.join(logged)})")
         elif process.stopped:
             self._record(process, "stopped")
         else:
-            self._record(process, "failed", process.error() if status else f"it did not log {metric}")
-        return True
+            self._record(process, "failed", process.error())
 
     def _hopeless(self, process: Process) -> bool:
         config = self.study.config
@@ -129,7 +149,7 @@ class Runner:
         if error:
             self.say(f"trial {number} failed: {error} ({process.log})")
             return
-        best = next(row for row in self.study.rows() if row.value is not None)
+        best = self.study.rows()[0]
         own = max(history) if config.maximize else min(history)
         self.say(
             f"trial {number} {state}: {config.metric} {own:.4g} in {seconds:.0f} s  "
@@ -138,7 +158,7 @@ class Runner:
 
     def _end_all(self) -> None:
         """Has the trials that still run end in order; they stay unfinished, and the next sweep goes on with them."""
-        while running := [p for p in self.slots if p is not None and p.exit_status() is None and p.ours]:
+        while running := [p for p in self.slots if p is not None and p.exit_status() is None and p.can_be_stopped]:
             for process in running:
                 process.stop()
             time.sleep(POLL)

@@ -1,10 +1,9 @@
-"""The parameters of a sweep: every distribution of W&B, drawn by Optuna."""
+"""Every distribution of W&B, drawn by Optuna."""
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 from lit_project.errors import UserError
@@ -43,10 +42,10 @@ KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "q_normal": ((), ("mu", "sigma", "q")),
     "log_normal": ((), ("mu", "sigma")),
     "q_log_normal": ((), ("mu", "sigma", "q")),
-    "beta": (("a", "b"), ()),
-    "q_beta": (("a", "b"), ("q",)),
+    "beta": ((), ("a", "b")),
+    "q_beta": ((), ("a", "b", "q")),
 }
-DEFAULTS = {"q": 1.0, "mu": 0.0, "sigma": 1.0}
+DEFAULTS = {"q": 1.0, "mu": 0.0, "sigma": 1.0, "a": 1.0, "b": 1.0}
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Parameter:
     Args:
         name: as on the command line: `model.optimizer.lr`.
         distribution: one of `KEYS`.
-        options: what it takes, complete and checked.
+        options: what it takes, complete and checked (parameters.py).
     """
 
     name: str
@@ -132,7 +131,10 @@ class Parameter:
         )
 
     def examples(self) -> list[Any]:
-        """Values that show whether the command line accepts the parameter: all of a list, else about the extremes."""
+        """Values that show whether the command line accepts the parameter.
+
+        All of a list; the limits; where there are none, the quantiles of 10 and 90 %.
+        """
         if self.distribution in ("constant", "categorical", "categorical_w_probabilities"):
             return self.grid()
         if self.distribution == "int_uniform":
@@ -155,84 +157,3 @@ def _by_share(values: list[Any], probabilities: list[float], share: float) -> An
         if share < total:
             return value
     return next(value for value, probability in reversed(list(zip(values, probabilities, strict=True))) if probability)
-
-
-def parameters_of(section: Any) -> list[Parameter]:
-    """Reads the section `parameters` of a sweep.
-
-    Raises:
-        UserError: a distribution or key that W&B does not have, missing or wrong limits, an empty list.
-    """
-    if not isinstance(section, Mapping) or not section:
-        raise UserError("parameters must be a mapping from names to distributions")
-    return [_parameter(str(name), content) for name, content in section.items()]
-
-
-def _parameter(name: str, content: Any) -> Parameter:
-    def wrong(reason: str) -> UserError:
-        return UserError(f"parameter {name}: {reason}")
-
-    if not isinstance(content, Mapping):
-        raise wrong(f"needs value, values, or min and max, got {content!r}")
-    options = dict(content)
-    if "parameters" in options:
-        raise wrong(f"is nested: write flat names, such as {name}.{next(iter(options['parameters'] or ['x']))}")
-    distribution = options.pop("distribution", None) or _implied(options)
-    if distribution is None:
-        raise wrong("needs value, values, min and max, or a distribution")
-    if distribution == "categorical" and "probabilities" in options:
-        distribution = "categorical_w_probabilities"
-    if distribution not in KEYS:
-        near = get_close_matches(str(distribution), KEYS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f" (one of: {', '.join(KEYS)})"
-        raise wrong(f"W&B has no distribution {distribution}{hint}")
-    required, optional = KEYS[distribution]
-    for key in required:
-        if key not in options:
-            raise wrong(f"{distribution} needs {key}")
-    for key in options:
-        if key not in (*required, *optional):
-            raise wrong(f"{distribution} has no {key} (it has {', '.join((*required, *optional))})")
-    options = {**{key: DEFAULTS[key] for key in optional}, **options}
-    _check(distribution, options, wrong)
-    return Parameter(name, distribution, options)
-
-
-def _implied(options: Mapping[str, Any]) -> str | None:
-    if "value" in options:
-        return "constant"
-    if "values" in options:
-        return "categorical"
-    if "min" in options and "max" in options:
-        whole = all(type(options[key]) is int for key in ("min", "max"))
-        return "int_uniform" if whole else "uniform"
-    return None
-
-
-def _check(distribution: str, options: dict[str, Any], wrong: Callable[[str], UserError]) -> None:
-    if "values" in options and (not isinstance(options["values"], list) or not options["values"]):
-        raise wrong(f"values must be a list of at least one, got {options['values']!r}")
-    if "probabilities" in options:
-        chances = options["probabilities"]
-        if (
-            len(chances) != len(options["values"])
-            or min(chances) < 0
-            or not math.isclose(sum(chances), 1, abs_tol=1e-6)
-        ):
-            raise wrong(f"probabilities must be {len(options['values'])} numbers that sum to 1, got {chances}")
-    for key in ("min", "max", "q", "mu", "sigma", "a", "b"):
-        value = options.get(key, 0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            hint = f": YAML takes {value} for text, write 1.0e-4 for 1e-4" if isinstance(value, str) else ""
-            raise wrong(f"{key} must be a number, got {value!r}{hint}")
-    for key in ("q", "sigma", "a", "b"):
-        if options.get(key, 1) <= 0:
-            raise wrong(f"{key} must be above 0, got {options[key]}")
-    if "min" not in options:
-        return
-    if options["min"] >= options["max"]:
-        raise wrong(f"min must be below max, got {options['min']} and {options['max']}")
-    if distribution == "int_uniform" and not all(type(options[key]) is int for key in ("min", "max")):
-        raise wrong(f"int_uniform needs whole numbers, got {options['min']} and {options['max']}")
-    if distribution.endswith("log_uniform_values") and options["min"] <= 0:
-        raise wrong(f"min of {distribution} must be above 0, got {options['min']}")
