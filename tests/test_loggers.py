@@ -2,19 +2,25 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from lit_project.run import RunDir, resume_step
+from lit_project.wandb_files import reached
 from tiny import TINY
-from wandb_file import Logged
+from wandb_file import Logged, records
+from wandb_server import Server
 
 KEY = "0123456789" * 4
 ROOT = Path(__file__).parents[1]
+STARTED: list[subprocess.Popen[str]] = []
 FIT = (
     f"fit -c configs/quickstart.yaml {TINY} -c configs/overlays/wandb.yaml --test_after_fit=true --trainer.max_epochs=2"
 )
@@ -42,6 +48,46 @@ def run(workspace, environment, command, *more):
         [sys.executable, "-m", "lit_project", *command.split(), *more], cwd=workspace, env=environment,
         capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL,
     )  # fmt: skip
+
+
+def started(workspace, environment, command):
+    """`lit-project COMMAND` as a process that a test ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lit_project", *command.split()], cwd=workspace, env=environment,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    STARTED.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def _none_is_left():
+    """A test that fails leaves no process that slows down those after it."""
+    yield
+    while STARTED:
+        STARTED.pop().kill()
+
+
+def wait(condition, process=None):
+    """Until the condition holds, while the process works."""
+    end = time.monotonic() + 200
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def cores_of(process):
+    """Wandb's own processes for this one, which write its files."""
+    listed = subprocess.run(["ps", "-axww", "-o", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    lines = [line for line in listed.splitlines() if "wandb-core" in line and line.endswith(f"--pid {process.pid}")]
+    return [int(line.split()[0]) for line in lines]
+
+
+def step_of(folder):
+    """The last step in metrics.csv."""
+    lines = (folder / "metrics.csv").read_text().splitlines() if (folder / "metrics.csv").exists() else []
+    return int(lines[-1].split(",")[1]) if len(lines) > 1 else 0
 
 
 @pytest.fixture
@@ -91,26 +137,79 @@ def test_translations_are_a_table_and_attention_maps_images(workspace, environme
     assert logged["test_attention_1"]["_type"] == "images/separated"
 
 
-def test_a_resumed_run_goes_on_with_the_run_of_wandb(workspace, environment, offline):
-    folder, _ = offline
-    first = json.loads((folder / "wandb.json").read_text())["id"]
-    done = run(workspace, environment, f"fit --run {folder} --trainer.max_epochs=3 --model.schedulers=null")
-    assert done.returncode in (0, 2), done.stderr  # the schedule of the quickstart ends with the run
-    done = run(workspace, environment, f"test --run {folder}")
-    assert done.returncode == 0, done.stderr
-    assert json.loads((folder / "wandb.json").read_text())["id"] == first
-    ids = {file.name.rpartition("-")[2] for file in (folder / "wandb").glob("offline-run-*")}
-    assert ids == {first}
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("online", [False, True])
+def test_a_run_that_was_killed_goes_on_with_the_run_of_wandb(workspace, environment, online):
+    folder = workspace / "runs" / "quickstart" / "cut"
+    last = folder / "checkpoints" / "last.ckpt"
+    length = 316  # steps of an epoch
+
+    def step():
+        """The last step that the server has, or without one the file that is to be sent later."""
+        rows = [row for run in server.runs.values() for row in run.rows] if online else Logged(folder).rows
+        return rows[-1].get("trainer/global_step", 0) if rows else 0
+
+    with Server() as server:
+        environment |= {"WANDB_BASE_URL": server.url, "WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": "1"}
+        key = {"WANDB_API_KEY": KEY}
+        if online:
+            environment |= key
+        more = "--run_name=cut --data.batch_size=4 --model.schedulers=null --trainer.max_epochs=2000"
+        process = started(workspace, environment, f"{FIT} {more}")
+        wait(last.exists, process)
+        wait(lambda: step() > resume_step(last) + 40, process)
+        process.kill()
+        process.communicate(timeout=120)
+        wait(lambda: not cores_of(process))
+        epochs = resume_step(last) // length + 2
+        (file,) = folder.glob("wandb/*run-*/run-*.wandb")
+        os.truncate(file, file.stat().st_size - 3)  # in the midst of a record, as where the process was writing it
+        assert "test" not in RunDir(folder).metrics()
+        for command in (f"fit --trainer.max_epochs={epochs}", "test"):
+            done = run(workspace, environment, f"{command} --run {folder}")
+            assert done.returncode == 0, done.stderr
+            assert "note: W&B" not in done.stderr, done.stderr
+        if not online:
+            files = sorted(map(str, folder.glob("wandb/offline-run-*")))
+            words = [sys.executable, "-m", "wandb", "sync", *files]
+            subprocess.run(words, cwd=workspace, env={**environment, **key}, check=True, timeout=200)
+        assert not server.unknown, server.unknown
+        (sent,) = server.runs.values()
+    assert sent.name == json.loads((folder / "wandb.json").read_text())["id"]
+    steps = [row["trainer/global_step"] for row in sent.rows if "train/loss_step" in row]
+    assert steps == list(range(4, length * epochs, 5))
+    assert len(sent.logged("val/accuracy")) == epochs
+    assert len(sent.logged("test/accuracy")) == 2
+    for name in ("trainer/global_step", "epoch"):
+        assert sent.logged(name) == sorted(sent.logged(name)), name
+
+
+def test_a_record_that_was_cut_is_taken_away_and_no_other(offline):
+    (file,) = offline[0].glob("wandb/offline-run-*/run-*.wandb")
+    content, all_rows = file.read_bytes(), Logged(offline[0]).rows
+    process = SimpleNamespace(id=file.stem.removeprefix("run-"), dir="elsewhere/files", summary={})
+    kept = set()
+    for cut in [1, 2, 3, 8, 30, 100, 5000]:
+        file.write_bytes(content[:-cut])
+        found = reached(process, {}, file.parents[1], online=False)
+        rows = Logged(offline[0]).rows
+        assert rows == all_rows[: len(rows)]
+        assert found.step == rows[-1]["trainer/global_step"]
+        assert file.stat().st_size <= len(content) - cut
+        assert list(records(file, complete=True))
+        once = file.read_bytes()
+        reached(process, {}, file.parents[1], online=False)
+        assert file.read_bytes() == once
+        kept.add(len(rows))
+    assert len(kept) > 1
 
 
 def test_a_key_and_no_server_is_a_note_and_not_the_end(workspace, environment):
-    start = time.monotonic()
     done = run(
         workspace, {**environment, "WANDB_API_KEY": KEY}, FIT, "--run_name=deaf", "--trainer.logger.init_timeout=2"
     )
     assert done.returncode == 0, done.stderr
     assert "W&B does not answer" in done.stderr
-    assert time.monotonic() - start < 120
     folder = workspace / "runs" / "quickstart" / "deaf"
     assert json.loads((folder / "wandb.json").read_text())["mode"] == "offline"
     assert any("val/accuracy" in row for row in Logged(folder).rows)
@@ -121,6 +220,20 @@ def test_online_without_a_key_is_an_error(workspace, environment):
     assert done.returncode == 2
     assert "online W&B needs a key" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_run_goes_on_where_wandb_dies(workspace, environment):
+    process = started(workspace, environment, f"{FIT} --run_name=alone --trainer.max_epochs=60 --model.schedulers=null")
+    folder = workspace / "runs" / "quickstart" / "alone"
+    wait(lambda: step_of(folder) > 20, process)
+    (core,) = cores_of(process)
+    os.kill(core, signal.SIGKILL)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    assert err.count("note: W&B has failed") == 1
+    assert "Traceback" not in err
+    assert "test/accuracy" in out
+    assert "test/accuracy" in (folder / "metrics.csv").read_text()
 
 
 def test_a_run_that_failed_does_not_look_finished(workspace, environment):

@@ -7,8 +7,8 @@ BLOCK, HEADER = 32768, 7  # bytes
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
-def records(file):
-    """The records of a `.wandb` file."""
+def records(file, complete=False):
+    """The records of a `.wandb` file, which may be asserted to end with one."""
     from wandb.proto import wandb_internal_pb2
 
     content = file.read_bytes()
@@ -23,11 +23,14 @@ def records(file):
             break
         data += content[position + HEADER : position + HEADER + length]
         position += HEADER + length
+        if position > len(content):
+            break  # it is being written
         if kind in (FULL, LAST):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             yield record
             data = b""
+    assert not complete or (position == len(content) and not data)
 
 
 class Logged:

@@ -183,12 +183,22 @@ class Server(ThreadingHTTPServer):
         return [{"type": "run", "run_id": run.name, "program": sweep.config.get("program"), "args": args}]
 
     def on_RunResumeStatus(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """No run is resumed."""
-        return {"model": {"id": "2", "name": sent["project"], "entity": OWNER, "bucket": None}}
+        """How far a run has come that was sent before."""
+        run, bucket = self.runs.get(sent["name"]), None
+        if run is not None and run.rows:
+            last = {"_runtime": 1, "_step": len(run.rows) - 1}
+            summary = {name: value for row in run.rows for name, value in row.items()}
+            bucket = {
+                "name": run.name, "displayName": run.name, "historyLineCount": len(run.rows), "eventsLineCount": 0,
+                "logLineCount": 0, "historyTail": json.dumps([json.dumps(last)]), "eventsTail": "[]", "config": "{}",
+                "summaryMetrics": json.dumps({**summary, **last}), "tags": [], "notes": None,
+                "wandbConfig": json.dumps({"t": 1}),
+            }  # fmt: skip
+        return {"model": {"id": "2", "name": sent["project"], "entity": OWNER, "bucket": bucket}}
 
     def on_UpsertBucket(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """A process begins its run, or changes its config; a run without a sweep's name is no trial."""
-        run = self.runs[sent["name"]]
+        """A process begins its run, or changes its config; a run that no agent has started is no trial."""
+        run = self.runs.setdefault(sent["name"], Run(sent["name"], {}, agent=""))
         run.project = sent["project"]
         run.config |= {name: given["value"] for name, given in json.loads(sent.get("config") or "{}").items()}
         bucket = {
