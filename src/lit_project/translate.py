@@ -169,7 +169,7 @@ def _draw(task: Translator, sentence: str, best: Translation, file: str) -> None
 
 def _converse(task: Translator, decoding: Decoding) -> int:
     """Translates line by line what is typed."""
-    note(f"translating from {task.source_vocabulary.language}; an empty line or Ctrl-D ends")
+    note(f"translating from {task.source_language} to {task.language}; an empty line or Ctrl-D ends")
     while True:
         try:
             text = input("> " if sys.stdout.isatty() else "")  # a prompt is no translation

@@ -111,7 +111,7 @@ class Watched(Translations):
         super().__init__(**kwargs)
         self.drawn = []
 
-    def _draw_attention(self, trainer, task, rows, name, tag):
+    def _draw_attention(self, trainer, rows, name, tag):
         self.drawn += [name] if rows else []
 
 

@@ -6,10 +6,12 @@ from functools import partial
 import pytest
 import sacrebleu
 import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch.nn import functional as F
-from translation_data import few, translator
+from translation_data import Few, few, translator
 
-from lit_project.errors import CheckpointError, DataError
+from lit_project.callbacks import Translations
+from lit_project.errors import DataError
 from lit_project.models.seq2seq import Decoding
 from lit_project.tasks import Translator
 from saving import SaveAt
@@ -111,6 +113,22 @@ def test_evaluation_is_exact_whatever_the_batches(trainer, tokens):
     assert task.notes["signatures"]["bleu"].startswith("nrefs:var")
 
 
+def test_baselines_are_those_of_the_pairs_that_are_evaluated(trainer):
+    class Others(Few):
+        def read(self, split):
+            return [(source, source) for source, _ in super().read(split)]
+
+    data, others = few(), Others(source="en", target="fr", vocabularies=few().vocabularies)
+    task = translator(data, decoding=Decoding())
+    found = []
+    for own in (data, others, data):
+        runner = trainer()
+        runner.test(task, datamodule=own, verbose=False)
+        found.append(runner.callback_metrics["test/chrf_copy"].item())
+    assert found[1] == pytest.approx(100)
+    assert found[0] == found[2] < 50
+
+
 def test_the_teacher_forcing_ratio_follows_its_points():
     data = few()
     task = translator(data, teacher_forcing_ratio=[(10, 1.0), (20, 0.5), (40, 0.0)])
@@ -162,6 +180,24 @@ def test_prediction_gives_ranked_rows(trainer):
     assert by_index[0, 1]["references"].split(" | ") == [pairs[0][1], pairs[10][1]]
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_attention_is_that_of_the_averaged_net_which_translated(trainer, stopped):
+    drawn = []
+
+    class Watched(Translations):
+        def _draw_attention(self, trainer, rows, name, tag):
+            drawn[:] = [(row, row.attention[2]) for row in rows[: self.sentences]]
+
+    data = few(batch_size=5, seed=1)
+    task = translator(data)
+    callbacks = [Watched(sentences=3, every_n_epochs=100), EMAWeightAveraging(decay=0.9)]
+    trainer(max_epochs=-1 if stopped else 2, max_steps=8, callbacks=callbacks).fit(task, datamodule=data)
+    # at the end of training the averaged weights are those of the task
+    assert [row.index for row, _ in drawn] == [0, 1, 2]
+    for row, weights_TS in drawn:
+        assert torch.equal(weights_TS, task.attention(row.text.source, row.tokens)[2])
+
+
 def test_translate_takes_raw_text_unknown_words_and_long_sentences():
     data = few(max_length=4)
     task = translator(data)
@@ -177,14 +213,6 @@ def test_translate_takes_raw_text_unknown_words_and_long_sentences():
 def test_translate_refuses_nothing(sentences):
     with pytest.raises(DataError, match=r"nothing to translate"):
         translator(few()).translate(sentences)
-
-
-def test_a_checkpoint_of_another_vocabulary_is_refused():
-    task = translator(few())
-    checkpoint = {"hyper_parameters": {"vocabularies": few(lowercase=True).vocabularies}}
-    with pytest.raises(CheckpointError, match=r"another vocabulary.*preparation"):
-        task.on_load_checkpoint(checkpoint)
-    task.on_load_checkpoint({"hyper_parameters": {"vocabularies": few().vocabularies}})
 
 
 def test_the_checkpoint_of_a_run_alone_translates(lit, workspace):

@@ -52,6 +52,40 @@ class Translations(Callback):
         """Begins anew."""
         self._waiting = None
 
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Looks at the attention with the weights that translated: averaged ones leave at the epoch's end."""
+        if batch_idx + 1 == trainer.num_val_batches[dataloader_idx] and not trainer.sanity_checking:
+            self._look(trainer, pl_module)
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """As `on_validation_batch_end`."""
+        if batch_idx + 1 == trainer.num_test_batches[dataloader_idx]:
+            self._look(trainer, pl_module)
+
+    def _look(self, trainer: Trainer, task: Any) -> None:
+        """At the first sentences of this process; those of all are among them."""
+        if fast_dev_run(trainer):
+            return
+        rows = sorted(getattr(task, "rows", []), key=lambda row: row.index)
+        for row in sorted(distinct(rows), key=lambda row: row.index)[: self.sentences]:
+            row.attention = task.attention(row.text.source, row.tokens)
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draws the attention every few epochs of `fit`, and everything of `validate`."""
         if trainer.state.fn == "validate":
@@ -73,13 +107,13 @@ class Translations(Callback):
         self._evaluated(trainer, pl_module, "test")
 
     def _draw_epoch(self, trainer: Trainer, task: Any, epoch: int) -> None:
-        self._draw_attention(trainer, task, _rows(trainer, task), f"attention/epoch{epoch:03d}", "attention")
+        self._draw_attention(trainer, _rows(trainer, task), f"attention/epoch{epoch:03d}", "attention")
 
     def _evaluated(self, trainer: Trainer, task: Any, split: str) -> None:
         rows = _rows(trainer, task)
         if not rows:
             return
-        self._draw_attention(trainer, task, rows, f"{split}_attention", f"{split}_attention")
+        self._draw_attention(trainer, rows, f"{split}_attention", f"{split}_attention")
         title = f"{split}: BLEU by length of the source"
         save_figure(trainer, f"{split}_bleu_by_length", viz.bleu_by_length(by_length(rows), title))
         if self.samples:
@@ -99,12 +133,11 @@ class Translations(Callback):
             if hasattr(logger, "log_table"):
                 logger.log_table(name, columns=columns, data=data, step=trainer.global_step)
 
-    def _draw_attention(self, trainer: Trainer, task: Any, rows: Sequence[Row], name: str, tag: str) -> None:
+    def _draw_attention(self, trainer: Trainer, rows: Sequence[Row], name: str, tag: str) -> None:
         for number, row in enumerate(rows[: self.sentences], 1):
-            found = task.attention(row.text.source, row.tokens)
-            if found is None:  # a net without
+            if row.attention is None:  # a net without
                 return
-            source, target, weights_TS = found
+            source, target, weights_TS = row.attention
             figure = viz.attention_map(weights_TS, source, target, f"reference: {row.text.references[0]}")
             save_figure(trainer, f"{name}_{number}", figure, f"{tag}_{number}")
 

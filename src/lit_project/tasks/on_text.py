@@ -7,9 +7,20 @@ import torch
 from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
 
-from lit_project.errors import DataError
-from lit_project.models.seq2seq import Decoding, Seq2Seq
+from lit_project.errors import DataError, UserError
+from lit_project.models.seq2seq import NOTHING, Decoding, Seq2Seq
 from lit_project.text import BOS, EOS, PAD, Preparation, Vocabulary
+
+
+def languages_of(vocabularies: dict[str, Any]) -> tuple[str, str]:
+    """Source and target language of plain vocabularies.
+
+    Those of early checkpoints do not name them, but a joint vocabulary is of "en+fr" if it was made for en to fr.
+    """
+    if "languages" in vocabularies:
+        source, target = vocabularies["languages"]
+        return source, target
+    return vocabularies["source"]["language"].split("+")[0], vocabularies["target"]["language"].split("+")[-1]
 
 
 class Translation(NamedTuple):
@@ -36,13 +47,13 @@ class OnText:
     device: torch.device
 
     def read_vocabularies(self, vocabularies: dict[str, Any]) -> None:
-        """Makes the vocabularies from plain data: source, target, preparation, max_length."""
+        """Makes the vocabularies from plain data: source, target, languages, preparation, max_length."""
         self.vocabularies = vocabularies
         self.preparation = Preparation.from_dict(vocabularies["preparation"])
         self.source_vocabulary = Vocabulary.from_dict(vocabularies["source"])
         self.target_vocabulary = Vocabulary.from_dict(vocabularies["target"])
         self.max_length = int(vocabularies["max_length"])
-        self.language = self.target_vocabulary.language.split("+")[-1]  # a joint one is of "en+fr"
+        self.source_language, self.language = languages_of(vocabularies)
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """Target tokens as a reader wants them."""
@@ -74,9 +85,12 @@ class OnText:
 
         Raises:
             DataError: no sentence, or an empty one.
+            UserError: the net gives no numbers.
         """
         self.net.eval()
         found = (decoding or self.decoding).search(self.net, *self.encode(sentences))
+        if any(one[0] == NOTHING for one in found):
+            raise UserError("the probabilities of the net are not finite: its training has diverged")
         return [
             [Translation(self.text_of(h.tokens), h.score, h.log_probability, h.tokens) for h in one] for one in found
         ]

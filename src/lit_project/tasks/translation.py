@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lit_project.errors import CheckpointError
-from lit_project.models.seq2seq import Decoding, Hypothesis, Seq2Seq, full
+from lit_project.models.seq2seq import NOTHING, Decoding, Hypothesis, Seq2Seq, full
 from lit_project.optim import OptimizerFactory, ParameterGroups, Schedule
+from lit_project.processes import print_once
 from lit_project.tasks.base import Task, Totals
-from lit_project.tasks.on_text import OnText
+from lit_project.tasks.on_text import OnText, languages_of
 from lit_project.tasks.teacher_forcing import TeacherForcing
 from lit_project.tasks.translation_scores import Row, baselines, scores
 from lit_project.text import PAD
@@ -45,7 +46,8 @@ class Translator(OnText, Task):
         parameter_groups: parameters with rates or decay of their own; see `lit_project.optim.ParameterGroups`.
 
     Raises:
-        ValueError: a ratio outside [0, 1], steps that do not ascend, or `label_smoothing` outside [0, 1).
+        ValueError: a ratio outside [0, 1], steps that do not ascend, `label_smoothing` outside [0, 1), or a net that
+            shares embeddings between two vocabularies.
     """
 
     unit = "tokens"
@@ -65,6 +67,10 @@ class Translator(OnText, Task):
         super().__init__(optimizer, schedulers, parameter_groups)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
+        if getattr(net, "shared_embeddings", False) and vocabularies["source"] != vocabularies["target"]:
+            raise ValueError(
+                "shared_embeddings needs one joint vocabulary (data.joint: true), but those of source and target differ"
+            )
         self.net = net
         self.read_vocabularies(vocabularies)
         self.label_smoothing = label_smoothing
@@ -74,7 +80,7 @@ class Translator(OnText, Task):
         self.evaluated = Totals()
         self.rows: list[Row] = []  # of the last evaluation, by index
         self._found: dict[str, Hypothesis] = {}  # a source that occurs twice is translated once
-        self._baselines: dict[tuple[str, int], dict[str, float]] = {}
+        self._baselines: dict[str, tuple[int, dict[str, float]]] = {}  # by split, with a hash of their text
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, inputs_BT: Tensor) -> Tensor:
         """Logits `(B, T, V)` of the tokens that follow; see `Seq2Seq.forward`."""
@@ -125,16 +131,20 @@ class Translator(OnText, Task):
             torch.distributed.all_gather_object(shares, self.rows)
             self.rows = [row for share in shares for row in share]
         self.rows.sort(key=lambda row: row.index)
+        lost = sum(row.score == NOTHING.score for row in self.rows)
+        if lost:
+            what = f"the probabilities of {lost:,} of {len(self.rows):,} translations are not finite"
+            print_once(f"{split}: {what}: those are empty")
         means = totals.means()
         found, self.notes["signatures"] = scores(self.rows, self.language)
-        key = split, len(self.rows)
-        if key not in self._baselines:
-            self._baselines[key] = baselines(self.rows)
+        key = hash(tuple((row.text.source, row.text.memory, *row.text.references) for row in self.rows))
+        if split not in self._baselines or self._baselines[split][0] != key:
+            self._baselines[split] = key, baselines(self.rows)
         values = {
             **means,
             "perplexity": float(torch.tensor(means["loss"]).exp()),
             **found,
-            **self._baselines[key],
+            **self._baselines[split][1],
             "samples": float(len(self.rows)),
             "tokens": float(totals.count),
         }
@@ -180,12 +190,19 @@ class Translator(OnText, Task):
         return rows
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuses weights that were trained with another vocabulary.
+        """Refuses weights that were trained with another vocabulary or for other languages.
 
         Raises:
-            CheckpointError: the vocabularies differ.
+            CheckpointError: the vocabularies or the languages differ.
         """
         theirs = checkpoint.get("hyper_parameters", {}).get("vocabularies")
-        if theirs is not None and theirs != self.vocabularies:
-            what = [name for name in self.vocabularies if theirs.get(name) != self.vocabularies[name]]
+        if theirs is None:
+            return
+        what = [name for name, own in self.vocabularies.items() if name != "languages" and theirs.get(name) != own]
+        if what:
             raise CheckpointError(f"the checkpoint was trained with another vocabulary ({', '.join(what)} differ)")
+        here, there = (self.source_language, self.language), languages_of(theirs)
+        if here != there:
+            raise CheckpointError(
+                f"the checkpoint translates from {there[0]} to {there[1]}, but the data are {here[0]} to {here[1]}"
+            )

@@ -1,13 +1,13 @@
 """What an evaluation of translations is summed up to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lit_project.text import corpus_scores, lowercase_tokenised_bleu
 
 
-@dataclass(frozen=True)
+@dataclass
 class Row:
     """A pair and the translation of its source.
 
@@ -17,6 +17,7 @@ class Row:
         hypothesis: the translation found.
         score: of the search.
         tokens: of the hypothesis.
+        attention: what `OnText.attention` gives of them, for rows that are to be drawn.
     """
 
     index: int
@@ -24,6 +25,7 @@ class Row:
     hypothesis: str
     score: float
     tokens: list[int]
+    attention: Any = field(default=None, compare=False)
 
 
 def distinct(rows: Sequence[Row]) -> list[Row]:

@@ -4,6 +4,7 @@ import gzip
 import io
 import urllib.error
 import zipfile
+from http.client import IncompleteRead
 
 import pytest
 
@@ -70,6 +71,17 @@ def test_without_network_the_message_says_where_to_put_it(tmp_path):
         tatoeba(tmp_path).prepare_data()
 
 
+def test_a_connection_that_breaks_off_says_where_to_put_it(tmp_path, monkeypatch):
+    class Broken(io.BytesIO):
+        def read(self, *size):
+            raise IncompleteRead(b"PK", 5000)
+
+    monkeypatch.setattr("urllib.request.urlopen", lambda request, timeout: Broken())
+    with pytest.raises(DataError, match=r"fra-eng\.zip does not exist.*IncompleteRead.*put it there"):
+        tatoeba(tmp_path).prepare_data()
+    assert list((tmp_path / "tatoeba").iterdir()) == []
+
+
 def test_what_comes_must_be_an_archive(tmp_path, network):
     network[0][Tatoeba.ADDRESS] = b"<html>please log in</html>"
     with pytest.raises(DataError, match="could not be downloaded"):
@@ -133,6 +145,40 @@ def test_parallel_text_carves_what_is_missing(tmp_path, given):
         assert all(source.startswith(name if name in given else "train") for source, _ in data.pairs(name))
     left = 50 - sum(size for name, size in sizes.items() if name not in given)
     assert len(data.pairs("train")) == left
+
+
+@pytest.mark.parametrize("given", ["val", "test"])
+def test_nothing_of_a_given_split_is_trained_on_or_carved(tmp_path, capsys, given):
+    """Of 60 pairs, 20 share a source and 10 a target with the given file."""
+    pairs = [(f"source {i}", f"target {i}") for i in range(60)]
+    theirs = [
+        *((f"SOURCE {i}!", f"autre {i}") for i in range(20)),
+        *((f"other {i}", f"target {i}") for i in range(20, 30)),
+    ]
+    for name, own in (("train", pairs), ("given", theirs)):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in own))
+    files = {"train": str(tmp_path / "train.tsv"), given: str(tmp_path / "given.tsv")}
+    data = ParallelText(**files, root=tmp_path, val_size=7, test_size=7, lowercase=True)
+    data.setup("fit")
+    carved = "test" if given == "val" else "val"
+    assert len(data.pairs(given)) == 30
+    assert sorted([*data.pairs("train"), *data.pairs(carved)]) == sorted(pairs[30:])
+    nothing = {"sources": 0, "targets": 0, "pairs": 0}
+    assert data.report["overlap_of_val_and_test"] == nothing
+    assert data.report["overlap_with_train"] == {"val": nothing, "test": nothing}
+    assert data.report["left_out"]["given"] == 30
+    assert "30 of 60 pairs share a sentence with the given evaluation pairs and were dropped" in capsys.readouterr().out
+
+
+def test_given_files_are_used_as_they_are_and_what_they_share_is_said(tmp_path, capsys):
+    for name, numbers in (("train", range(40)), ("val", range(35, 45)), ("test", range(41, 50))):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"source {i}\ttarget {i}\n" for i in numbers))
+    data = ParallelText(**{name: str(tmp_path / f"{name}.tsv") for name in ("train", "val", "test")}, root=tmp_path)
+    data.setup("fit")
+    assert len(data.pairs("train")) == 40
+    assert data.report["overlap_with_train"]["val"]["pairs"] == 5
+    assert data.report["overlap_of_val_and_test"] == {"sources": 4, "targets": 4, "pairs": 4}
+    assert "also in val of test: 4 sources, 4 targets, 4 pairs" in capsys.readouterr().out
 
 
 def test_parallel_text_needs_one_or_two_files():

@@ -1,5 +1,6 @@
 """The embedded grammar: correct French in every kind of sentence, one translation each, always the same."""
 
+import re
 from collections import Counter
 from itertools import pairwise
 
@@ -31,6 +32,7 @@ def everything():
         ("I arrive today.", "J'arrive aujourd'hui."),
         ("You will leave tomorrow.", "Tu partiras demain."),
         ("I bought an umbrella.", "J'ai acheté un parapluie."),
+        ("I bought a hat.", "J'ai acheté un chapeau."),
         ("I will buy a white scarf.", "J'achèterai une écharpe blanche."),
         ("They look for the green trees.", "Ils cherchent les arbres verts."),
         ("He sells the tree.", "Il vend l'arbre."),
@@ -57,6 +59,11 @@ def test_elision_before_every_vowel(everything):
                 assert not following.startswith(vowels), french
             if word == "cet":
                 assert following.startswith(vowels), french
+
+
+def test_an_stands_before_vowels_only(everything):
+    for english in everything:
+        assert not re.search(r"\b(an [^aeiou]|a [aeiou])", english.lower()), english
 
 
 def test_always_the_same_sentences():

@@ -37,6 +37,21 @@ def test_tatoeba_does_not_leak(prefixes):
 
 
 @tatoeba
+def test_the_classic_filter_is_of_all_splits():
+    release()
+    classic = {"prefixes": "classic", "lowercase": True, "strip_accents": True, "space_punctuation": True}
+    data = Tatoeba(root=ROOT, source="fr", target="en", max_length=9, seed=1, **classic)
+    data.setup("fit")
+    data.setup("test")
+    assert sum(data.size_of(split) for split in ("train", "val", "test")) == 10_860
+    assert data.report["left_out"]["overlong"] == 13_515 - 10_860
+    assert data.report["overlap_with_train"] == {"val": NOTHING, "test": NOTHING}
+    for source, target in data.splits.values():  # nothing is cut: BOS and EOS are counted here
+        assert source.lengths.max() <= 10
+        assert target.lengths.max() <= 11
+
+
+@tatoeba
 def test_tatoeba_round_trip():
     release()
     data = Tatoeba(root=ROOT, prefixes="classic")

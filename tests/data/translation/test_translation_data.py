@@ -66,7 +66,8 @@ def test_evaluation_batches_hold_text(tmp_path, split):
 def test_references_and_memory(corpus, tmp_path):
     (tmp_path / "test.tsv").write_text("Hi !\tSalut !\nHi !\tCoucou !\nHi !\tSalut !\nNo\tNon\n")
     train = [("Hi!", "Allô !"), ("Hi !", "Bonjour"), ("Hi!", "Salut !"), ("Hi!", "Salut!")]
-    data = corpus(train, test=str(tmp_path / "test.tsv"), space_punctuation=True)
+    test = str(tmp_path / "test.tsv")
+    data = corpus(train, val=test, test=test, space_punctuation=True)
     data.setup("test")
     texts = {}
     for batch in data.test_dataloader():
@@ -81,7 +82,8 @@ def test_references_and_memory(corpus, tmp_path):
 
 def test_the_earliest_of_equally_frequent_translations_is_remembered(corpus, tmp_path):
     (tmp_path / "test.tsv").write_text("Hi\tX\n")
-    data = corpus([("Hi", "B"), ("Hi", "A"), ("Hi", "A"), ("Hi", "B")], test=str(tmp_path / "test.tsv"))
+    test = str(tmp_path / "test.tsv")
+    data = corpus([("Hi", "B"), ("Hi", "A"), ("Hi", "A"), ("Hi", "B")], val=test, test=test)
     data.setup("test")
     assert next(iter(data.test_dataloader())).texts[0].memory == "B"
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from toy_data import toy
 
+from lit_project.data import ParallelText
 from lit_project.errors import DataError
 from lit_project.text import UNK, Vocabulary
 
@@ -106,6 +107,41 @@ def test_evaluation_pairs_are_never_dropped(corpus, tmp_path, capsys, overlong):
     assert source.lengths.tolist() == [5, 2, 3]
     assert target.lengths.tolist() == [4, 8, 4]
     assert "1 of 3 test pairs exceed max_length 4 and were truncated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("options", [{}, {"vocabulary": "bpe", "vocabulary_size": 60}], ids=["words", "subwords"])
+def test_overlong_pairs_are_in_no_split_that_is_carved(corpus, capsys, options):
+    pairs = [(f"one two three {i}", f"un {i}") for i in range(60)] + [
+        (f"eins {i}", f"ein, zwei {i}") for i in range(60)
+    ]
+    data = corpus(pairs, max_length=3, val_size=10, test_size=10, **options)
+    data.setup("fit")
+    data.setup("test")
+    left = [pair for split in ("train", "val", "test") for pair in data.pairs(split)]
+    marks = 60 if options else 0  # a comma is a word of its own, but may be part of a subword
+    assert len(left) == 40 + marks
+    assert data.report["left_out"]["overlong"] == 120 - marks
+    assert (
+        f"{120 - marks} of 160 pairs exceed max_length 3 and were dropped before the split" in capsys.readouterr().out
+    )
+    if not options:
+        assert all(int(side.lengths.max()) <= 5 for split in data.splits.values() for side in split)
+        assert all(counts == {"dropped": 0, "truncated": 0} for counts in data._counts.values())
+
+
+@pytest.mark.parametrize("overlong", ["truncate", "error"])
+def test_pairs_are_dropped_before_the_split_only_if_the_config_says_drop(corpus, overlong):
+    data = corpus(LONG, max_length=4, overlong=overlong)
+    assert sum(len(data.pairs(split)) for split in ("train", "val", "test")) == 43
+
+
+def test_both_directions_leave_out_the_same_pairs(corpus, tmp_path):
+    pairs = [(f"a b c d {i}", f"x {i}") for i in range(30)]
+    there = corpus(pairs, max_length=4)
+    (tmp_path / "back.tsv").write_text("".join(f"{t}\t{s}\n" for s, t in there.pool()))
+    back = ParallelText(str(tmp_path / "back.tsv"), source="fr", target="en", max_length=4, val_size=5, test_size=5)
+    for split in ("train", "val", "test"):
+        assert back.pairs(split) == [(target, source) for source, target in there.pairs(split)]
 
 
 def test_words_never_seen_are_counted(corpus, tmp_path):

@@ -42,8 +42,9 @@ class TranslationData(SplitData):
         joint: one subword vocabulary for both languages.
         min_freq: words that are rarer in train are unknown.
         max_length: tokens of a sentence (BOS and EOS not counted) that the model must take.
-        overlong: what happens to training pairs with a longer side; the number is printed. Evaluation pairs are never
-            dropped: of those the source is cut, and counted.
+        overlong: what happens to training pairs with a longer side; the number is printed. Pairs of official or given
+            evaluation splits are never dropped: of those the source is cut, and counted. Where evaluation pairs are
+            carved out of the corpus, `drop` drops before that, by words and marks (by words, if there are subwords).
         lowercase: lower-case both sides.
         strip_accents: remove accents from both sides.
         space_punctuation: write punctuation marks as words of their own.
@@ -109,6 +110,7 @@ class TranslationData(SplitData):
             self.max_length = int(vocabularies["max_length"])
         self._pairs: dict[str, Pairs] = {}  # prepared
         self._counts: dict[str, dict[str, int]] = {}  # dropped and truncated pairs
+        self.left_out: dict[str, int] = {}  # pairs that are in no split, by reason
         self.splits: dict[str, tuple[EncodedText, EncodedText]] = {}
 
     def read(self, split: Split) -> list[tuple[str, str]]:
@@ -127,8 +129,9 @@ class TranslationData(SplitData):
 
     @property
     def vocabularies(self) -> dict[str, Any]:
-        """All that turns text into ids and back, as plain data: source, target, preparation, max_length."""
+        """All that turns text into ids and back, as plain data: source, target, languages, preparation, max_length."""
         return {
+            "languages": [self.source, self.target],
             "source": self.source_vocabulary.as_dict(),
             "target": self.target_vocabulary.as_dict(),
             "preparation": self.preparation.as_dict(),
@@ -174,7 +177,8 @@ class TranslationData(SplitData):
         if stage == "fit" and not self.report:
             names: tuple[Split, ...] = ("train", "val", "test")
             waste = self.order("train").padding_waste()
-            self.report = describe({name: self.pairs(name) for name in names}, self.splits, self._counts, waste)
+            pairs: dict[str, Pairs] = {name: self.pairs(name) for name in names}
+            self.report = describe(pairs, self.splits, self._counts, waste, self.left_out)
             print_once(lines(self.report))
 
     def size_of(self, split: Split) -> int:

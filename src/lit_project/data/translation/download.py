@@ -2,6 +2,7 @@
 
 import os
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 
 from lit_project.data.translation.pairs import read_lines
@@ -27,7 +28,7 @@ def fetch(path: Path, address: str) -> None:
             part.write_bytes(answer.read())
         read_lines(part)
         os.replace(part, path)
-    except (OSError, DataError) as error:
+    except (OSError, HTTPException, DataError) as error:
         reason = str(error).replace(str(part), "what came")
         raise DataError(
             f"{path} does not exist and could not be downloaded ({reason}). Download {address} and put it there"

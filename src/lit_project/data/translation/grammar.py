@@ -38,6 +38,7 @@ _TENSES = ("present", "past", "future")
 
 
 def _vowel(word: str) -> bool:
+    """Whether a French word elides: no h of the lexicon is aspirated."""
     return word[0] in "aeiouéèêh"
 
 
@@ -56,7 +57,7 @@ def _noun_phrase(article: str, noun: Noun, plural: bool, colour: str | None = No
         name = f"{colour} {name}"
     if plural:
         article = PLURAL_ARTICLES[article]
-    elif article == "a" and _vowel(name):
+    elif article == "a" and name[0] in "aeiou":
         article = "an"
     return f"{article} {name}", phrase
 

@@ -88,6 +88,12 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
     return split
 
 
+def apart(pairs: Pairs, given: Pairs) -> list[tuple[str, str]]:
+    """Those of `pairs` that share no sentence (by `sentence_key`) with `given`, on either side."""
+    sources, targets = ({sentence_key(pair[side]) for pair in given} for side in range(2))
+    return [(s, t) for s, t in pairs if sentence_key(s) not in sources and sentence_key(t) not in targets]
+
+
 def overlap(train: Pairs, other: Pairs) -> dict[str, int]:
     """How many distinct sources, targets and pairs of another split also occur in train."""
     return {

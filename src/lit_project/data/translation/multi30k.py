@@ -13,7 +13,8 @@ class Multi30k(TranslationData):
     """29,000 training, 1,014 validation and 1,000 test captions (test_2016_flickr), the official splits.
 
     Read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without `.gz`; missing files are
-    downloaded there. A few captions of validation and test also occur in train; the report says how many.
+    downloaded there. The splits are used as they are: no caption of test occurs in train, and of validation one source
+    and, of English to French, three targets; the report says how many.
 
     Raises:
         DataError: a file is damaged, or missing and cannot be downloaded; the message says where to put it.

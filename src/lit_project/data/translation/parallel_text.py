@@ -16,7 +16,9 @@ class ParallelText(CarvedData):
     """Any parallel corpus, plain or `.gz`, in UTF-8.
 
     A split is a list of two files (line n of the source file, line n of the target file) or one file of lines
-    `source<TAB>target`. Validation or test that is not given is carved out of train without leaks.
+    `source<TAB>target`. Validation or test that is not given is carved out of train without leaks; training pairs of
+    which a sentence occurs in the one that is given are then left out, and counted. Where both are given, all three are
+    used as they are, and the report says what they share.
 
     Args:
         train: file or files of the training pairs.
@@ -44,6 +46,11 @@ class ParallelText(CarvedData):
     def pool(self) -> Pairs:
         """The pairs of the training files."""
         return self._read("train")
+
+    def given(self) -> Pairs:
+        """The pairs of the validation and test files."""
+        names: tuple[Split, ...] = ("val", "test")
+        return [pair for name in names if self.files[name] is not None for pair in self._read(name)]
 
     def read(self, split: Split) -> list[tuple[str, str]]:
         """The pairs of a split."""

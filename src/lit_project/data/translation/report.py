@@ -32,6 +32,7 @@ def describe(
     encoded: dict[str, tuple[EncodedText, EncodedText]],
     counts: dict[str, dict[str, int]],
     padding: tuple[float, float],
+    left_out: dict[str, int],
 ) -> dict[str, Any]:
     """The report of a corpus.
 
@@ -40,10 +41,13 @@ def describe(
         encoded: source and target ids by split, for those that are set up.
         counts: by split, how many pairs were "dropped" and "truncated".
         padding: share of padding in training batches, of source and target.
+        left_out: pairs that are in no split, by reason.
     """
     return {
         "splits": {name: {"pairs": len(own), "sources": len({s for s, _ in own})} for name, own in pairs.items()},
         "overlap_with_train": {name: overlap(pairs["train"], own) for name, own in pairs.items() if name != "train"},
+        "overlap_of_val_and_test": overlap(pairs["val"], pairs["test"]),
+        "left_out": dict(left_out),
         "overlong": {name: dict(own) for name, own in counts.items()},
         "unknown": {
             name: {side: _unknown(text) for side, text in zip(("source", "target"), sides, strict=True)}
@@ -63,9 +67,10 @@ def lines(report: dict[str, Any]) -> str:
     """The report for people."""
     parts = [f"{name} {own['pairs']:,} pairs ({own['sources']:,} sources)" for name, own in report["splits"].items()]
     text = ["data: " + ", ".join(parts)]
-    for name, own in report["overlap_with_train"].items():
+    others = {f"train of {name}": own for name, own in report["overlap_with_train"].items()}
+    for name, own in {**others, "val of test": report["overlap_of_val_and_test"]}.items():
         shared = ", ".join(f"{count:,} {what}" for what, count in own.items())
-        text.append(f"  also in train of {name}: {shared}")
+        text.append(f"  also in {name}: {shared}")
     unknown = [f"{name} {own['source']:.2%} / {own['target']:.2%}" for name, own in report["unknown"].items()]
     text.append(f"  unknown tokens (source / target): {', '.join(unknown)}")
     text.append(f"  padding (source / target): {report['padding']['source']:.1%} / {report['padding']['target']:.1%}")

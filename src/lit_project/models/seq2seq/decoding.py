@@ -51,7 +51,7 @@ class Decoding:
 
     @torch.no_grad()
     def search(self, net: Seq2Seq, source_BS: Tensor, lengths_B: Tensor) -> list[list["Hypothesis"]]:
-        """The `n_best` translations of each source, best first."""
+        """The `n_best` translations of each source, best first; just `NOTHING` where probabilities are not finite."""
         memory, limits_B = net.encode(source_BS, lengths_B), self.limits(lengths_B)
         if self.beam_size == 1:
             return greedy(net, memory, limits_B, self)
@@ -72,9 +72,15 @@ class Hypothesis(NamedTuple):
     score: float
 
 
+NOTHING = Hypothesis([], float("-inf"), float("-inf"))
+
+
 def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, options: Decoding) -> Tensor:
-    """Of the next token, `(B, V)`; -inf for those that must not follow the tokens so far (without BOS), `(B, T)`."""
-    scores_BV = full(logits_BV).log_softmax(dim=-1)
+    """Of the next token, `(B, V)`; -inf for those that must not follow the tokens so far (without BOS), `(B, T)`.
+
+    Where the net gives no numbers they are all -inf.
+    """
+    scores_BV = full(logits_BV).log_softmax(dim=-1).nan_to_num_(nan=float("-inf"), neginf=float("-inf"))
     scores_BV[:, [PAD, BOS]] = float("-inf")
     n = options.no_repeat_ngram
     if n and tokens_BT.shape[1] >= n:
@@ -102,6 +108,7 @@ def greedy(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) ->
         state = decoded.state
         scores_BV = _log_probabilities(decoded.logits[:, -1], tokens_BT[:, 1:], limits_B == step + 1, options)
         best_B, token_B = scores_BV.max(dim=-1)
+        token_B = token_B.where(best_B.isfinite(), EOS)
         total_B += best_B.masked_fill(done_B, 0)
         tokens_BT = torch.cat([tokens_BT, token_B.masked_fill(done_B, PAD)[:, None]], dim=1)
         done_B |= token_B == EOS
@@ -110,7 +117,8 @@ def greedy(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) ->
     found = []
     for row, total in zip(tokens_BT[:, 1:].tolist(), total_B.tolist(), strict=True):
         tokens = row[: row.index(EOS)]
-        found.append([Hypothesis(tokens, total, total / (len(tokens) + 1) ** options.length_penalty)])
+        score = total / (len(tokens) + 1) ** options.length_penalty
+        found.append([NOTHING if total == float("-inf") else Hypothesis(tokens, total, score)])
     return found
 
 
@@ -156,4 +164,4 @@ def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decodin
         row_R = row_BC.gather(1, place_BK).flatten()
         tokens_RT = torch.cat([tokens_RT[row_R], token_BC.gather(1, place_BK).flatten()[:, None]], dim=1)
         state = select(decoded.state, row_R)
-    return [sorted(found, key=lambda h: -h.score)[: options.n_best] for found in finished]
+    return [sorted(found, key=lambda h: -h.score)[: options.n_best] or [NOTHING] for found in finished]

@@ -56,7 +56,12 @@ class Seq2Seq(nn.Module):
 
     Padding is token 0, on the right, and changes no result. A subclass implements `encode`, `start` and `decode`;
     training, greedy and beam search need nothing else.
+
+    Attributes:
+        shared_embeddings: whether a source token and the target token of its number have one embedding.
     """
+
+    shared_embeddings = False
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
         """Reads sources of `lengths_B` tokens (1 ≤ length ≤ S)."""

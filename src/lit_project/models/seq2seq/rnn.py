@@ -72,6 +72,7 @@ class RNNSeq2Seq(Seq2Seq):
             )
         if attention == "none" and bridge == "zero":
             raise ValueError("attention 'none' with bridge 'zero' leaves the decoder without the source")
+        self.shared_embeddings = shared_embeddings
         self.cell, self.bridge_kind = cell, bridge
         self.decoder_shape = decoder_layers, hidden_size
         self.target_embedding = ClippedEmbedding(target_size, embedding_size, embedding_max_norm)

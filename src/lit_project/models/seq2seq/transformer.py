@@ -98,6 +98,7 @@ class TransformerSeq2Seq(Seq2Seq):
             )
         feedforward_size = feedforward_size or 4 * size
         self.size = size
+        self.shared_embeddings = shared_embeddings
         self.target_embedding = nn.Embedding(target_size, size, padding_idx=PAD)
         self.source_embedding = (
             self.target_embedding if shared_embeddings else nn.Embedding(source_size, size, padding_idx=PAD)

@@ -1,0 +1,84 @@
+"""The translation task: vocabularies and languages that do not fit, and nets that give no numbers."""
+
+import math
+
+import pytest
+import torch
+from translation_data import SGD, Few, few, net, translator
+
+from lit_project.callbacks import Translations
+from lit_project.errors import CheckpointError, UserError
+from lit_project.models.seq2seq import Decoding
+from lit_project.tasks import Translator
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused():
+    task = translator(few())
+    checkpoint = {"hyper_parameters": {"vocabularies": few(lowercase=True).vocabularies}}
+    with pytest.raises(CheckpointError, match=r"another vocabulary.*preparation"):
+        task.on_load_checkpoint(checkpoint)
+    task.on_load_checkpoint({"hyper_parameters": {"vocabularies": few().vocabularies}})
+
+
+JOINT = {"vocabulary": "bpe", "vocabulary_size": 60, "joint": True}
+
+
+@pytest.mark.parametrize("names", [True, False], ids=["", "early"])
+def test_a_checkpoint_of_the_other_direction_is_refused_although_the_vocabulary_is_joint(tmp_path, names):
+    there = Few(source="en", target="fr", root=tmp_path, **JOINT).vocabularies
+    if not names:  # as checkpoints of before have it
+        there = {name: value for name, value in there.items() if name != "languages"}
+    back = Few(source="fr", target="en", root=tmp_path, vocabularies=there)
+    task = translator(back)
+    with pytest.raises(CheckpointError, match="translates from en to fr, but the data are fr to en"):
+        task.on_load_checkpoint({"hyper_parameters": {"vocabularies": there}})
+    assert (task.source_language, task.language) == ("fr", "en")
+    same = Few(source="en", target="fr", root=tmp_path, vocabularies=there)
+    translator(same).on_load_checkpoint({"hyper_parameters": {"vocabularies": there}})
+
+
+def test_early_vocabularies_are_those_of_their_languages(tmp_path):
+    plain = Few(source="en", target="fr", root=tmp_path, **JOINT).vocabularies
+    del plain["languages"]
+    data = few()
+    task = Translator(net(data), SGD, plain)
+    assert (task.source_language, task.language) == ("en", "fr")
+
+
+def test_two_vocabularies_cannot_share_embeddings_although_they_are_of_one_size(tmp_path):
+    options = {"vocabulary": "bpe", "vocabulary_size": 60, "root": tmp_path}
+    data = Few(source="en", target="fr", **options)
+    assert data.source_size == data.target_size
+    with pytest.raises(ValueError, match="shared_embeddings needs one joint vocabulary"):
+        Translator(net(data, shared_embeddings=True), SGD, data.vocabularies)
+    joint = Few(source="en", target="fr", joint=True, **options)
+    Translator(net(joint, shared_embeddings=True), SGD, joint.vocabularies)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_net_that_has_diverged_is_evaluated_to_empty_translations(trainer, capsys, size):
+    data = few()
+    task = translator(data, decoding=Decoding(beam_size=size))
+    with torch.no_grad():
+        task.net.output.weight.fill_(float("nan"))
+    runner = trainer(callbacks=[Translations(sentences=1)])
+    runner.test(task, datamodule=data, verbose=False)
+    assert "test: the probabilities of 12 of 12 translations are not finite" in capsys.readouterr().out
+    assert math.isnan(runner.callback_metrics["test/loss"])
+    assert runner.callback_metrics["test/bleu"] == 0
+    outputs = trainer().predict(task, datamodule=data)
+    rows = [row for output in outputs for row in zip(output["hypothesis"], output["score"], strict=True)]
+    assert rows == [("", -math.inf)] * 12
+    with pytest.raises(UserError, match="not finite"):
+        task.translate(["The cat sleeps."])
+
+
+def test_a_run_with_a_joint_vocabulary_is_not_evaluated_the_other_way_round(lit, workspace):
+    small = "-c configs/overlays/debug.yaml --model.net.hidden_size=16 --model.net.embedding_size=8"
+    joint = "--data.vocabulary=bpe --data.vocabulary_size=200 --data.joint=true --test_after_fit=false"
+    run = lit(f"fit -c configs/translation_quickstart.yaml {small} {joint}").run
+    result = lit(f"test --run {run} --data.source=fr --data.target=en")
+    assert result.status == 2
+    assert "translates from en to fr, but the data are fr to en" in result.err
+    again = lit(f"test --run {run}")
+    assert again.status == 0, again.err
