@@ -100,7 +100,10 @@ FASHION = "fit -c configs/fashion_mnist_resnet18.yaml -c configs/overlays/debug.
             "fit -c configs/mnist_resnet18_from_fashion.yaml --trainer.max_epochs=2",
             "net.backbone would begin to train in epoch 2, but the run ends after 2 epochs (0 to 1)",
         ),
-        (f"{FASHION} --model.loss=torch.nn.NLLLoss -c configs/overlays/mixup.yaml", "NLLLoss does not"),
+        (
+            f"{FASHION} --model.label_smoothing=0 --model.loss=torch.nn.NLLLoss -c configs/overlays/mixup.yaml",
+            "NLLLoss does not",
+        ),
         (f"{FASHION} --model.parameter_groups.layer_decay=2", "layer_decay must be in (0, 1]"),
         (f"{FASHION} --model.test_time_flips=[diagonal]", "diagonal"),
     ],
@@ -114,6 +117,22 @@ def test_what_users_get_wrong(lit, small_data, workspace, command, message):
     assert message in result.err
     assert "Traceback" not in result.err
     assert len(result.err.splitlines()) < 12
+
+
+def test_folders_without_a_test_split_are_trained_on_and_not_tested(lit, image_folder, imagenet_weights):
+    """Although the config asks for a test after the training."""
+    split = image_folder.parent / "split"
+    for name in ("cat", "dog"):
+        shutil.copytree(image_folder / name, split / "train" / name)
+        shutil.copytree(image_folder / name, split / "val" / name)
+    small = "-c configs/overlays/debug.yaml --trainer.max_epochs=2 --trainer.limit_train_batches=1 --data.num_workers=0"
+    result = lit(f"fit -c configs/finetune_imagefolder.yaml {small} --data.root={split}")
+    assert result.status == 0, result.err
+    assert result.out.count("ImageFolder has no test split: nothing is tested after the training") == 1
+    assert "test/accuracy" not in result.out
+    tested = lit(f"test --run {result.run}")
+    assert tested.status == 2
+    assert "ImageFolder has no test split" in tested.err
 
 
 def test_class_folders_that_differ_between_the_splits(lit, image_folder, imagenet_weights):

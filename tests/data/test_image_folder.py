@@ -6,32 +6,18 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from picture_data import Witness
+from picture_data import CLASSES, Witness, small, write
 from PIL import Image
 
 from lit_project.data import ImageBatch, ImageFolder
 from lit_project.data.transforms import RandomCrop
 from lit_project.errors import DataError
 
-CLASSES = ("ant", "bee", "cat")
-
 
 def brightness(images):
     """A value that tells the images of `write` apart, from uint8 or from floats in [0, 1]."""
     scale = 1 if images.dtype == torch.uint8 else 255
     return (images.float() * scale).flatten(1).mean(1).round().long().tolist()
-
-
-def write(folder, count, start=0):
-    """`count` grey images a class, all of different brightness; gives the class of each brightness."""
-    classes = {}
-    for number, name in enumerate(CLASSES):
-        (folder / name).mkdir(parents=True)
-        for image in range(count):
-            value = start + number * count + image
-            Image.new("L", (6, 5), value).save(folder / name / f"{image:02d}.png")
-            classes[value] = number
-    return classes
 
 
 @pytest.fixture
@@ -41,10 +27,6 @@ def splits(tmp_path):
     for split, count, start in (("train", 7, 0), ("val", 3, 50), ("test", 2, 100)):
         classes |= write(tmp_path / "root" / split, count, start)
     return tmp_path / "root", classes
-
-
-def small(root, **kwargs):
-    return ImageFolder(root, **{"image_size": 4, "channels": 1, "num_workers": 0, "batch_size": 5, **kwargs})
 
 
 def batches(data, split, epoch=0):
@@ -70,7 +52,10 @@ def test_split_folders(splits):
         assert data.size_of(split) == len(values)
 
 
-@pytest.mark.parametrize("names", [("training", "validation", "testing"), ("train", "valid", "test")])
+@pytest.mark.parametrize(
+    "names",
+    [("training", "validation", "testing"), ("Train", "VALID", "Test"), ("training_set", "val-data", "testset")],
+)
 def test_other_names_of_split_folders(splits, names):
     root, _ = splits
     for old, new in zip(("train", "val", "test"), names, strict=True):

@@ -46,6 +46,46 @@ def test_linear_gives_gradients_where_they_are_asked_for(needed):
     assert [value.grad is not None for value in values] == list(needed)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("inside", [True, False], ids=["backward inside", "backward outside"])
+def test_linear_under_autocast_is_torchs(dtype, inside):
+    torch.manual_seed(0)
+    before, x = nn.Linear(4, 8), torch.randn(5, 4)
+    found = []
+    for layer in (Linear(8, 3), nn.Linear(8, 3)):
+        nn.init.constant_(layer.weight, 0.3)
+        nn.init.constant_(layer.bias, 0.1)
+        with torch.autocast("cpu", dtype=dtype):
+            y = layer(before(x))
+            loss = y.float().square().sum()
+            if inside:
+                gradients = torch.autograd.grad(loss, [before.weight, *layer.parameters()])
+        if not inside:
+            gradients = torch.autograd.grad(loss, [before.weight, *layer.parameters()])
+        assert [g.dtype for g in gradients] == [torch.float32] * 3
+        found.append([y, *gradients])
+    assert found[0][0].dtype == found[1][0].dtype == dtype
+    for own, theirs in zip(*found, strict=True):
+        assert torch.allclose(own.float(), theirs.float(), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("head", [DomainAdversarialHead(8), LogLinear(8)], ids=["adversarial", "log-linear"])
+def test_the_modules_train_under_autocast(head):
+    torch.manual_seed(0)
+    before = nn.Linear(4, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = head(before(torch.randn(5, 4))).float().square().mean()
+    loss.backward()
+    for parameter in (*before.parameters(), *head.parameters()):
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all()
+
+
+def test_doubles_stay_doubles_under_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert linear(doubles(2, 3), doubles(4, 3)).dtype == torch.double
+
+
 def test_scaled_gradient_is_the_factor_times_the_gradient():
     x = doubles(6)
     (plain,) = torch.autograd.grad(x.sin().sum(), x)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.autograd import gradcheck
 from torch.nn import functional as F
 
 from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy
@@ -57,6 +58,21 @@ def test_focal_loss(batch):
     assert FocalLoss(2.0)(*batch).item() == pytest.approx(((1 - p) ** 2 * -p.log()).mean().item())
     doubled = FocalLoss(2.0, weight=[2.0] * K).double()
     assert doubled(*batch).item() == pytest.approx(2 * FocalLoss(2.0)(*batch).item())
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.01, 0.5, 1.0, 2.0])
+def test_focal_loss_of_a_certain_sample_is_zero_and_flat(gamma):
+    logits = torch.tensor([[200.0, 0.0, 0.0]], requires_grad=True)  # p = 1 in float
+    loss = FocalLoss(gamma)(logits, torch.tensor([0]))
+    loss.backward()
+    assert loss.item() == 0
+    assert logits.grad.tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.5])
+def test_focal_loss_has_the_right_derivative(batch, gamma):
+    logits, targets = batch
+    assert gradcheck(lambda x: FocalLoss(gamma)(x, targets), logits.requires_grad_())
 
 
 @pytest.mark.parametrize("make", [lambda: SmoothedCrossEntropy(1.0), lambda: FocalLoss(-1.0)])

@@ -1,5 +1,6 @@
 """Bilinear pooling against its definition."""
 
+import pytest
 import torch
 from torch.autograd import gradcheck
 
@@ -30,6 +31,35 @@ def test_its_vectors_have_length_one_and_gradients_also_at_zero():
     assert dead.grad.isfinite().all()
     features = torch.randn(2, 3, 2, 2, dtype=torch.double, requires_grad=True)
     assert gradcheck(BilinearPool(3), features)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_has_the_gradients_of_float_up_to_rounding(dtype):
+    """Also where channels, or whole images, are zero."""
+    torch.manual_seed(0)
+    features = torch.randn(3, 4, 2, 2).relu().to(dtype)
+    features[0] = 0
+    features[1, 2] = 0
+    direction = torch.randn(3, 16)
+    pooled, gradients = [], []
+    for kind in (dtype, torch.float32):
+        x = features.detach().to(kind).requires_grad_()
+        y = BilinearPool(4)(x)
+        assert y.dtype == kind
+        (y.float() * direction).sum().backward()
+        pooled.append(y.float())
+        gradients.append(x.grad.float())
+    assert gradients[0].isfinite().all()
+    assert torch.allclose(*pooled, atol=0.01)
+    assert torch.allclose(*gradients, rtol=0.05, atol=0.05)
+
+
+def test_under_autocast_the_products_are_made_in_float():
+    x = (torch.randn(2, 3, 2, 2) * 1e-4).requires_grad_()  # its squares are nothing in float16
+    with torch.autocast("cpu", dtype=torch.float16):
+        y = BilinearPool(3)(x)
+    assert y.norm(dim=1).tolist() == pytest.approx([1, 1])
+    assert torch.equal(y, BilinearPool(3)(x))
 
 
 def test_small_resnet_takes_it():

@@ -6,6 +6,7 @@ from torchvision import models
 
 from lit_project.errors import CheckpointError
 from lit_project.models import TorchvisionNet
+from published import publish
 
 COLOUR, GREY = (3, 32, 32), (1, 32, 32)
 
@@ -16,9 +17,7 @@ def official(tmp_path, monkeypatch):
     torch.manual_seed(1)
     net = models.resnet18()
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    folder = tmp_path / "torch" / "hub" / "checkpoints"
-    folder.mkdir(parents=True)
-    torch.save(net.state_dict(), folder / "resnet18-f37072fd.pth")
+    publish(net, tmp_path / "torch" / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
     return net.eval()
 
 

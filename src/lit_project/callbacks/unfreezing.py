@@ -45,6 +45,10 @@ class Unfreezing(Callback):
         begins = self.begins(name)
         return begins is None or epoch < begins
 
+    def of_first_epoch(self) -> "Unfreezing":
+        """For a search: what is frozen in epoch 0 is so throughout."""
+        return Unfreezing({path: None if epoch != 0 else 0 for path, epoch in self.schedule.items()})
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Checks the schedule, and takes out of the optimizer what never trains."""
         if stage != "fit":

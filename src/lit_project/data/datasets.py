@@ -149,6 +149,10 @@ class DatasetImages(ImageData):
             splits["train"] = Subset(splits["train"], train.tolist())
         self.splits = splits
 
+    def has_split(self, split: Split) -> bool:
+        """Whether it was given or is carved out of the training data."""
+        return self._given["train" if split == "val" and self._given["val"] is None else split] is not None
+
     def size_of(self, split: Split) -> int:
         """Number of samples of a split that has been set up."""
         return len(self._split(split))  # type: ignore[arg-type]

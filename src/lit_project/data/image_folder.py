@@ -1,5 +1,6 @@
 """A user's own images: one folder a class."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from lit_project.data.in_memory import random_split
 from lit_project.data.picture_files import UNREADABLE
 from lit_project.errors import DataError
 
-SPLIT_FOLDERS = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
+SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
 
 
 def open_image(path: str) -> Image.Image:
@@ -28,8 +29,9 @@ def open_image(path: str) -> Image.Image:
 class ImageFolder(DatasetImages):
     """Images in `root/train/CLASS/`, `root/val/CLASS/`, `root/test/CLASS/`; or all in `root/CLASS/`.
 
-    Without a `train` folder a fixed `test_size` of all images becomes the test split; without a `val` folder a fixed
-    `val_size` of the rest becomes validation.
+    Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without them a fixed `test_size` of
+    all images becomes the test split; without a `val` folder a fixed `val_size` of the rest becomes validation. With
+    split folders and none for the test there is no test.
 
     Args:
         root: the folder.
@@ -37,13 +39,15 @@ class ImageFolder(DatasetImages):
         crop: keep their proportions, and cut off what is then too long; otherwise they are squashed.
         channels: 3 for colour, 1 for grey.
         test_size: share of the images for the test split where there are no split folders.
-        class_names: default: the names of the class folders, sorted. If given they must be the same.
+        class_names: default: the names of the class folders, sorted. If given they must be the same; they are needed
+            where all class folders hold folders and no images, which look like splits of unknown names.
         mean: of each channel, of values in [0, 1]; default: ImageNet's for colour, 0.5 for grey.
         std: of each channel.
         **kwargs: of `DatasetImages` and `ImageData`.
 
     Raises:
-        DataError: no such folder, no class folder in it, or other classes than `class_names` or than in training.
+        DataError: no such folder, no class folder in it, other classes than `class_names` or than in training; split
+            folders without one for training, or two for the same split.
     """
 
     def __init__(
@@ -81,18 +85,56 @@ def _read_splits(root: Path, test_size: float, class_names: list[str] | None) ->
         if class_names:
             return {}
         raise DataError(f"no such folder of images: {root}")
-    folders = {
-        split: next((root / n for n in names if (root / n).is_dir()), None) for split, names in SPLIT_FOLDERS.items()
-    }
-    if folders["train"] is None:
+    folders = _split_folders(root)
+    if not folders:
+        if not class_names:
+            _check_no_splits(root)
         everything = _read_folder(root, class_names)
         rest, test = random_split(len(everything), round(len(everything) * test_size))
         splits: dict[str, Any] = {"train": Subset(everything, rest.tolist()), "test": Subset(everything, test.tolist())}
         splits["train"].classes = everything.classes
         return splits
+    if "train" not in folders:
+        found = ", ".join(sorted(folder.name for folder in folders.values()))
+        raise DataError(f"{root} has split folders ({found}), but no `train` to learn from")
     train = _read_folder(folders["train"], class_names)
-    others = {s: _read_folder(f, train.classes) for s, f in folders.items() if f is not None and s != "train"}
+    others = {split: _read_folder(folder, train.classes) for split, folder in folders.items() if split != "train"}
     return {"train": train, **others}
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """By name; hidden ones are left out."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _split_folders(root: Path) -> dict[str, Path]:
+    """The folder of each split that there is. A single one that holds images and no folder is a class of that name."""
+    found: dict[str, Path] = {}
+    for split, names in SPLIT_FOLDERS.items():
+        pattern = re.compile(rf"({names})([ _-]?(set|data|images))?", re.IGNORECASE)
+        folders = [path for path in _folders_in(root) if pattern.fullmatch(path.name)]
+        if len(folders) > 1:
+            raise DataError(f"{root} has several folders for the {split} split: {', '.join(p.name for p in folders)}")
+        if folders:
+            found[split] = folders[0]
+    if len(found) == 1:
+        (only,) = found.values()
+        if any(only.iterdir()) and not _folders_in(only):
+            return {}
+    return found
+
+
+def _check_no_splits(root: Path) -> None:
+    """Raises DataError if what would be taken for classes looks like splits of other names."""
+    classes = _folders_in(root)
+    if classes and not any(path.is_file() for folder in classes for path in folder.glob("[!.]*")):
+        inner = sorted({path.name for folder in classes for path in _folders_in(folder)})
+        if inner:
+            raise DataError(
+                f"the folders in {root} ({', '.join(f.name for f in classes[:4])}) hold folders "
+                f"({', '.join(inner[:4])}) and no images: expected train/CLASS, val/CLASS and test/CLASS, or CLASS "
+                "with images in it; give class_names if they are classes"
+            )
 
 
 def _read_folder(folder: Path, class_names: list[str] | None) -> Any:

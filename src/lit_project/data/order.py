@@ -102,7 +102,9 @@ class EpochBatches(DistributedSampler):
             yield batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Lightning calls this before each epoch."""
+        """Lightning calls this before each epoch; a position in another one, whose batches were limited, is none."""
+        if epoch != self.epoch:
+            self.start = 0
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:

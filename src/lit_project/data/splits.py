@@ -29,6 +29,10 @@ class SplitData(ResumablePosition):
         """Number of samples of a split that has been set up."""
         raise NotImplementedError
 
+    def has_split(self, split: Split) -> bool:
+        """Whether there is such a split, as far as can be told before `setup`."""
+        return True
+
     def share(self) -> dict[str, int]:
         """What the batches of this process depend on: `seed`, `num_replicas`, `rank`, as `EpochBatches` takes them."""
         return {

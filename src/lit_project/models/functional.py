@@ -7,6 +7,7 @@ compare each with finite differences (`torch.autograd.gradcheck`).
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
@@ -76,8 +77,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         bias: `(O,)` or None.
 
     Returns:
-        `(…, O)`.
+        `(…, O)`; under autocast in its precision, as torch's own.
     """
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and x.dtype != torch.double:
+        # outside of the function, so that all that its two passes see is of one precision
+        dtype = torch.get_autocast_dtype(kind)
+        x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     return _Linear.apply(x, weight, bias)
 
 

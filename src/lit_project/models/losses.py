@@ -80,5 +80,7 @@ class FocalLoss(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over the batch, a scalar."""
         log_p = logits.log_softmax(dim=1).gather(1, targets[:, None]).squeeze(1)
-        loss = -((1 - log_p.exp()) ** self.gamma) * log_p
+        # 1 - p, kept from 0, where the power of a γ below 1 has no derivative
+        rest = (-log_p.expm1()).clamp_min(torch.finfo(log_p.dtype).tiny)
+        loss = -(rest**self.gamma) * log_p
         return (loss if self.weight is None else loss * self.weight[targets]).mean()

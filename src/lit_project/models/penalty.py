@@ -30,9 +30,11 @@ class WeightPenalty:
             raise ValueError(f"penalties must be at least 0, got l1={self.l1}, l2={self.l2}")
 
     def __call__(self, module: nn.Module) -> Tensor:
-        """The penalty of a module's weights, a scalar."""
+        """The penalty of a module's weights, a scalar; 0 where none trains."""
         weights = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
-        total = torch.zeros((), device=weights[0].device if weights else None)
+        total = torch.zeros((), device=next((p.device for p in module.parameters()), None))
+        if not weights:
+            return total
         if self.l1:
             total = total + self.l1 * torch.stack([w.abs().sum() for w in weights]).sum()
         if self.l2:

@@ -1,5 +1,6 @@
 """From a map of features to one vector an image."""
 
+import torch
 from torch import Tensor, nn
 
 
@@ -26,7 +27,10 @@ class BilinearPool(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """`(B, C, H, W)` → `(B, K²)`."""
         x_BKP = self.reduce(features).flatten(2)
-        z_BKK = x_BKP @ x_BKP.mT / x_BKP.shape[2]
-        # the root has no derivative at 0: its argument is kept from it by far less than features differ by
-        root = z_BKK.sign() * (z_BKK.abs() + 1e-10).sqrt()
-        return nn.functional.normalize(root.flatten(1), dim=1)
+        given = x_BKP.dtype
+        with torch.autocast(x_BKP.device.type, enabled=False):  # in half precision 1e-10 is 0
+            x_BKP = x_BKP if given == torch.double else x_BKP.float()
+            z_BKK = x_BKP @ x_BKP.mT / x_BKP.shape[2]
+            # the root has no derivative at 0: its argument is kept from it by far less than features differ by
+            root = z_BKK.sign() * (z_BKK.abs() + 1e-10).sqrt()
+            return nn.functional.normalize(root.flatten(1), dim=1).to(given)

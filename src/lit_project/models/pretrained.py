@@ -1,6 +1,7 @@
 """Weights that others have trained: torchvision's by name, or a file."""
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,14 @@ import torch
 from torch import Tensor
 
 from lit_project.errors import CheckpointError
+
+AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}  # further heads, for training only
+# names in files that torchvision publishes → those of its modules today
+OLD_NAMES = {
+    re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.([12]\.)"): r"\1\2",
+    re.compile(r"(encoder_layer_\d+\.mlp\.)linear_1\."): r"\g<1>0.",
+    re.compile(r"(encoder_layer_\d+\.mlp\.)linear_2\."): r"\g<1>3.",
+}
 
 
 def torchvision_weights(architecture: str, name: str) -> Any:
@@ -34,15 +43,20 @@ def torchvision_weights(architecture: str, name: str) -> Any:
     return entries[name]
 
 
-def download(weights: Any) -> dict[str, Tensor]:
+def download(architecture: str, weights: Any) -> dict[str, Tensor]:
     """The state dict of an entry of torchvision's enums, from torch's cache or its public address.
+
+    Torchvision loads it into its own model: names and formats of old files are its business.
 
     Raises:
         CheckpointError: it is not in the cache and cannot be downloaded, or what is in the cache is damaged.
     """
+    from torchvision.models import get_model
+
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
     try:
-        return weights.get_state_dict(progress=False, check_hash=True, map_location="cpu")
+        with torch.random.fork_rng(devices=[]):  # its initial values are not to change ours
+            return get_model(architecture, weights=weights, progress=False).state_dict()
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         raise CheckpointError(
@@ -50,7 +64,8 @@ def download(weights: Any) -> dict[str, Tensor]:
             f"at {file}"
         ) from error
     except Exception as error:  # a truncated file: pickle, zip and hash errors, of many kinds
-        raise CheckpointError(f"{file} is damaged ({error}): delete it, and it is downloaded anew") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise CheckpointError(f"{file} is damaged ({reason}): delete it, and it is downloaded anew") from error
 
 
 def from_file(path: Path) -> dict[str, Tensor]:
@@ -72,6 +87,17 @@ def from_file(path: Path) -> dict[str, Tensor]:
     return dict(state)
 
 
+def up_to_date(architecture: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by the names that torchvision's modules have now, without heads that only its own training uses."""
+    found = {}
+    for name, value in state.items():
+        if not name.startswith(AUXILIARY.get(architecture, ())):
+            for old, new in OLD_NAMES.items():
+                name = old.sub(new, name)
+            found[name] = value
+    return found
+
+
 def state_of(architecture: str, source: str) -> tuple[dict[str, Tensor], bool]:
     """The state dict that `source` names, a file or an entry of torchvision's enums; and whether it is torchvision's.
 
@@ -80,5 +106,5 @@ def state_of(architecture: str, source: str) -> tuple[dict[str, Tensor], bool]:
     """
     path = Path(source)
     if path.suffix or path.exists():
-        return from_file(path), False
-    return download(torchvision_weights(architecture, source)), True
+        return up_to_date(architecture, from_file(path)), False
+    return up_to_date(architecture, download(architecture, torchvision_weights(architecture, source))), True

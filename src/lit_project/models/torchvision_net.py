@@ -16,7 +16,9 @@ class TorchvisionNet(nn.Module):
 
     The parts are `backbone` (torchvision's names inside: `backbone.conv1`, `backbone.layer4`…) and `head`. Grey images
     go into a first convolution whose weights are summed over the colours, which gives exactly what the image repeated
-    in all colours would, at a third of its cost.
+    in all colours would, at a third of its cost. The weights of GoogLeNet and Inception v3 expect values in [-1, 1]:
+    give colour images by ImageNet's mean and standard deviation, which these nets convert (torchvision's option
+    `transform_input`), and grey ones by 0.5 and 0.5; both are what `ImageFolder` does.
 
     Args:
         input_shape: `(C, H, W)` of one image; comes from the data.
@@ -62,9 +64,9 @@ class TorchvisionNet(nn.Module):
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.backbone = _make(architecture, options or {})
-        self.original_head, size = _remove_head(self.backbone, architecture)
         channels = input_shape[0]
+        self.backbone = _make(architecture, options or {}, channels)
+        self.original_head, size = _remove_head(self.backbone, architecture)
         self.repeat = 3 if channels == 1 and grey == "repeat" else 1
         _fit_input(self.backbone, channels * self.repeat)
         residual = all(hasattr(self.backbone, name) for name in ("conv1", "maxpool", "layer4", "avgpool"))
@@ -115,7 +117,7 @@ class TorchvisionNet(nn.Module):
         return self.head(self.backbone(images))
 
 
-def _make(architecture: str, options: dict[str, Any]) -> nn.Module:
+def _make(architecture: str, options: dict[str, Any], channels: int) -> nn.Module:
     import difflib
 
     from torchvision import models
@@ -126,7 +128,9 @@ def _make(architecture: str, options: dict[str, Any]) -> nn.Module:
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
         raise ValueError(f"torchvision has no classifier {architecture!r}: {hint}")
     if architecture in ("googlenet", "inception_v3"):  # their outputs in training are several
-        options = {"aux_logits": False, "init_weights": True, **options}
+        options = {"aux_logits": False, "init_weights": True, "transform_input": channels == 3, **options}
+        if options["transform_input"] and channels != 3:
+            raise ValueError(f"transform_input is for images of 3 channels, and these have {channels}")
     return models.get_model(architecture, weights=None, **options)
 
 

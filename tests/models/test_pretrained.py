@@ -1,0 +1,110 @@
+"""Weights that torchvision publishes: what its own loading makes of the same file is the truth."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torchvision import models
+
+from lit_project.models import TorchvisionNet
+from lit_project.models.pretrained import from_file, up_to_date
+from published import publish
+
+COLOUR, GREY = (3, 96, 96), (1, 96, 96)
+CLASSIFIERS = {"resnet18": "fc", "densenet121": "classifier", "googlenet": "fc", "inception_v3": "fc"}
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """Puts a file like the official one of an architecture where torchvision looks for it; gives its path."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+
+    def make(architecture, write=publish):
+        torch.manual_seed(1)
+        inception = architecture in ("googlenet", "inception_v3")
+        net = models.get_model(architecture, **({"init_weights": False} if inception else {}))
+        for module in net.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.normal_(std=0.1)
+        file = tmp_path / "hub" / "checkpoints" / Path(models.get_model_weights(architecture)["DEFAULT"].url).name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(net, file)
+        return file
+
+    return make
+
+
+def features(architecture, images):
+    """Of torchvision's own net with its own loading."""
+    theirs = models.get_model(architecture, weights="DEFAULT").eval()
+    setattr(theirs, CLASSIFIERS[architecture], nn.Identity())
+    return theirs(images)
+
+
+@pytest.mark.parametrize("kind", ["name", "file"])
+@pytest.mark.parametrize("architecture", CLASSIFIERS)
+@torch.no_grad()
+def test_official_weights_give_the_features_that_torchvision_gives(cached, architecture, kind):
+    file = cached(architecture)
+    net = TorchvisionNet(COLOUR, 5, architecture, weights="DEFAULT" if kind == "name" else str(file)).eval()
+    images = torch.randn(2, *COLOUR)
+    assert torch.equal(net.backbone(images), features(architecture, images))
+    assert "missing" not in net.pretrained
+    assert "unexpected" not in net.pretrained
+
+
+def test_old_names_in_transformers(tmp_path):
+    net = models.VisionTransformer(32, 16, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16)
+    publish(net, tmp_path / "vit.pth")
+    old = from_file(tmp_path / "vit.pth")
+    assert any("linear_1" in name for name in old)
+    assert up_to_date("vit_b_32", old).keys() == net.state_dict().keys()
+
+
+@torch.no_grad()
+def test_mnasnet_which_asks_for_the_version_of_its_weights(cached):
+    file = cached("mnasnet0_5", lambda net, path: torch.save(net.state_dict(), path))
+    for source in ("DEFAULT", str(file)):
+        net = TorchvisionNet(COLOUR, 5, "mnasnet0_5", weights=source).eval()
+        theirs = models.mnasnet0_5(weights="DEFAULT").eval()
+        images = torch.randn(1, *COLOUR)
+        assert torch.equal(net.backbone.layers(images), theirs.layers(images))
+
+
+@pytest.mark.parametrize("architecture", ["googlenet", "inception_v3"])
+@torch.no_grad()
+def test_a_net_made_again_without_the_file_gives_the_same(cached, architecture):
+    """As from a checkpoint: its weights come with it, the conversion of its input does too."""
+    cached(architecture)
+    net = TorchvisionNet(COLOUR, 5, architecture, weights="DEFAULT").eval()
+    again = TorchvisionNet(COLOUR, 5, architecture).eval()
+    again.load_state_dict(net.state_dict())
+    images = torch.randn(2, *COLOUR)
+    assert torch.equal(again(images), net(images))
+
+
+@pytest.mark.parametrize("architecture", ["googlenet", "inception_v3"])
+@torch.no_grad()
+def test_grey_images_from_minus_one_to_one_go_in_as_they_are(cached, architecture):
+    """The input that these weights were made for: torchvision converts colours by ImageNet's statistics to it."""
+    cached(architecture)
+    grey = torch.rand(2, *GREY) * 2 - 1
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
+    expected = features(architecture, ((grey + 1) / 2 - mean) / std)
+    for way in ("sum", "repeat"):
+        net = TorchvisionNet(GREY, 5, architecture, weights="DEFAULT", grey=way).eval()
+        got = net.backbone(grey.expand(-1, net.repeat, -1, -1))
+        assert torch.allclose(got, expected, atol=1e-4 * expected.abs().max())
+    with pytest.raises(ValueError, match="3 channels"):
+        TorchvisionNet(GREY, 5, architecture, options={"transform_input": True})
+
+
+def test_loading_leaves_the_random_state(cached):
+    cached("resnet18")
+    states = []
+    for weights in (None, "DEFAULT"):
+        torch.manual_seed(0)
+        TorchvisionNet(COLOUR, 5, weights=weights)
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
