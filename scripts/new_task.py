@@ -151,8 +151,13 @@ def with_row(readme: str, line: str) -> str:
     """
     if line.split(" | ")[0] in readme:
         return readme
-    if found := re.search(rf"^{HEADING}\n\n(?:.*[^|\n]\n+)*(?:\|.*\n)+", readme, re.MULTILINE):
-        return readme[: found.end()] + line + readme[found.end() :]
+    if own := re.search(rf"^{HEADING}\n(?:(?!## ).*\n)*", readme, re.MULTILINE):  # up to the next heading
+        tables = list(re.finditer(r"(?:^\|.*\n)+", own[0], re.MULTILINE))
+        if tables:
+            end = own.start() + tables[-1].end()
+            return readme[:end] + line + readme[end:]
+        rest = readme[own.end() :]
+        return f"{readme[: own.end()].rstrip()}\n\n{TABLE}{line}" + (f"\n{rest}" if rest else "")
     examples = re.search(r"^## Examples\n", readme, re.MULTILINE)
     after = re.search(r"^## ", readme[examples.end() :], re.MULTILINE) if examples else None
     position = examples.end() + after.start() if examples and after else len(readme)

@@ -8,6 +8,7 @@ merges the difference of the two into the project. Nothing is committed. See doc
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,8 +21,10 @@ from template.errors import TemplateError
 from template.families import FAMILIES
 from template.generate import Choice
 from template.sources import Template, git, has_git
+from template.style import by_hand, find_ruff, format_project
 
 ROOT = Path(__file__).resolve().parents[1]
+RECORD = ".template.toml"
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -57,12 +60,19 @@ def update(project: Path) -> int:
     choice = Choice(
         str(recorded["name"]), tuple(recorded["keep"]), bool(recorded["benchmarks"]), bool(recorded["tool"])
     )
+    ruff = find_ruff(project, template.root)
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
-        base = tree(project, regenerated(template, old, choice, Path(folder) / "base"), Path(folder))
-        new = tree(project, regenerated(template, template.commit, choice, Path(folder) / "new"), Path(folder))
+        before = regenerated(template, old, choice, Path(folder) / "base", ruff)
+        shutil.copy(project / RECORD, before)  # the record is renewed as a whole, whatever was in it
+        base = tree(project, before, Path(folder))
+        new = tree(project, regenerated(template, template.commit, choice, Path(folder) / "new", ruff), Path(folder))
     if base == new:
         print("the template has changed nothing that this project has")
-    return merge(project, base, new, template.commit)
+    status = merge(project, base, new, template.commit)
+    if ruff is None:
+        print("not formatted, for there is no ruff here or in the project: before you commit, run there")
+        print(by_hand())
+    return status
 
 
 def answers(project: Path) -> dict[str, Any]:
@@ -71,7 +81,7 @@ def answers(project: Path) -> dict[str, Any]:
     Raises:
         TemplateError: there is none that can be used, or the project has changes that are not committed.
     """
-    file = project / ".template.toml"
+    file = project / RECORD
     if not file.is_file():
         raise TemplateError(f"{project} has no .template.toml: it was not made by scripts/init_project.py")
     try:
@@ -92,19 +102,18 @@ def answers(project: Path) -> dict[str, Any]:
     return recorded
 
 
-def regenerated(template: Template, commit: str, choice: Choice, folder: Path) -> Path:
-    """The project as the template makes it at a commit, by the tool of that commit."""
+def regenerated(template: Template, commit: str, choice: Choice, folder: Path, ruff: list[str] | None) -> Path:
+    """The project as the template makes it at a commit, by the tool of that commit, formatted if there is a ruff."""
     checkout, made = folder / "template", folder / "project"
     git(template.root, "clone", "--quiet", "--shared", "--no-checkout", str(template.root), str(checkout))
     git(checkout, "checkout", "--quiet", "--detach", commit)
-    if template.url:
-        git(checkout, "remote", "set-url", "origin", template.url)
-    else:
-        git(checkout, "remote", "remove", "origin")
+    git(checkout, "remote", "remove", "origin")  # older tools record its address
     command = [sys.executable, str(checkout / "scripts" / "init_project.py"), *choice.arguments()]
     done = subprocess.run([*command, f"--dir={made}", "--no-git", "--again"], capture_output=True, text=True)
-    if not (made / ".template.toml").exists():
+    if not (made / RECORD).exists():
         raise TemplateError(f"the template's commit {commit[:12]} does not make the project: {done.stderr.strip()}")
+    if ruff:  # older tools look for it in fewer places
+        format_project(made, ruff)
     return made
 
 

@@ -43,11 +43,20 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
-def run(script: Path, *args: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a script of the template with this interpreter."""
-    command = [sys.executable, str(script), *map(str, args)]
+    command = [sys.executable, *map(str, command)]
     settings = {**os.environ, **WHO, "GIT_CONFIG_GLOBAL": os.devnull, **environment}
     return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=240)
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """The command ended with one line that says these words."""
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    for word in words:
+        assert word in done.stderr
 
 
 def install(project: Path) -> Path:
@@ -77,7 +86,7 @@ def install(project: Path) -> Path:
     return commands
 
 
-def python(project: Path, *args: str, timeout: int = 240) -> subprocess.CompletedProcess[str]:
+def python(project: Path, *args: str, timeout: int = 600) -> subprocess.CompletedProcess[str]:
     """Runs the interpreter of an installed project in its folder."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     environment.pop("PYTHONPATH", None)

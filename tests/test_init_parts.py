@@ -9,10 +9,11 @@ from init_copies import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from template.families import FAMILIES
-from template.generate import replacements
+from template.generate import layers, replacements, unsilenced
 from template.markdown import Gone, prune
 from template.marks import apply_marks
 from template.names import rename
+from template.python import Names
 
 OLD = "lit_project"
 
@@ -39,8 +40,19 @@ def test_marked_lines_go_with_their_family():
         "# begin family: regression\nb = 2\n\n# end family: regression\nc = 3\n"
     )
     assert apply_marks(text, ["classification"], "x.py") == "\n\nc = 3\n"
-    kept = apply_marks(text, list(FAMILIES), "x.py")
+    kept = apply_marks(text, ["classification", "translation", "regression"], "x.py")
     assert kept == "a = 1\n@decorated\ndef f():\n    pass\n\n\nb = 2\n\nc = 3\n"
+
+
+def test_a_project_that_is_a_template_keeps_the_marks_of_its_families():
+    text = "a = 1  # family: x\n# family: y\nb = 2\n# begin family: x\nc = 3\n# end family: x\n# family: x\nd = 4\n"
+    assert apply_marks(text, ["x", "y"], "x.py", marks=True) == text
+    assert apply_marks(text, ["x"], "x.py", marks=True) == text.replace("# family: y\nb = 2\n", "")
+    assert apply_marks(text, ["y"], "x.py", marks=True) == "# family: y\nb = 2\n"
+    page = "A.\n\n<!-- begin family: x -->\n\nIt is:\n\n- `Lost`\n\n<!-- end family: x -->\n\nB.\n"
+    left = "A.\n\n<!-- begin family: x -->\n\n<!-- end family: x -->\n\nB.\n"
+    assert prune(apply_marks(page, ["x"], "x.md", marks=True), Gone([], ["Lost"], [])) == left
+    assert prune(apply_marks(page, ["y"], "x.md"), Gone([], ["Lost"], [])) == "A.\n\nB.\n"
 
 
 def test_texts_of_families_are_in_the_template():
@@ -49,7 +61,18 @@ def test_texts_of_families_are_in_the_template():
         for pattern in [pattern for pattern in family.texts if not pattern.endswith(".md")]:
             path = pattern.replace("PACKAGE", f"src/{OLD}")
             for found, _ in replacements(path, [name], OLD):
-                assert found in (ROOT / path).read_text(), path
+                assert found in unsilenced((ROOT / path).read_text()), path
+
+
+@pytest.mark.parametrize("between", [" : ", " | "])
+def test_layers_lose_what_is_gone_and_keep_what_stands_between(between):
+    modules = Names("x", dict.fromkeys(["x.a", "x.c", "x.d", "x.sub.e"], frozenset()))
+    rows = [["x.a"], ["x.gone"], ["x.gone", "x.c"], ["x.a", "x.gone", "x.d"], ["x.sub.e", "x.gone"]]
+    text = "".join(f'    "{between.join(row)}",\n' for row in rows)
+    expected = f'    "x.a",\n    "x.c",\n    "x.a{between}x.d",\n    "x.sub.e",\n'
+    assert layers(f"layers = [\n{text}]\n", modules) == f"layers = [\n{expected}]\n"
+    mixed = '    "x.a : x.gone | x.c | x.d : x.gone",\n'
+    assert layers(mixed, modules) == '    "x.a | x.c | x.d",\n'
 
 
 def test_pages_lose_what_names_something_that_is_gone():

@@ -41,8 +41,10 @@ def move_on(template):
     fixed = template / "src" / "lit_project" / "seeding.py"
     fixed.write_text(fixed.read_text().replace('"""', '"""Put right in lit_project. ', 1))
     (template / "configs" / "overlays" / "fast.yaml").write_text("# lit-project fit\ntrainer: {max_epochs: 1}\n")
+    # begin family: translation
     text = template / "src" / "lit_project" / "text" / "scores.py"
     text.write_text(text.read_text() + "\n\nNEW = 1\n")
+    # end family: translation
     commit(template, "fixes")
 
 
@@ -67,6 +69,30 @@ def test_a_fix_of_the_template_comes_into_the_project_beside_its_own_changes(bot
     assert again.returncode == 0
     assert "nothing to do" in again.stdout
     assert git(project, "status", "--porcelain") == ""
+
+
+def test_records_of_older_tools_are_read_and_renewed(both):
+    """They had the address of the template in them, and the password that was in it."""
+    template, project = both
+    record = project / ".template.toml"
+    record.write_text(record.read_text().replace("\nname", '\nurl = "https://me:SECRET@example.com"\nname'))
+    commit(project)
+    move_on(template)
+    done = update(template, project)
+    assert done.returncode == 0, done.stderr
+    recorded = tomllib.loads(record.read_text())
+    assert recorded["commit"] == git(template, "rev-parse", "HEAD")
+    assert "url" not in recorded
+
+
+def test_without_ruff_the_commands_that_format_are_printed(both, tmp_path):
+    template, project = both
+    move_on(template)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").symlink_to(shutil.which("git"))
+    done = run("-S", template / "scripts" / "update_project.py", project, PATH=str(tmp_path / "bin"))
+    assert done.returncode == 0, done.stderr
+    assert "\n  make setup\n  .venv/bin/ruff check --fix-only --select I,F401 .\n" in done.stdout
 
 
 def test_conflicts_are_marked_and_named(both):

@@ -35,6 +35,7 @@ class Family:
 FAMILIES = {
     # the command line, its tests and `make demo` rest on it
     "classification": Family(),
+    # begin family: translation
     "translation": Family(
         files=(
             "PACKAGE/data/translation/*", "PACKAGE/models/seq2seq/*", "PACKAGE/text/*", "PACKAGE/tasks/translation*.py",
@@ -74,10 +75,12 @@ FAMILIES = {
                 ("| `session`, `translate` |", "| `session` |"),
                 (", translation |", " |"),
             ),
+            "docs/make-it-yours.md": ((", `translation`", ""),),
             "docs/idioms.md": ((", `COMMAND translate`", ""),),
             "docs/architecture.md": (
                 ("(`translate`, `examples`…)", "(`examples`…)"),
                 ("session   translate ", "session             "),
+                ("tasks     translate_input", "tasks                    "),
             ),
             "tests/conftest.py": (
                 (
@@ -88,6 +91,8 @@ FAMILIES = {
             ),
         },
     ),
+    # end family: translation
+    # begin family: regression
     "regression": Family(
         files=(
             "PACKAGE/data/csv_table.py", "PACKAGE/data/tables.py", "PACKAGE/data/tabular.py",
@@ -101,8 +106,15 @@ FAMILIES = {
         ),
         needs=("classification",),
         headings=("Regression", "Tables"),
-        texts={"CONTRIBUTING.md": ((": classification, regression", ": classification"),)},
+        texts={
+            "scripts/new_task.py": (
+                ("    python scripts/new_task.py NAME --kind regression              numbers from numbers\n", ""),
+            ),
+            "CONTRIBUTING.md": ((": classification, regression", ": classification"),),
+            "docs/make-it-yours.md": ((", `regression`", ""),),
+        },
     ),
+    # end family: regression
 }  # fmt: skip
 
 BENCHMARKS = ("benchmarks/*",)

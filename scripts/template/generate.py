@@ -9,9 +9,12 @@ from pathlib import PurePosixPath
 from template.families import FAMILIES, dropped, matches
 from template.markdown import Gone, prune, readme, without_asides
 from template.marks import apply_marks
-from template.names import find_traces, rename
+from template.names import rename
 from template.python import Names, dead_imports, imported, without_gone
 from template.sources import File, Template
+
+# new names in the pages and tests of the tool; in two parts here, which no renaming finds
+EXAMPLES = tuple(f"{bird}_lab" for bird in ("kite", "heron", "swift"))
 
 
 @dataclass(frozen=True)
@@ -69,15 +72,12 @@ def generate(template: Template, choice: Choice) -> Project:
     for reason, patterns in dropped(choice.keep, choice.benchmarks, choice.tool).items():
         project.left_out[reason] = [path for path in files if matches(path, patterns, source)]
     gone_files = {path for paths in project.left_out.values() for path in paths}
-    texts = {path: text for path, file in files.items() if (text := file.text()) is not None}
+    texts = {path: unsilenced(text) for path, file in files.items() if (text := file.text()) is not None}
     before = Names.of(texts, old)
     texts = {path: text for path, text in texts.items() if path not in gone_files}
-    # the tool speaks of marks and is copied as it is
-    own = {path for path in texts if path.startswith(("scripts/", "tests/test_init_", "tests/test_update_"))}
-    kept = [*choice.keep, *(["tool"] if choice.tool else [])]
-    marked = {p: text if p in own else apply_marks(_reworded(p, text, choice, old), kept, p)
-              for p, text in texts.items()}  # fmt: skip
-    texts = without_gone(marked, before)
+    kept = [*choice.keep, *["benchmarks"] * choice.benchmarks, *["tool"] * choice.tool]
+    texts = {p: apply_marks(_reworded(p, text, choice, old), kept, p, choice.tool) for p, text in texts.items()}
+    texts = without_gone(texts, before)
     project.problems = dead_imports(texts, before)
     lost = before.in_package() - Names.of(texts, old).in_package()
     headings = [h for name, family in FAMILIES.items() if name not in choice.keep for h in family.headings]
@@ -93,13 +93,21 @@ def generate(template: Template, choice: Choice) -> Project:
             project.moved[path] = target
         content = file.content
         if path in texts:
-            text, count = rename(texts[path], old, choice.name)
+            text = texts[path]
+            if choice.name in EXAMPLES:  # pages and tests of the tool speak of this name as the new one
+                text, _ = rename(text, choice.name, next(n for n in EXAMPLES if n not in (choice.name, old)))
+            text, count = rename(text, old, choice.name)
             content = text.encode()
             if count:
                 project.renamed[target] = count
         project.files[target] = File(content, file.executable, file.link)
     project.files[".template.toml"] = File(record(template, choice).encode())
     return project
+
+
+def unsilenced(text: str) -> str:
+    """Without the comments about lines that a longer name had made too long; the formatter writes them anew."""
+    return re.sub(r"  # noqa: E501$", "", text, flags=re.MULTILINE)
 
 
 def _reworded(path: str, text: str, choice: Choice, old: str) -> str:
@@ -159,7 +167,8 @@ def _fresh(path: str, text: str, gone: Gone, choice: Choice, template: Template,
         lines = [(line, re.match(r" *(?:# )?- [^:]*: (\S+\.md)$", line.rstrip())) for line in text.splitlines(True)]
         return "".join(line for line, page in lines if page is None or f"docs/{page[1]}" not in gone.files)
     if path == "requirements.lock" and len(choice.keep) < len(FAMILIES):
-        return f"# Packages of examples that were dropped are still here: `make lock` renews this file.\n{text}"
+        note = "# Packages of examples that were dropped are still here: `make lock` renews this file.\n"
+        return f"{note}{text.removeprefix(note)}"
     if path.endswith((".md", ".yaml", ".py")) and not path.startswith("scripts/"):
         text = without_asides(text, gone.files)
     return prune(text, gone) if path.endswith(".md") else text
@@ -174,24 +183,26 @@ def _pyproject(text: str, choice: Choice, texts: dict[str, str], old: str) -> st
                 text = re.sub(rf'^    "{package}[^\w-].*\n', "", text, flags=re.MULTILINE)
     if not choice.benchmarks:
         text = text.replace('files = ["src", "benchmarks"]', 'files = ["src"]')
-    modules = Names.of(texts, old)
+    return layers(text, Names.of(texts, old))
 
-    def layer(found: re.Match[str]) -> str:
-        names = [name for name in found[1].split(" : ") if modules.has(name) or not name.startswith(f"{old}.")]
-        return f'    "{" : ".join(names)}",\n' if names else ""
 
-    return re.sub(rf'^    "({old}\.[\w.]+(?: : [\w.]+)*)",\n', layer, text, flags=re.MULTILINE)
+def layers(text: str, modules: Names) -> str:
+    """pyproject.toml without modules that have gone in the layers of import-linter, such as `a : b` or `a | b`."""
+
+    def kept(found: re.Match[str]) -> str:
+        names = re.findall(r"( [:|] )?([\w.]+)", found[1])
+        left = [(separator, name) for separator, name in names if modules.has(name)]
+        return f'    "{left[0][1]}{"".join(separator + name for separator, name in left[1:])}",\n' if left else ""
+
+    pattern = rf'^    "({modules.package}\.[\w.]+(?: [:|] {modules.package}\.[\w.]+)*)",\n'
+    return re.sub(pattern, kept, text, flags=re.MULTILINE)
 
 
 def record(template: Template, choice: Choice) -> str:
-    """The text of `.template.toml`; an address with the old name in it is left out."""
+    """The text of `.template.toml`."""
     lines = [
         "# What this project was made from; scripts/update_project.py of the template reads and renews it.",
         f"commit = {json.dumps(template.commit or '')}",
-    ]
-    if template.url and not find_traces(template.url.encode(), template.package):
-        lines.append(f"url = {json.dumps(template.url)}")
-    lines += [
         f"name = {json.dumps(choice.name)}",
         f"keep = {json.dumps(list(choice.keep))}",
         f"benchmarks = {json.dumps(choice.benchmarks)}",

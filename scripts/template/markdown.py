@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from template.marks import is_mark
 
 # `python benchmarks/x.py` in brackets of its own, which can be left out
 _ASIDE = re.compile(r"\s*\(`(?:python )?benchmarks/(?P<file>\w+\.py)`\)")
@@ -68,7 +70,7 @@ def prune(text: str, gone: Gone, sentences: bool = True) -> str:
             skipped = level if block.lstrip("# ").strip() in gone.headings else None
         if skipped is not None:
             continue
-        rest = _rest(block, gone, sentences)
+        rest = block if is_mark(block) else _rest(block, gone, sentences)
         if rest:
             kept.append(rest)
         elif kept and kept[-1].rstrip().endswith(":") and not _level(kept[-1]):
@@ -135,10 +137,11 @@ def readme(old: str, package: str, gone: Gone, pages: Collection[str]) -> str:
     """
     body = re.sub(r"\nMIT licence\.\s*$", "\n", old[old.index("\n## ") + 1 :])
     body = _ASIDE.sub(lambda found: "" if f"benchmarks/{found['file']}" in gone.files else found[0], body)
-    body = prune(body, gone, sentences=False)
-    body = body.replace(
-        "\n## Examples\n", "\n## Examples\n\nThe numbers are those that the template gives for these configs.\n", 1
-    )
+    # the template may be a project that was made by this tool
+    body = prune(body, replace(gone, headings=[*gone.headings, "The template"]), sentences=False)
+    numbers = "The numbers are those that the template gives for these configs.\n"
+    if numbers not in body:
+        body = body.replace("\n## Examples\n", f"\n## Examples\n\n{numbers}", 1)
     start = (
         f"# {package}\n\nTrained with [PyTorch Lightning](https://lightning.ai/docs/pytorch/): everything is "
         "configured by typed\nconstructors from one YAML, and a run is one directory with its config, checkpoints, "

@@ -2,7 +2,7 @@
 
 At the end of a line, `# family: x` is about this line. On a line of its own in Python it is about the statement below,
 such as a function with its decorators. Other lines stand between `# begin family: x` and `# end family: x`; Markdown
-has all of them in `<!-- -->`. The family `tool` is this tool itself.
+has all of them in `<!-- -->`, the two in paragraphs of their own. `tool` is this tool itself, `benchmarks` are those.
 """
 
 import ast
@@ -15,8 +15,8 @@ _BLOCK = re.compile(r"^\s*(?:#|<!--) (begin|end) family: (\w+)(?: -->)?\s*$")
 _LINE = re.compile(r"\s*(?:#|<!--) family: (\w+)(?: -->)?\s*$")
 
 
-def apply_marks(text: str, keep: Sequence[str], file: str) -> str:
-    """The text without the lines of families that are not kept, and without the marks.
+def apply_marks(text: str, keep: Sequence[str], file: str, marks: bool = False) -> str:
+    """The text without the lines of families that are not kept, and without the marks unless `marks` keeps them.
 
     Raises:
         TemplateError: a block that is not closed, one that another closes, or a mark with no statement below it.
@@ -27,14 +27,21 @@ def apply_marks(text: str, keep: Sequence[str], file: str) -> str:
     owners = _owners(lines, file)
     kept = []
     for number, line in enumerate(lines):
-        if owners.get(number, keep[0]) not in keep or _BLOCK.match(line):
+        if owners.get(number, keep[0]) not in keep:
             continue
-        if mark := _LINE.search(line):
+        if not marks and _BLOCK.match(line):
+            continue
+        if not marks and (mark := _LINE.search(line)):
             if mark.start() == 0:  # on a line of its own
                 continue
             line = f"{line[: mark.start()]}\n"
         kept.append(line)
     return "".join(kept)
+
+
+def is_mark(text: str) -> bool:
+    """Whether a paragraph is a mark and nothing else."""
+    return _BLOCK.match(text) is not None
 
 
 def _owners(lines: Sequence[str], file: str) -> dict[int, str]:
@@ -48,6 +55,7 @@ def _owners(lines: Sequence[str], file: str) -> dict[int, str]:
             if (what == "begin") != (inside is None) or (what == "end" and family != inside):
                 raise TemplateError(f"{file}, line {number + 1}: `{line.strip()}` does not match the mark before it")
             inside = family if what == "begin" else None
+            owners[number] = family
         elif mark := _LINE.search(line):
             last = number
             if mark.start() == 0 and file.endswith(".py"):

@@ -54,13 +54,11 @@ class Template:
         root: its folder.
         package: name of its package.
         commit: that of the checkout; None where git does not know.
-        url: of the remote `origin`, if there is one.
     """
 
     root: Path
     package: str
     commit: str | None
-    url: str | None
 
     @classmethod
     def at(cls, root: Path) -> "Template":
@@ -72,15 +70,14 @@ class Template:
         project = tomllib.loads((root / "pyproject.toml").read_text())["project"]["name"]
         package = project.replace("-", "_")
         if not has_git() or not (root / ".git").exists():
-            return cls(root, package, None, None)
+            return cls(root, package, None)
         if changed := git(root, "status", "--porcelain"):
             first = changed.splitlines()[0][3:]
             raise TemplateError(
                 f"{root} has changes that are not committed ({first}): commit them or `git stash -u` first, so that "
                 "the new project has a commit to be updated from"
             )
-        commit = git(root, "rev-parse", "--verify", "HEAD")
-        return cls(root, package, commit, git(root, "remote", "get-url", "origin", check=False) or None)
+        return cls(root, package, git(root, "rev-parse", "--verify", "HEAD"))
 
     def paths(self) -> list[str]:
         """Files of the project: those that git tracks, or without git those that .gitignore does not name."""
