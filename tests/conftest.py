@@ -17,6 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
+from published import publish
 from tiny import TINY
 
 if TYPE_CHECKING:
@@ -135,9 +136,7 @@ def imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision.models import resnet18
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    folder = tmp_path / "torch" / "hub" / "checkpoints"
-    folder.mkdir(parents=True)
-    torch.save(resnet18().state_dict(), folder / "resnet18-f37072fd.pth")
+    publish(resnet18(), tmp_path / "torch" / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
 
 
 @pytest.fixture

@@ -49,6 +49,11 @@ CASES = {
     f"{Q} --run_name a/b": ["run_name", "a/b"],
     f"{Q} --run": ["--run", "value"],
     f"{Q} --images folder": ["images", "fit"],
+    "fit -c configs": ["configs is a folder"],
+    "fit -c README.md": ["README.md, line 4", "not YAML"],
+    "fit -c list.yaml": ["list.yaml holds no options"],
+    f"{Q} --model.optimizer=torch.optim.Adamw": ["did you mean torch.optim.AdamW"],
+    f"{Q} --trainer.fast_dev_run": ["--trainer.fast_dev_run needs a value", "--trainer.fast_dev_run=true"],
     "fit -c configs/quikstart.yaml": ["quikstart.yaml", "did you mean quickstart.yaml"],
     "fit": ["model", "configs/quickstart.yaml"],
     "fitt -c configs/quickstart.yaml": ["fitt", "did you mean fit"],
@@ -66,6 +71,8 @@ CASES = {
 
 @pytest.mark.parametrize("command", CASES)
 def test_mistake(lit, command, workspace):
+    (workspace / "README.md").write_text("# A project\n\nWords,\nnothing: but words: and colons\n")
+    (workspace / "list.yaml").write_text("- model\n- data\n")
     result = lit(command)
     assert result.status == 2
     message = result.err.strip()

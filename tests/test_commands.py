@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lit_project import __version__, completion
 from lit_project.commands import COMMANDS, run
@@ -41,7 +42,7 @@ def test_a_light_command_does_not_wait_for_torch(command, tmp_path):
         "try: entry_point()\n"
         "finally: assert not {'torch', 'lightning', 'jsonargparse', 'numpy'} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
@@ -65,7 +66,8 @@ def test_every_config_is_listed_with_a_line_of_its_own(capsys):
     assert len(files) > 30
     for file in files:
         begin = file.read_text().partition("\n")[0].strip("# ").split(". ")[0].removesuffix(".")
-        line = [line.split(maxsplit=1)[1] for line in lines if line.startswith(f"  {file.stem} ")]
+        name = file.relative_to(ROOT / "configs").with_suffix("").as_posix()
+        line = [line.split(maxsplit=1)[1] for line in lines if line.startswith(f"  {name} ")]
         assert any(begin in text or text in begin for text in line), file
     assert printed(capsys, "examples", "list").splitlines() == lines
 
@@ -94,6 +96,20 @@ def test_copy(args, copy, source, tmp_path, monkeypatch, capsys):
     (tmp_path / copy).write_text("changed")
     assert f"{copy} exists" in refused(capsys, "examples", "copy", *args)
     assert (tmp_path / copy).read_text() == "changed"
+
+
+def test_a_copied_sweep_has_the_configs_that_it_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "quickstart.yaml").write_text("mine")
+    assert "copied to configs/overlays/wandb.yaml, which it names" in printed(
+        capsys, "examples", "copy", "quickstart_cnn"
+    )
+    sweep = yaml.safe_load((tmp_path / "configs" / "sweeps" / "quickstart_cnn.yaml").read_text())
+    named = [word for word in sweep["command"] if word.endswith(".yaml")]
+    assert len(named) == 2
+    assert all((tmp_path / name).exists() for name in named)
+    assert (tmp_path / "configs" / "quickstart.yaml").read_text() == "mine"
 
 
 def test_a_copy_trains(lit):
@@ -135,7 +151,7 @@ def test_a_wheel_brings_the_configs_along(tmp_path):
     command = [sys.executable, "-m", "lit_project", "examples", "copy", "debug"]
     done = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, capture_output=True, text=True,
-        timeout=60,
+        timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     source = ROOT / "configs" / "overlays" / "debug.yaml"
@@ -148,7 +164,7 @@ def completed(script: Path, *words: str) -> list[str]:
     """What bash offers at a TAB after these words."""
     typed = f"COMP_WORDS=(lit-project {' '.join(words)}); COMP_CWORD={len(words)}"
     code = f'source {script}; {typed}; _shtab_lit_project; printf "%s\\n" "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", code], cwd=script.parent, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", code], cwd=script.parent, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return [line.strip() for line in done.stdout.splitlines()]
 
@@ -162,6 +178,8 @@ def test_bash_completes_commands_options_and_files(tmp_path, capsys):
     assert completed(script, "fit", "-c", "mi") == ["mine.yaml"]
     assert completed(script, "fit", "--find", "l") == ["lr"]
     assert completed(script, "translate", "--beam") == ["--beam_size"]  # family: translation
+    assert completed(script, "sweep", "--work") == ["--workers"]
+    assert completed(script, "sweep", "mi") == ["mine.yaml"]
     assert completed(script, "examples", "copy", "quickstart")[0] == "quickstart"
     assert "init_from" not in "".join(completed(script, "test", "--init"))
 
@@ -173,7 +191,7 @@ def test_the_script_of_a_shell_is_sound_and_complete(shell, tmp_path, capsys):
         assert word in script
     (tmp_path / "script").write_text(script)
     if shutil.which(shell):
-        subprocess.run([shell, "-n", tmp_path / "script"], check=True, timeout=60)
+        subprocess.run([shell, "-n", tmp_path / "script"], check=True, timeout=200)
 
 
 @pytest.mark.parametrize("args", [[], ["tcsh"], ["bash", "zsh"]])

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,12 @@ SMALLER = {
 } | {"mnist_resnet18_from_fashion.yaml": "--trainer.max_epochs=3"}
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+def has_its_own_test(config: str) -> bool:
+    """As a task made by `new_task.py` has, whose data may be a file that is not here and whose scores are its own."""
+    return (ROOT / "tests" / f"test_{Path(config).stem}.py").exists()
+
+
+@pytest.mark.parametrize("config", [name for name in CONFIGS if not has_its_own_test(name)])
 def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weights, config):
     fit = lit(f"fit -c configs/{config} -c configs/overlays/debug.yaml {SMALLER.get(config, '')}")
     assert fit.status == 0, fit.err
@@ -75,6 +82,16 @@ def test_overlay(lit, overlay):
     assert names[:2] == ["Checkpoint", "Figures"]  # those of the config are still there
 
 
+@pytest.mark.parametrize("overlay", ["accumulate", "bf16", "ddp", "debug", "early_stopping", "ema", "gpu", "nan_guard",
+                                     "no_decay", "swa", "tensorboard", "wandb"])  # fmt: skip
+def test_overlays_of_the_trainer_fit_every_family(lit, overlay):
+    for config in CONFIGS:
+        if config.endswith("quickstart.yaml"):
+            with pytest.raises(SystemExit) as ended:  # the end of --print_config; a mistake would return 2
+                lit(f"fit -c configs/{config} -c configs/overlays/{overlay}.yaml --print_config")
+            assert ended.value.code == 0
+
+
 def test_tensorboard_gets_scalars_images_and_graph(lit):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -100,6 +117,18 @@ def test_tensorboard_gets_attention_maps(lit):
     tags = events.Tags()
     assert {"train/loss", "val/bleu", "lr"} <= set(tags["scalars"])
     assert {"attention_1", "learning_curves", "test_bleu_by_length"} <= set(tags["images"])
+
+
+@pytest.mark.parametrize("file", [*CONFIGS, *(f"overlays/{name}" for name in OVERLAYS)])
+def test_the_commands_of_a_header_are_accepted(lit, file):
+    header = re.split(r"\n(?!#)", (ROOT / "configs" / file).read_text(), maxsplit=1)[0]
+    commands = re.findall(r"^# {3}lit-project (fit|test|predict) (.+?)(?: {2,}.*)?$", header, re.MULTILINE)
+    assert any(f"-c configs/{file}" in options for _, options in commands)
+    for command, options in commands:
+        words = shlex.split(options.replace("--run RUN", "-c configs/quickstart.yaml"))
+        with pytest.raises(SystemExit) as ended:  # the end of --print_config; a mistake would return 2
+            lit([command, *words, "--print_config"])
+        assert ended.value.code == 0
 
 
 @pytest.mark.parametrize("config", CONFIGS)

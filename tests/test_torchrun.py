@@ -27,16 +27,14 @@ def test_two_nodes_train_one_run_that_one_process_goes_on_with(lit, tmp_path):
     )
     words = [sys.executable, "-m", "torch.distributed.run", *launch.split(), *command.split()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    logs = [tmp_path / f"node{number}.log" for number in range(2)]
     nodes = [
-        subprocess.Popen(
-            words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        for _ in range(2)
+        subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=log.open("w"), stderr=subprocess.STDOUT)
+        for log in logs
     ]
     try:
-        for node in nodes:
-            out, _ = node.communicate(timeout=500)
-            assert node.returncode == 0, out[-3000:]
+        for node, log in zip(nodes, logs, strict=True):
+            assert node.wait(500) == 0, log.read_text()[-3000:]
     finally:
         for node in nodes:
             node.kill()

@@ -1,10 +1,19 @@
 """What `--find` suggests."""
 
 import math
+from functools import partial
 
 import pytest
+import torch
+from torch import nn
 
-from lit_project.tuning import steepest
+from lit_project.callbacks import Unfreezing
+from lit_project.data import Digits
+from lit_project.errors import UserError
+from lit_project.optim import Group, ParameterGroups
+from lit_project.run import RunDir
+from lit_project.tasks import ImageClassifier
+from lit_project.tuning import find, steepest
 from tiny import TINY
 
 RATES = [10 ** (-6 + 7 * i / 99) for i in range(100)]
@@ -32,6 +41,47 @@ def test_losses_that_are_not_finite_end_the_curve():
 @pytest.mark.parametrize("losses", [[], [1.0], [1.0] * 100, RATES], ids=["none", "one", "flat", "rising"])
 def test_no_descent_no_suggestion(losses):
     assert steepest(RATES, losses) is None
+
+
+class Watched(torch.optim.SGD):
+    """Notes the rates of the groups, and where gradients are, at each step."""
+
+    def step(self, closure=None):
+        result = super().step(closure)
+        self.steps.append({g["name"]: (g["lr"], g["params"][0].grad is not None) for g in self.param_groups})
+        return result
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_find_lr_searches_with_the_groups_and_the_freezing_of_the_first_epoch(trainer, tmp_path, accumulate):
+    """The rate of group i at step k is factor_i · 1e-6 · 1e7^(k/99); the search takes many epochs of this data."""
+    Watched.steps = []
+    body, late = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), nn.Linear(16, 16)
+    net = nn.Sequential()
+    net.body, net.late, net.head = body, late, nn.Linear(16, 10)
+    data = Digits(batch_size=500, seed=0)
+    groups = [Group("body", ["net.body"], lr_factor=0.1), Group("late", ["net.late"], lr_factor=0.5)]
+    task = ImageClassifier(
+        net, partial(Watched, lr=0.3), data.class_names, data.mean, data.std, parameter_groups=ParameterGroups(groups)
+    )
+    before = late.weight.detach().clone()
+    fit = trainer(max_epochs=2, callbacks=[Unfreezing({"net.late": 1})], accumulate_grad_batches=accumulate)
+    find("lr", fit, task, data, RunDir(tmp_path))
+    assert 50 < len(Watched.steps) <= 100
+    for k, groups in enumerate(Watched.steps):
+        rate = 1e-6 * 1e7 ** (k / 99)
+        assert groups == {"base": (pytest.approx(rate), True), "body": (pytest.approx(0.1 * rate), True)}
+    assert fit.current_epoch > 10
+    assert torch.equal(late.weight, before)
+
+
+def test_find_lr_needs_a_rate_and_steps(trainer, tmp_path):
+    data = Digits(batch_size=500, seed=0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    for lr, options, message in ((0.0, {}, "above 0"), (0.1, {"fast_dev_run": True}, "leave trainer.fast_dev_run")):
+        task = ImageClassifier(net, partial(torch.optim.SGD, lr=lr), data.class_names, data.mean, data.std)
+        with pytest.raises(UserError, match=message):
+            find("lr", trainer(max_epochs=2, **options), task, data, RunDir(tmp_path))
 
 
 def test_find_lr_from_the_command_line_trains_nothing(lit):

@@ -54,6 +54,21 @@ def test_missing_and_unexpected_are_named(tmp_path):
     assert lines == ["  loaded: 2", "  missing: 1 (new.weight)", "  unexpected: 2 (old.weight, old.bias)"]
 
 
+def test_counts_of_batches_are_not_missed(tmp_path):
+    """Old files have none in their norms."""
+    old = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    state = {name: value for name, value in old.state_dict().items() if "num_batches" not in name}
+    state["1.running_mean"] = torch.tensor([1.0, 2.0, 3.0])
+    torch.save({"state_dict": state}, tmp_path / "a.ckpt")
+    new = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    found = warm_start(new, tmp_path / "a.ckpt", strict=True)
+    assert str(found) == "  loaded: 6"
+    assert new[1].running_mean.tolist() == [1, 2, 3]
+    check_fits(new, tmp_path / "a.ckpt")
+    del state["1.running_var"]
+    assert match(new, state).missing == ["1.running_var"]
+
+
 def test_report_names_shapes_and_at_most_five(tmp_path):
     old = MLP((4,), 3, hidden_sizes=[8, 8, 8, 8])
     new = MLP((4,), 3, hidden_sizes=[9, 9, 9, 9])

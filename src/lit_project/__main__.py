@@ -1,5 +1,8 @@
 """What `lit-project` and `python -m lit_project` call. Only a command that needs Lightning waits for it."""
 
+import atexit
+import os
+import signal
 import sys
 
 from lit_project import commands
@@ -10,9 +13,24 @@ def entry_point() -> None:
     args = sys.argv[1:]
     if args and args[0] in commands.COMMANDS:
         sys.exit(commands.run(args))
-    from lit_project.cli import main
+    statuses: list[int] = []
+    if "WANDB_SWEEP_ID" in os.environ:
+        atexit.register(_end_by_signal, statuses)  # registered first, it is the last to run
+    try:
+        from lit_project.cli import main
+    except KeyboardInterrupt:  # while Lightning is imported, which takes seconds
+        sys.exit(128 + signal.SIGINT)
+    statuses.append(main(args))
+    sys.exit(statuses[0])
 
-    sys.exit(main(args))
+
+def _end_by_signal(statuses: list[int]) -> None:
+    """An agent of W&B gives up after a few trials that exit with 143, though not after those that SIGTERM ends."""
+    if statuses == [128 + signal.SIGTERM]:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
@@ -45,14 +46,34 @@ def prepare(args: Sequence[str]) -> Invocation:
     configs = [_value(args, flag) for flag in ("-c", "--config")]
     first = next((c for c in configs if c), None)
     args = [
-        config_here(arg) if before in ("-c", "--config") else arg
-        for before, arg in zip(["", *args], args, strict=False)
+        _config(arg) if before in ("-c", "--config") else arg for before, arg in zip(["", *args], args, strict=False)
     ]
     if run_path is None or position is None:
         return Invocation(args, None, _name(first))
     run = RunDir.open(run_path)
     args[position + 1 : position + 1] = ["--config", config_here(run.config_file)]
     return Invocation(args, run, run.path.parent.name)
+
+
+def _config(arg: str) -> str:
+    """What the parser is given for a config; UserError, with the file named, if that is a folder or holds no options.
+
+    Text of a config and a file that is not there are left to the parser, which knows the files that are.
+    """
+    file = Path(arg)
+    if "\n" in arg or not file.exists():
+        return arg
+    if file.is_dir():
+        raise UserError(f"{file} is a folder: -c takes a YAML file")
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise UserError(f"{file}{where} is not YAML: {getattr(error, 'problem', None) or error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file} holds no options: a config begins with keys such as model, data and trainer")
+    return config_here(file)
 
 
 def _value(args: list[str], flag: str) -> str | None:

@@ -34,7 +34,8 @@ DESCRIPTION = (
     "Trains, validates, tests and predicts from one YAML: `lit-project fit -c configs/quickstart.yaml`, then "
     "`lit-project test --run RUN`. Every run is a directory; `--run` is all that a later command needs. "
     "`lit-project translate --run RUN TEXT` translates (its options: `lit-project translate --help`), `lit-project "
-    "examples` lists the configs that come with the project, `lit-project completion SHELL` helps to type."
+    "examples` lists the configs that come with the project, "
+    "`lit-project sweep FILE` searches over the values of one, `lit-project completion SHELL` helps to type."
 )
 
 
@@ -65,7 +66,7 @@ class LitCLI(LightningCLI):
             subclass_mode_model=True,
             subclass_mode_data=True,
             parser_class=Parser,
-            parser_kwargs={"description": DESCRIPTION},
+            parser_kwargs={"description": DESCRIPTION, "prog": "lit-project"},
             seed_everything_default=42,  # any fixed number: Lightning's default is 0 and says that it is random
             save_config_callback=None,  # the run directory keeps the config, once
             trainer_defaults={"enable_model_summary": False},  # a line of ours says it

@@ -16,6 +16,7 @@ import shtab
 
 from lit_project.commands import COMMANDS
 from lit_project.errors import UserError
+from lit_project.sweep.command import option_parser as sweep_options
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -112,6 +113,11 @@ def parser() -> argparse.ArgumentParser:
     examples.add_argument("dest").complete = shtab.FILE  # type: ignore[attr-defined]
     text = "Print the script that completes commands in a shell"
     commands.add_parser("completion", help=text, description=text).add_argument("shell", choices=SHELLS)
+    text = "Search hyperparameters on this machine"
+    sweep = commands.add_parser("sweep", help=text, description=text, parents=[sweep_options()], add_help=False)
+    for action in sweep._actions:
+        if action.dest in ("file", "dir"):
+            action.complete = shtab.FILE if action.dest == "file" else shtab.DIRECTORY  # type: ignore[attr-defined]
     for name in COMMANDS:
         if name[0] != "-" and name not in commands.choices:
             commands.add_parser(name).add_argument("file").complete = shtab.FILE  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@
     lit-project examples copy quickstart           to configs/quickstart.yaml
     lit-project examples copy quickstart mine      to mine/quickstart.yaml
     lit-project examples copy debug fast.yaml      an overlay, to fast.yaml
+    lit-project examples copy sweeps/quickstart_cnn     a sweep, and the configs that it names
 
 A checkout has them in `configs/`; a wheel brings them along within the package.
 """
@@ -90,6 +91,9 @@ def examples(args: Sequence[str]) -> int:
         raise UserError("examples copy needs a name: `lit-project examples` lists them")
     source = _find(options.name)
     copy = copy_to(source, options.dest)
+    for name in re.findall(r"^ *- configs/(\S+)\.yaml$", source.read_text(encoding="utf-8"), re.MULTILINE):
+        if not Path(f"configs/{name}.yaml").exists():
+            print(f"copied to {copy_to(_find(name), None)}, which it names")
     kind = source.parent.relative_to(folder()).as_posix()
     use = {"overlays": "fit -c CONFIG -c", "sweeps": "sweep"}.get(kind, "fit -c")
     print(f"copied to {copy}; use it with: lit-project {use} {copy}")
@@ -98,13 +102,13 @@ def examples(args: Sequence[str]) -> int:
 
 def _list() -> None:
     files = available()
-    width = max(len(file.stem) for file in files.values())
+    width = max(len(name) for name in files)
     for kind, title in KINDS.items():
-        inside = [file for name, file in files.items() if name.rpartition("/")[0] == kind]
+        inside = {name: file for name, file in files.items() if name.rpartition("/")[0] == kind}
         if inside:
             print(f"{title}:")
-        for file in inside:
-            print(f"  {file.stem:{width}}  {summary(file)}")
+        for name, file in inside.items():
+            print(f"  {name:{width}}  {summary(file)}")
     print("\n`lit-project examples copy NAME [DEST]` copies one to change it.")
 
 

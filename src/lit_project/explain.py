@@ -69,6 +69,8 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
         if root in _RENAMED:
             return _RENAMED[root]
         return f"no such option: {option}{_nearest(option, options)}"
+    if found := re.search(r"argument (?:-\w/)?(--\S+): expected one argument", message):
+        return f"{found[1]} needs a value, as in {found[1]}=true or {found[1]}=3"
     if found := re.search(r"does not accept option '([^']*)'", message):
         return f"no such key: {found[1]}{_nearest(found[1], [option[2:] for option in options])}"
     if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
@@ -129,7 +131,9 @@ def _nested(message: str, args: Sequence[str]) -> str:
 def _nearest(name: str, candidates: Iterable[str], module: Any = None) -> str:
     """`; did you mean X?` for the candidate nearest to a name, or nothing."""
     # the end of a dotted name first: trainer.max_epoch is near to trainer.max_epochs, not to trainer.max_time
-    found = get_close_matches(name, list(candidates), n=1, cutoff=0.6)
+    candidates = list(candidates)
+    other_case = [candidate for candidate in candidates if candidate.lower() == name.lower()]
+    found = other_case or get_close_matches(name, candidates, n=1, cutoff=0.6)
     if not found:
         return ""
     prefix = module.get(found[0], "") if isinstance(module, dict) else module or ""

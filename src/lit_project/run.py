@@ -12,6 +12,7 @@ runs/CONFIG/STAMP/
 import json
 import platform
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -106,14 +107,16 @@ class RunDir:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"
 
-    def save_config(self, text: str) -> None:
-        """Writes config.yaml; one that differs is kept as config.1.yaml, then config.2.yaml and so on."""
+    def save_config(self, text: str) -> Path | None:
+        """Writes config.yaml; one that differs is kept as config.1.yaml, then config.2.yaml and so on, and returned."""
+        kept = None
         if self.config_file.exists():
             if self.config_file.read_text() == text:
-                return
-            number = 1 + len(list(self.path.glob("config.*.yaml")))
-            self.config_file.rename(self.path / f"config.{number}.yaml")
+                return None
+            kept = self.path / f"config.{1 + len(list(self.path.glob('config.*.yaml')))}.yaml"
+            shutil.copyfile(self.config_file, kept)  # so that other processes find one at any time
         write_text(self.config_file, text)
+        return kept
 
     def newest(self) -> tuple[Path, list[Path]]:
         """The intact checkpoint of the latest step, and the damaged ones that were passed over.
@@ -176,6 +179,11 @@ class RunDir:
         file = self.path / "provenance.json"
         entries = json.loads(file.read_text()) if file.exists() else []
         write_text(file, json.dumps([*entries, {"config": config, "seed": seed, **provenance()}], indent=2) + "\n")
+
+
+def weights_of(source: str | Path) -> Path:
+    """The checkpoint that is meant: this file, or the best of this run."""
+    return RunDir.open(source).checkpoint() if Path(source).is_dir() else Path(source)
 
 
 def provenance() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from lit_project.callbacks import PredictionTable, ProgressLines, RichProgress, RunRecord
@@ -20,9 +20,9 @@ from lit_project.lean import NoProfiler, emulated, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.planned import plot_lr
 from lit_project.processes import is_first, print_once
-from lit_project.run import RunDir, resume_step
+from lit_project.run import RunDir, resume_step, weights_of
 from lit_project.tuning import find
-from lit_project.warm_start import check_fits, warm_start
+from lit_project.warm_start import check_fits, check_kept, warm_start
 
 RUN_DIR_OF_PARENT = "LIT_PROJECT_RUN_DIR"
 KEPT = ("metrics.json", "predictions", "figures")  # a new run with one of them is not thrown away
@@ -46,6 +46,7 @@ class Session:
         self.new = run is None
         self.checkpoint: Path | None = None
         self.status = 0
+        self._smoke = False  # a fast_dev_run, of which nothing is kept
         self._record: RunRecord | None = None
         self._table: PredictionTable | None = None
         self._loggers: list[Any] = []
@@ -90,7 +91,7 @@ class Session:
         """
         source = self.checkpoint
         if source is None and options.init_from and name == "vocabularies":
-            source = _weights(options)
+            source = weights_of(options.init_from)
         return None if source is None else read(source).get("hyper_parameters", {}).get(name)
 
     def trainer_arguments(self, subcommand: str, config: Namespace) -> dict[str, Any]:
@@ -104,8 +105,12 @@ class Session:
             self._table = PredictionTable(self.run.path / "predictions" / "test.csv")
             callbacks.append(self._table)
         loggers = [logger for logger in _listed(config.logger) if logger is not True]
+        step = resume_step(self.checkpoint) if self.checkpoint and subcommand == "fit" else None
+        for logger in loggers:
+            if hasattr(logger, "take_up"):  # W&B
+                logger.take_up(subcommand == "fit", step)
         if config.logger is not False and subcommand == "fit":
-            loggers.insert(0, MetricsCSV(self.run.path, resume_step(self.checkpoint) if self.checkpoint else None))
+            loggers.insert(0, MetricsCSV(self.run.path, step))
         self._loggers = loggers
         plugins = _listed(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
@@ -135,40 +140,48 @@ class Session:
             check_fits(model, self.checkpoint)
 
     def fit(self, trainer: Trainer, model: LightningModule, datamodule: Any, options: Namespace, config: str) -> None:
-        """Trains; then tests the best checkpoint if `test_after_fit` says so."""
+        """Trains; then tests the best checkpoint if `test_after_fit` says so and there are data for it."""
         assert self.run is not None
-        before = 0
+        before = resume_step(self.checkpoint) if self.checkpoint else 0
         if self.checkpoint is not None:
-            before = resume_step(self.checkpoint)
+            if is_first():  # which replaces the config that this compares
+                check_kept(self.run.path, config)
             print_once(f"resuming from {self.checkpoint}")
         if options.init_from:
-            weights = _weights(options)
+            weights = weights_of(options.init_from)
             found = warm_start(model, weights, options.init_prefixes, options.init_strict)
             print_once(f"weights from {weights}:\n{found}")
-        if is_first():
-            self.run.save_config(config)
+        looks, former = options.find or options.plot_lr, None
+        if is_first() and not (looks and self.checkpoint):
+            former = self.run.save_config(config)
             self.run.add_provenance(options.seed_everything, self.config_name)
         if options.find:
             find(options.find, trainer, model, datamodule, self.run)
-            return
-        if options.plot_lr:
+        elif options.plot_lr:
             plot_lr(trainer, model, datamodule, self.run)
+        if looks:
             return
-        warning = emulated(str(trainer.precision), trainer.strategy.root_device.type)
-        if warning and is_first():
+        if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
             print(warning, file=sys.stderr)
-        trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
+        self._smoke = fast_dev_run(trainer)
+        tests = options.test_after_fit and not self._smoke and _has_test(datamodule)
+        try:
+            trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
+            former = None
+        finally:
+            if former is not None and self._record is not None and not self._record.started:
+                former.replace(self.run.config_file)  # the new one was refused
         if trainer.received_sigterm:
             self.status = 128 + signal.SIGTERM
             return
         if trainer.global_step == before:
-            print_once(f"nothing to do: the run has its {trainer.max_epochs} epochs; more with --trainer.max_epochs")
+            print_once(f"nothing to do: the run has its {trainer.max_epochs} epochs")
         callback = best_checkpoint(trainer)
         self.checkpoint = None
         if callback is not None and callback.best_model_path and callback.best_model_score is not None:
             self.checkpoint = Path(callback.best_model_path)
             print_once(f"best checkpoint: {self.checkpoint} ({callback.monitor} {callback.best_model_score:.4f})")
-        if options.test_after_fit and not fast_dev_run(trainer):
+        if tests:
             self.evaluate("test", trainer, model, datamodule)
 
     def evaluate(self, subcommand: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
@@ -202,14 +215,19 @@ class Session:
 
     def close(self, interrupted: bool = False, failed: bool = False) -> None:
         """Says where the run is, or removes a new one in which nothing happened; loggers are told how it ended."""
-        for logger in self._loggers:
-            if hasattr(logger, "finish"):  # W&B takes every process that ends for a run that has finished
-                logger.finish(self.status or int(interrupted or failed))
+        try:
+            for logger in self._loggers:
+                if hasattr(logger, "finish"):  # W&B takes every process that ends for a run that has finished
+                    logger.finish(self.status or int(interrupted or failed))
+        finally:
+            self._close_run(interrupted)
+
+    def _close_run(self, interrupted: bool) -> None:
         os.environ.pop(RUN_DIR_OF_PARENT, None)
         if self.run is None or not is_first():
             return
-        started = self._record is not None and self._record.started
-        if self.new and not started and not any((self.run.path / p).exists() for p in KEPT):
+        kept = (self._record and self._record.started) or any((self.run.path / p).exists() for p in KEPT)
+        if self.new and (self._smoke or not kept):
             shutil.rmtree(self.run.path, ignore_errors=True)
             return
         if interrupted and self.run.checkpoints.is_dir():
@@ -217,14 +235,16 @@ class Session:
         print(f"run: {self.run.path}", flush=True)
 
 
-def _weights(options: Namespace) -> Path:
-    """The checkpoint that `--init_from` names: a file, or the best of a run."""
-    source = Path(options.init_from)
-    return RunDir.open(source).checkpoint() if source.is_dir() else source
+def _has_test(datamodule: Any) -> bool:
+    """Whether there is something to test on, as far as can be told before the data are set up; says so if not."""
+    own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
+    has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
+    if not has:
+        print_once(f"{type(datamodule).__name__} has no test split: nothing is tested after the training")
+    return has
 
 
 def _listed(value: Any) -> list[Any]:
     """A config value that may be nothing, one or several, as a list."""
-    if value is None or value is False:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]
+    values = value if isinstance(value, list | tuple) else [value]
+    return [one for one in values if one is not None and one is not False]

@@ -1,4 +1,4 @@
-"""Looks for a learning rate or a batch size before training, with Lightning's tuner: `fit -c X.yaml --find lr`.
+"""Looks for a learning rate or a batch size before training: `fit -c X.yaml --find lr`.
 
 Nothing is trained: the run holds the curve (figures/lr_finder.png) or nothing, and the suggestion is printed.
 """
@@ -6,12 +6,14 @@ Nothing is trained: the run holds the curve (figures/lr_finder.png) or nothing, 
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.tuner import Tuner
 
+from lit_project.callbacks import RangeTest, Unfreezing
 from lit_project.errors import UserError
 from lit_project.processes import is_first, print_once
 from lit_project.run import RunDir
@@ -20,6 +22,7 @@ from lit_project.viz.figures import new_figure
 
 What = Literal["lr", "batch_size"]
 LR_STEPS = 100
+LR_RANGE = 1e-6, 10.0
 
 
 def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
@@ -30,6 +33,8 @@ def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any, 
     """
     if isinstance(model, Task):
         model.schedules = []  # they are made for the length of the real run
+    if getattr(model, "mixing", None) is not None:
+        model.mixing = replace(model.mixing, off_last_epochs=0)  # type: ignore[type-var]
     if what == "lr":
         _find_lr(trainer, model, datamodule, run)
     else:
@@ -37,19 +42,29 @@ def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any, 
 
 
 def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
-    """Raises the rate from 1e-6 to 10 over 100 steps and suggests where the loss falls fastest (Smith 2017)."""
-    if trainer.max_epochs is not None:
-        trainer.fit_loop.max_epochs = -1  # small data: the steps may take more epochs than the run would
-    finder = Tuner(trainer).lr_find(
-        model, datamodule=datamodule, min_lr=1e-6, max_lr=10.0, num_training=LR_STEPS, update_attr=False
-    )
-    best = steepest(finder.results["lr"], finder.results["loss"]) if finder is not None else None
-    if finder is None or best is None:
+    """Raises the rate from 1e-6 to 10 over 100 steps and suggests where the loss falls fastest (Smith 2017).
+
+    Lightning's finder gives every group the same rate, whatever its `lr_factor`, and trains what is to be frozen.
+    """
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        raise UserError(f"--find lr takes {LR_STEPS} steps: leave trainer.fast_dev_run out")
+    finder = RangeTest(*LR_RANGE, LR_STEPS)
+    freezing = [callback.of_first_epoch() for callback in trainer.callbacks if isinstance(callback, Unfreezing)]  # type: ignore[attr-defined]
+    trainer.callbacks = [*freezing, finder]  # type: ignore[attr-defined]
+    trainer.loggers = []
+    trainer.limit_val_batches = 0
+    loop = trainer.fit_loop
+    loop.max_epochs = -1  # small data: the steps may take more epochs than the run would
+    loop.epoch_loop.max_steps = LR_STEPS
+    loop.min_epochs = loop.epoch_loop.min_steps = 0
+    trainer.fit(model, datamodule=datamodule)
+    best = steepest(finder.rates, finder.losses)
+    if best is None:
         raise UserError("the loss does not fall at any learning rate from 1e-6 to 10: there is nothing to suggest")
     if is_first():
         figure = new_figure(6, 4)
         axes = figure.add_subplot()
-        axes.plot(finder.results["lr"], finder.results["loss"])
+        axes.plot(finder.rates, finder.losses)
         axes.axvline(best, color="grey", linestyle=":", label=f"loss falls fastest: {best:.2g}")
         axes.set(xscale="log", xlabel="learning rate", ylabel="loss (running mean)", title="learning rate finder")
         axes.grid(alpha=0.3)

@@ -1,13 +1,20 @@
-"""Weights from a run or a checkpoint into a model: all of them, or those that fit, with a report."""
+"""Weights of a run or a checkpoint into a model: all, or those that fit, with a report; and what a resume keeps."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from textwrap import shorten
+from typing import Any
 
+import yaml
 from torch import Tensor, nn
 
 from lit_project.checkpoints import read
-from lit_project.errors import CheckpointError
+from lit_project.errors import CheckpointError, UserError
+from lit_project.renamed import here
 from lit_project.weights import Match, load_fitting, match, renamed
+
+# Parts of a task whose state a resumed run takes from its checkpoint, whatever the config says of them.
+FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
 
 
 def state_of(checkpoint: Path) -> dict[str, Tensor]:
@@ -27,6 +34,38 @@ def check_fits(model: nn.Module, checkpoint: Path) -> None:
     found = match(model, state_of(checkpoint))
     if not found.complete:
         raise CheckpointError(f"{checkpoint} is of another model than the config describes:\n{found}")
+
+
+def check_kept(run: Path, config: str) -> None:
+    """Raises UserError if a run that is resumed would have another optimizer or other schedules than it has.
+
+    Its checkpoint would put the old ones back, without a word. To go on without any schedule is possible.
+    """
+    file = run / "config.yaml"
+    texts = (file.read_text(), config)
+    before, now = (here(yaml.safe_load(text))["model"].get("init_args", {}) for text in texts)
+    for part in FROM_CHECKPOINT:
+        if part == "schedulers" and not now.get(part):
+            continue
+        for key, old, new in _changes(before.get(part), now.get(part), f"model.{part}"):
+            change = f"{key} was {shorten(str(old), 80)} and would be {shorten(str(new), 80)}"
+            raise UserError(
+                f"a resumed run keeps its optimizer and schedules: {change}; a new run takes the weights and other "
+                f"options: fit -c {file} --init_from {run}"
+            )
+
+
+def _changes(before: Any, now: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
+    """Leaves that differ: their key, what they were and what they are, but for options that were not known then."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        same_class = before.get("class_path") == now.get("class_path")
+        for name in [name for name in before if name in now] if same_class else ["class_path"]:
+            yield from _changes(before[name], now[name], f"{key}.{name}".replace(".init_args", ""))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for place, values in enumerate(zip(before, now, strict=True)):
+            yield from _changes(*values, f"{key}[{place}]")
+    elif before != now:
+        yield key, before, now
 
 
 def warm_start(

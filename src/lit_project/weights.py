@@ -1,5 +1,6 @@
 """How the tensors of a state dict fit those of a model: names, shapes, prefixes, a report."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ class Match:
     """How the tensors of a checkpoint fit those of a model, by name."""
 
     loaded: list[str]
-    missing: list[str]  # in the model, not in the checkpoint
+    missing: list[str]  # in the model, not in the checkpoint; counts of batches aside
     unexpected: list[str]  # in the checkpoint, not in the model
     other_shape: list[str]  # in both; with the shapes
 
@@ -35,13 +36,16 @@ class Match:
 
 
 def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
-    """Compares names and shapes."""
+    """Compares names and shapes.
+
+    Norms of old files have no `num_batches_tracked`, which is not missed: torch takes them so, too.
+    """
     own = model.state_dict()
     common = [name for name in own if name in state]
     other_shape = [name for name in common if own[name].shape != state[name].shape]
     return Match(
         loaded=[name for name in common if name not in other_shape],
-        missing=[name for name in own if name not in state],
+        missing=[name for name in own if name not in state and not name.endswith("num_batches_tracked")],
         unexpected=[name for name in state if name not in own],
         other_shape=[f"{n} {tuple(state[n].shape)} instead of {tuple(own[n].shape)}" for n in other_shape],
     )
@@ -92,5 +96,8 @@ def load_fitting(model: nn.Module, state: Mapping[str, Tensor], source: str, str
         raise CheckpointError(f"no weight of {source} fits the model:\n{found}")
     if strict and not found.complete:
         raise CheckpointError(f"the weights of {source} are not those of the model:\n{found}")
-    model.load_state_dict({name: state[name] for name in found.loaded}, strict=False)
+    fitting = OrderedDict((name, state[name]) for name in found.loaded)
+    # the names are those of this version: some nets of torchvision refuse, or rename, weights that do not say so
+    fitting._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
+    model.load_state_dict(fitting, strict=False)
     return found

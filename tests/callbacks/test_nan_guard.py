@@ -1,8 +1,11 @@
 """Gradients that are not finite never reach the weights."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.plugins import Precision
 from torch import nn
 
 from lit_project.callbacks import NaNGuard
@@ -117,3 +120,24 @@ def test_accumulated_batches_are_all_named(trainer):
     with pytest.raises(NonFiniteError) as caught:
         trainer(max_epochs=4, callbacks=[NaNGuard()], accumulate_grad_batches=2).fit(task(), datamodule=Images())
     assert len(str(caught.value).partition("samples ")[2].partition(".")[0].split(", ")) == 16
+
+
+def test_a_window_of_accumulated_batches_is_left_out_as_a_whole(trainer):
+    weights, module = Weights(), task()
+    runner = trainer(max_epochs=4, callbacks=[weights, NaNGuard(skip=2)], accumulate_grad_batches=2)
+    runner.fit(module, datamodule=Images())
+    after_steps = weights.seen[1::2]
+    same = [bool(torch.equal(one, other)) for one, other in pairwise(after_steps)]
+    assert sum(same) == runner.callback_metrics["train/skipped_steps"] == 2
+    assert module.net.head.weight.isfinite().all()
+
+
+def test_the_scale_of_losses_is_looked_for_in_peace(trainer):
+    """A gradient scaler begins with a scale that is too great, and leaves steps out until it fits."""
+
+    class Scaling(Precision):
+        scaler = object()
+
+    module = task()
+    trainer(max_epochs=4, callbacks=[NaNGuard()], plugins=[Scaling()]).fit(module, datamodule=Images())
+    assert module.net.head.weight.isnan().any()  # this scaler leaves out none

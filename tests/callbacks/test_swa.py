@@ -8,7 +8,7 @@ from lightning.pytorch import Callback
 from small_images import Images
 from torch import nn
 
-from lit_project.callbacks import SWA
+from lit_project.callbacks import SWA, Checkpoint, Unfreezing
 from lit_project.errors import UserError
 from lit_project.tasks import ImageClassifier
 from saving import SaveAt
@@ -95,6 +95,56 @@ def test_resumed_it_ends_with_the_same_average(trainer, trained, tmp_path, step)
     trainer(max_epochs=5, callbacks=[SWA(start=2)]).fit(resumed, datamodule=Images(), ckpt_path=file, weights_only=True)
     for name, value in trained[0].state_dict().items():
         assert torch.allclose(resumed.state_dict()[name], value, atol=1e-7), name
+
+
+class Ends(Callback):
+    """The weights after every step; asks the run to stop after one of them, as `max_time` does."""
+
+    def __init__(self, stop=None):
+        self.steps, self.stop = [], stop
+
+    def on_train_batch_end(self, trainer, module, *args):
+        self.steps.append({name: p.detach().clone() for name, p in module.named_parameters()})
+        trainer.should_stop |= trainer.global_step == self.stop
+
+
+@pytest.mark.parametrize("stop", ["max_steps", "max_time"])
+@pytest.mark.parametrize(
+    ("end", "counted"), [(2, [2]), (STEPS + 2, [STEPS + 2]), (3 * STEPS + 2, [3 * STEPS, 3 * STEPS + 2])]
+)
+def test_a_run_that_ends_within_an_epoch(trainer, tmp_path, capsys, stop, end, counted):
+    """Before `start` its weights are those of the training; later, what it ended with counts."""
+    module, seen = task(), Ends(end if stop == "max_time" else None)
+    options = {"max_steps": end} if stop == "max_steps" else {}
+    callbacks = [seen, SWA(start=2), Checkpoint(monitor=None)]
+    trainer(max_epochs=5, callbacks=callbacks, enable_checkpointing=True, **options).fit(module, datamodule=Images())
+    assert len(seen.steps) == end
+    expected = mean([seen.steps[step - 1] for step in counted])
+    saved = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
+    for name, value in module.named_parameters():
+        assert torch.allclose(value, expected[name], atol=1e-6), name
+        assert torch.equal(saved["state_dict"][name], value), name
+        assert torch.equal(saved["current_model_state"][name], seen.steps[-1][name]), name
+    assert ("ended before the end of epoch 2" in capsys.readouterr().out) == (end < 2 * STEPS)
+
+
+def test_validation_within_an_epoch_sees_the_weights_of_the_training_until_there_is_an_average(trainer):
+    plain, averaged = Snapshots(), Snapshots()
+    for seen, callbacks in ((plain, []), (averaged, [SWA(start=1)])):
+        trainer(max_epochs=3, callbacks=[seen, *callbacks], val_check_interval=2).fit(task(), datamodule=Images())
+    assert averaged.losses[:3] == plain.losses[:3]
+    assert averaged.losses[4] == averaged.losses[3]  # the next one comes at the end of the epoch
+    assert averaged.losses[5] not in (averaged.losses[4], plain.losses[5])
+
+
+def test_frozen_batch_norm_keeps_its_statistics(trainer):
+    module = task()
+    norm = module.net[2]
+    norm.running_mean.fill_(0.25)
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    callbacks = [Unfreezing({"net.2": None}), SWA(start=1)]
+    trainer(max_epochs=2, callbacks=callbacks).fit(module, datamodule=Images())
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
 
 
 def test_share_of_the_run_and_starts_that_cannot_be(trainer):

@@ -1,5 +1,7 @@
 """What the image classifier computes and reports: by hand, over all samples, whatever the batch size."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from classifier_data import MEAN, NAMES, STD, Images, classifier, linear
@@ -140,6 +142,20 @@ def test_channels_last_changes_nothing_but_rounding():
     last = classifier(net, channels_last=True)
     assert last.net[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert torch.allclose(last(x), plain, atol=1e-5)
+
+
+@pytest.mark.parametrize(("given", "precision", "expected"), [
+    (None, "32-true", False), (None, "bf16-mixed", True), (None, "16-mixed", True), (False, "bf16-mixed", False),
+    (True, "32-true", True),
+])  # fmt: skip
+def test_half_precision_is_channels_last_unless_told_otherwise(given, precision, expected):
+    task = classifier(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten()), channels_last=given)
+    weights = [parameter.detach().clone() for parameter in task.parameters()]
+    for precision_now, last in ((precision, expected), ("32-true", given or False)):
+        task.trainer = SimpleNamespace(precision=precision_now)
+        task.setup("fit")
+        assert task.net[0].weight.is_contiguous(memory_format=torch.channels_last) == last
+        assert all(map(torch.equal, weights, task.parameters()))
 
 
 def test_prediction_is_a_table_row_a_sample():

@@ -96,6 +96,38 @@ def test_it_ends_before_the_last_epochs():
     mixing = Mixing(off_last_epochs=2)
     assert [mixing.active(epoch, 5) for epoch in range(5)] == [True, True, True, False, False]
     assert Mixing().active(4, 5)
+    assert mixing.active(4, None)
+
+
+@pytest.mark.parametrize(
+    ("length", "mixed"), [({"max_steps": 12}, 8), ({"max_steps": 10}, 8), ({"max_epochs": 9, "max_steps": 12}, 8)]
+)
+def test_the_last_epochs_of_a_run_that_ends_by_steps_see_whole_images(trainer, length, mixed):
+    """Four steps an epoch; without max_epochs Lightning calls their number -1."""
+    loss = Recorder()
+    task = classifier(loss=loss, mixing=Mixing(mixup_alpha=1.0, off_last_epochs=1))
+    trainer(**{"max_epochs": -1, **length}, limit_val_batches=0).fit(task, datamodule=Images(batch_size=8))
+    trained = [targets.ndim for targets in loss.seen if len(targets) > 2]
+    assert trained == [2] * mixed + [1] * (length["max_steps"] - mixed)
+
+
+def test_the_penalty_is_logged_beside_the_loss_and_not_within_it(trainer):
+    """As `train/loss` and, where single steps are logged, as `train/loss_step`."""
+    task = classifier(penalty=WeightPenalty(l2=1.0), lr=0.0)
+    means, step = [], task.training_step
+
+    def watched(batch, batch_idx):
+        out = step(batch, batch_idx)
+        means.append((out["mean"].item(), F.cross_entropy(task(batch[0]), batch[1]).item()))
+        return out
+
+    task.training_step = watched
+    task.on_train_epoch_end = lambda: means.append(task.running.means())
+    trainer(max_epochs=1, limit_val_batches=0).fit(task, datamodule=Images(batch_size=8, drop_last=True))
+    *steps, epoch = means
+    assert all(mean == pytest.approx(plain) for mean, plain in steps)
+    assert epoch["loss"] == pytest.approx(sum(mean for mean, _ in steps) / len(steps))
+    assert epoch["penalty"] == pytest.approx(task.net[1].weight.square().sum().item(), rel=1e-5)
 
 
 class Recorder(nn.Module):
@@ -103,10 +135,11 @@ class Recorder(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.seen = []
+        self.seen, self.logits = [], []
 
     def forward(self, logits, targets):
         self.seen.append(targets)
+        self.logits.append(logits.detach())
         return F.cross_entropy(logits, targets)
 
 
@@ -126,7 +159,11 @@ def test_the_task_trains_on_mixtures_and_reports_the_expected_accuracy(trainer):
     with torch.no_grad():  # weights stay: the rate is 0
         right = (task(images).argmax(1) == targets).float().mean().item()
     assert accuracies[1] == pytest.approx(right)
-    assert 0 < accuracies[0] < 1
+    steps = list(zip(loss.logits, loss.seen, strict=True))[-8:-4]  # the mixed epoch
+    shares = [row[k].item() for logits, soft in steps for k, row in zip(logits.argmax(1), soft, strict=True)]
+    assert len(shares) == 29
+    assert any(0 < share < 1 for share in shares)
+    assert accuracies[0] == pytest.approx(sum(shares) / 29)  # the target's share on the predicted class, on average
 
 
 @pytest.mark.parametrize("loss", [FocalLoss(), nn.NLLLoss()], ids=["focal", "nll"])
@@ -152,6 +189,8 @@ def test_penalty_is_the_sum_over_weights():
     assert WeightPenalty(l1=0.1, l2=0.2)(net).item() == pytest.approx(expected.item())
     net[0].requires_grad_(False)
     assert WeightPenalty(l2=1)(net).item() == pytest.approx((net[2].weight ** 2).sum().item())
+    assert WeightPenalty(l1=1, l2=1)(nn.BatchNorm1d(2)).item() == 0
+    assert WeightPenalty(l1=1, l2=1)(net.requires_grad_(False)).item() == 0
     with pytest.raises(ValueError, match="at least 0"):
         WeightPenalty(l1=-1)
 

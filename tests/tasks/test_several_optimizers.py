@@ -4,9 +4,13 @@ from functools import partial
 
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 from translation_data import few, net
 
-from lit_project.optim import CosineAnnealingLR, Group, GroupError, ParameterGroups, Schedule
+from lit_project.callbacks import NaNGuard
+from lit_project.callbacks.nan_guard import NonFiniteError
+from lit_project.errors import UserError
+from lit_project.optim import CosineAnnealingLR, Group, GroupError, ParameterGroups, Schedule, ScheduleError
 from lit_project.tasks import Translator, TranslatorOfParts
 from lit_project.tasks.several_optimizers import Part
 from saving import SaveAt
@@ -94,6 +98,13 @@ def test_both_states_are_in_the_checkpoint(trainer, tmp_path, step):
     assert difference(whole, resumed.state_dict()) == 0
 
 
+def test_scaled_losses_are_refused(trainer):
+    plugin = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+    data = few(batch_size=4, seed=1)
+    with pytest.raises(UserError, match="bf16-mixed"):
+        trained(trainer, of_parts(data), data, plugins=[plugin])
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -109,3 +120,26 @@ def test_parts_that_cannot_be(trainer, make, error, message):
     data = few(batch_size=4, seed=1)
     with pytest.raises(error, match=message):
         trained(trainer, make(data), data)
+
+
+@pytest.mark.parametrize("part", ["net.encoder", "net.decoder"])
+def test_the_guard_sees_the_gradients_of_every_optimizer(trainer, part):
+    data = few(batch_size=4, seed=1)
+    task = of_parts(data)
+    name, parameter = next((n, p) for n, p in task.named_parameters() if n.startswith(part) and p.dim() > 1)
+    calls = []
+
+    def burst(gradient):
+        calls.append(1)
+        return gradient * (float("nan") if len(calls) == 3 else 1.0)
+
+    parameter.register_hook(burst)
+    with pytest.raises(NonFiniteError, match=rf"step 2 .*the gradient of {name} is not finite"):
+        trained(trainer, task, data, callbacks=[NaNGuard()])
+    assert all(p.isfinite().all() for p in task.parameters())
+
+
+def test_a_schedule_that_watches_a_metric_counts_epochs(trainer):
+    watching = Schedule(partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0), "step", monitor="val/loss")
+    with pytest.raises(ScheduleError, match="a schedule of encoder watches a metric: its interval must be epoch"):
+        trained(trainer, of_parts(few(batch_size=4), parts=parts(schedules={"encoder": [watching]})), few(batch_size=4))

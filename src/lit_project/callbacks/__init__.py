@@ -5,6 +5,7 @@ from lit_project.callbacks.figures import Figures
 from lit_project.callbacks.nan_guard import NaNGuard
 from lit_project.callbacks.predictions import PredictionTable
 from lit_project.callbacks.progress import ProgressLines, RichProgress
+from lit_project.callbacks.range_test import RangeTest
 from lit_project.callbacks.record import RunRecord
 from lit_project.callbacks.regression import PredictedAgainstTrue
 from lit_project.callbacks.swa import SWA
@@ -20,6 +21,7 @@ __all__ = [
     "PredictedAgainstTrue",
     "PredictionTable",
     "ProgressLines",
+    "RangeTest",
     "RichProgress",
     "RunRecord",
     "TensorBoardExtras",

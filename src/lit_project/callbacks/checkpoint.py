@@ -78,7 +78,8 @@ class Checkpoint(ModelCheckpoint):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Saves the last checkpoint."""
         super().on_train_epoch_end(trainer, pl_module)
-        due = (trainer.current_epoch + 1) % self._every_n_epochs == 0 or trainer.should_stop
+        done = trainer.current_epoch + 1
+        due = done % self._every_n_epochs == 0 or done == trainer.max_epochs or trainer.should_stop
         if due and not fast_dev_run(trainer) and self.dirpath is not None:
             trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt", weights_only=False)
             self._keep_epoch(trainer, Path(self.dirpath))
@@ -91,8 +92,9 @@ class Checkpoint(ModelCheckpoint):
                 os.link(folder / "last.ckpt", kept)  # the next last.ckpt is a new file, so that this one stays
             except OSError:  # a file system without links
                 shutil.copyfile(folder / "last.ckpt", kept)
-            for path in sorted(folder.glob("epoch*.ckpt"))[: -self.keep_last]:
-                path.unlink()
+            numbered = {p.stem.removeprefix("epoch"): p for p in folder.glob("epoch*.ckpt")}
+            for number in sorted(filter(str.isdecimal, numbered), key=int)[: -self.keep_last]:
+                numbered[number].unlink()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """A run that was moved keeps its best score: the folder is where the run is now."""

@@ -21,7 +21,7 @@ class NaNGuard(Callback):
     Where one is NaN or infinite, the run ends with the step, the samples of its batches and the parameters named, and
     with the weights before it in `checkpoints/before-nan.ckpt`; or the step is left out, `skip` times in all, and
     counted as `train/skipped_steps`. It costs a look at all gradients a step. Under `16-mixed` precision the gradient
-    scaler does this by itself.
+    scaler leaves out such steps by itself, as it looks for its scale, and nothing is done here.
 
     Args:
         skip: how many bad steps are left out before the run ends.
@@ -54,19 +54,21 @@ class NaNGuard(Callback):
         """Looks at the gradients."""
         batches, self._batches = self._batches, []
         loss_is_finite, self._loss_is_finite = bool(self._loss_is_finite), True
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if not parameters:
+        if getattr(trainer.precision_plugin, "scaler", None) is not None:
             return
-        norms = torch.stack(torch._foreach_norm([p.grad for p in parameters]))
-        if loss_is_finite and norms.isfinite().all():
+        # of all optimizers there are
+        gradients = {name: p.grad for name, p in pl_module.named_parameters() if p.grad is not None}
+        if not gradients:
+            return
+        finite = torch.stack(torch._foreach_norm(list(gradients.values()))).isfinite()
+        if loss_is_finite and finite.all():
             return
         if self.skipped < self.skip:
             self.skipped += 1
-            for parameter in parameters:
+            for parameter in pl_module.parameters():
                 parameter.grad = None  # optimizers leave such parameters alone
             return
-        bad = {id(p) for p, fine in zip(parameters, norms.isfinite().tolist(), strict=True) if not fine}
-        names = [name for name, parameter in pl_module.named_parameters() if id(parameter) in bad]
+        names = [name for name, fine in zip(gradients, finite.tolist(), strict=True) if not fine]
         file = f"{trainer.default_root_dir}/checkpoints/{CHECKPOINT}"
         trainer.save_checkpoint(file)
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

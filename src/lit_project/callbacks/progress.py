@@ -7,6 +7,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 
+from lit_project.callbacks.validated import KnowsValidation
+
 
 def shown(trainer: Trainer, pl_module: LightningModule) -> dict[str, str]:
     """The means of the epoch so far and the newest validation loss and accuracy or BLEU, as text."""
@@ -47,7 +49,7 @@ class RichProgress(RichProgressBar):
         return shown(trainer, pl_module)
 
 
-class ProgressLines(ProgressBar):
+class ProgressLines(KnowsValidation, ProgressBar):
     """One line an epoch, for log files and pipes."""
 
     def __init__(self) -> None:
@@ -65,6 +67,7 @@ class ProgressLines(ProgressBar):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
+        super().on_train_epoch_start(trainer, pl_module)
         self._start = perf_counter()
 
     @rank_zero_only
@@ -72,6 +75,7 @@ class ProgressLines(ProgressBar):
         """Prints the line."""
         if self._enabled:
             total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else "?"
-            values = "  ".join(f"{name} {value}" for name, value in shown(trainer, pl_module).items())
+            found = shown(trainer, pl_module).items()
+            values = "  ".join(f"{name} {value}" for name, value in found if self.validated or name[:4] != "val/")
             seconds = perf_counter() - self._start
             print(f"epoch {trainer.current_epoch + 1}/{total}  {values}  {seconds:.1f} s", flush=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
 
 from lit_project.callbacks.checkpoint import Checkpoint
+from lit_project.callbacks.validated import KnowsValidation
 from lit_project.run import RunDir
 
 
-class RunRecord(Callback):
+class RunRecord(KnowsValidation):
     """Writes the final numbers of `fit`, `validate` and `test` to metrics.json, with the number of samples.
 
     Args:
@@ -34,8 +34,12 @@ class RunRecord(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
-        self.started = True
         self._start = time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Nothing was refused."""
+        super().on_train_epoch_start(trainer, pl_module)
+        self.started = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Records the last epoch and which checkpoint is best."""
@@ -45,7 +49,8 @@ class RunRecord(Callback):
             "epochs": trainer.current_epoch,
             "steps": trainer.global_step,
             "seconds": round(time.perf_counter() - self._start, 2),
-            **_numbers(trainer, ("train/", "val/")),
+            # without those of an earlier epoch, where the last one was cut short
+            **_numbers(trainer, ("train/", "val/") if self.validated else ("train/",)),
         }
         best = best_checkpoint(trainer)
         if best is not None and best.best_model_score is not None:
@@ -55,6 +60,7 @@ class RunRecord(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Records `validate`."""
+        super().on_validation_end(trainer, pl_module)
         if trainer.state.fn == "validate":
             self._evaluated(trainer, pl_module, "validate", "val")
 

@@ -9,14 +9,19 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_project.errors import UserError
+from lit_project.processes import print_once
 
 
 class SWA(WeightAveraging):
     """The mean of the weights at the ends of the last epochs (Izmailov et al. 2018), validated, saved and tested.
 
+    Until the first of these ends the weights are those of the training. An epoch that the end of the run cuts short
+    (`max_steps`, `max_time`) counts with the weights it ended with.
+
     Batch-norm statistics are not averaged but measured anew for the averaged weights, over the training data of the
-    epoch, before each validation. Rates stay those of the schedules of the config: one that stays high to the end
-    (constant, cosine with restarts) is what averaging is good for.
+    epoch, at each end that counts; those that `Unfreezing` keeps frozen stay as they are. Rates stay those of the
+    schedules of the config: one that stays high to the end (constant, cosine with restarts) is what averaging is good
+    for.
 
     Lightning's `StochasticWeightAveraging` replaces the schedules of the run, adds an epoch to it, and writes the
     average into no checkpoint but the last; this is its `WeightAveraging` with another moment and the statistics.
@@ -53,29 +58,61 @@ class SWA(WeightAveraging):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After the last batch of an epoch, before its validation."""
-        if batch_idx + 1 < trainer.num_training_batches:
-            return
-        assert self._average_model is not None
-        if trainer.current_epoch < self.first_epoch:
+        """After the last batch of an epoch or of the run, before its validation."""
+        if batch_idx + 1 >= trainer.num_training_batches or 0 < trainer.max_steps <= trainer.global_step:
+            self._count(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """An epoch that was stopped before its last batch."""
+        self._count(trainer, pl_module)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The average becomes the model; says so if there is none."""
+        self._follow(pl_module)
+        super().on_train_end(trainer, pl_module)
+        if not self._begun:
+            print_once(f"SWA: the run ended before the end of epoch {self.first_epoch}: its weights are no average")
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Validation sees the average."""
+        self._follow(pl_module)
+        super().on_validation_epoch_start(trainer, pl_module)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """The checkpoint holds the average and, to resume from, the weights of the training."""
+        self._follow(pl_module)
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+
+    @property
+    def _begun(self) -> bool:
+        """Whether an end of an epoch has been counted."""
+        return self._average_model is not None and int(self._average_model.n_averaged) > 0
+
+    def _follow(self, pl_module: LightningModule) -> None:
+        """Until something was averaged, the average is the weights as they are."""
+        if self._average_model is not None and not self._begun:
             self._average_model.module.load_state_dict(pl_module.state_dict())
+
+    def _count(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Takes the weights into the average, once a step."""
+        assert self._average_model is not None
+        if trainer.current_epoch < self.first_epoch or trainer.global_step <= self._latest_update_step:
             return
         self._average_model.update_parameters(pl_module)
         self._latest_update_step = trainer.global_step
-        measure_batch_norm(self._average_model.module, trainer)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Nothing: it was done before the validation."""
+        measure_batch_norm(self._average_model.module, pl_module, trainer)
 
 
 @torch.no_grad()
-def measure_batch_norm(module: nn.Module, trainer: Trainer) -> None:
+def measure_batch_norm(module: nn.Module, live: nn.Module, trainer: Trainer) -> None:
     """Sets the statistics of `module`'s batch norms to the means over the training batches of the current epoch.
 
-    The data module must be one of `lit_project.data.ImageData`, which makes loaders apart from that of the training.
-    Each process measures its own share; the statistics of the first process are those that are saved.
+    Only those that train in `live`, the model of the same architecture that is being trained. The data module must be
+    one of `lit_project.data.ImageData`, which makes loaders apart from that of the training. Each process measures its
+    own share; the statistics of the first process are those that are saved.
     """
-    norms = {m: (m.momentum, m.training) for m in module.modules() if isinstance(m, _BatchNorm)}
+    pairs = zip(module.modules(), live.modules(), strict=True)
+    norms = {m: m.momentum for m, other in pairs if isinstance(m, _BatchNorm) and other.training}
     if not norms:
         return
     modes = {m: m.training for m in module.modules()}
@@ -94,7 +131,7 @@ def measure_batch_norm(module: nn.Module, trainer: Trainer) -> None:
         batch = data.transfer_batch_to_device(batch, device, 0)
         with trainer.precision_plugin.forward_context():
             module(data.on_after_batch_transfer(batch, 0)[0])
-    for norm, (momentum, _) in norms.items():
+    for norm, momentum in norms.items():
         norm.momentum = momentum
     for child, training in modes.items():
         child.training = training

@@ -41,7 +41,9 @@ class ParameterGroups:
     Args:
         groups: by path or pattern; what none of them matches is the group `base`.
         layer_decay: instead of `groups`: every layer learns this many times as fast as the one after it, the last one
-            at the full rate (Howard & Ruder 2018, "discriminative fine-tuning"; 0.65 to 0.9 are usual).
+            at the full rate (Howard & Ruder 2018, "discriminative fine-tuning"; 0.65 to 0.9 are usual). Layers are the
+            parts that `layers` finds: residual blocks, blocks of a vision Transformer… Norms and single parameters,
+            such as the embedding of positions, go with the layer before them.
         decay_norms_and_biases: false takes weight decay from all parameters with fewer than two axes: biases and the
             scales of norms (He et al. 2019, "Bag of tricks", 3.1).
 
@@ -107,11 +109,13 @@ class ParameterGroups:
         for name, parameter in named:
             members[max((path for path in paths if _matches(name, path)), key=len)].append(parameter)
         shares = []
-        rank = 0  # a norm learns at the rate of the layer before it
-        for path in reversed(paths):
-            matrices = any(p.ndim > 1 for name, p in module.named_parameters() if _matches(name, path))
-            shares.append((Group(path, [path], self.layer_decay**rank), members[path]))
-            rank += matrices
+        every = dict(module.named_parameters())
+        counted = [p not in every and any(w.ndim > 1 for name, w in every.items() if _matches(name, p)) for p in paths]
+        rank = 0  # a norm learns at the rate of the layer before it; what is before all layers, at that of the first
+        for path, layer in zip(reversed(paths), reversed(counted), strict=True):
+            factor = self.layer_decay ** min(rank, max(sum(counted) - 1, 0))
+            shares.append((Group(path, [path], factor), members[path]))
+            rank += layer
         return shares[::-1]
 
 
@@ -123,14 +127,18 @@ def _matches(name: str, pattern: str) -> bool:
 def layers(module: nn.Module, path: str = "") -> list[str]:
     """Paths of the layers from input to output: children with parameters, looked into where they only hold others.
 
-    Containers are `nn.Sequential`, `nn.ModuleList` and what is called `net` or `backbone`.
+    Containers are `nn.Sequential`, `nn.ModuleList`, what is called `net` or `backbone`, and what has one of the former
+    as its `layers`, such as the encoder of a vision Transformer. A parameter that a container holds itself comes before
+    its parts.
     """
     found = []
     for name, child in module.named_children():
         inner = f"{path}.{name}" if path else name
         if next(child.parameters(), None) is None:
             continue
-        container = isinstance(child, nn.Sequential | nn.ModuleList) or name in ("net", "backbone")
+        container = name in ("net", "backbone") or any(
+            isinstance(part, nn.Sequential | nn.ModuleList) for part in (child, getattr(child, "layers", None))
+        )
         found += layers(child, inner) if container else [inner]
     own = [f"{path}.{name}" if path else name for name, _ in module.named_parameters(recurse=False)]
     return own + found

@@ -39,11 +39,12 @@ class ImageClassifier(Task):
         top_k: also report how often the class is among the k likeliest; default: 3 if there are more classes; 1 for
             not.
         channels_last: keep images and convolutions in (B, H, W, C) order in memory, which is faster on many CPUs and
-            on GPUs with half precision; results are the same up to rounding.
+            on GPUs with half precision; results are the same up to rounding. Default: where the trainer's precision is
+            a half one.
         parameter_groups: parameters with rates or decay of their own; see `lit_project.optim.ParameterGroups`.
         mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then the expected one: the share of
             the target that lies on the predicted class.
-        penalty: of large weights, added to the loss in training; `train/penalty`.
+        penalty: of large weights, added to the loss in training; logged as `train/penalty`, no part of `train/loss`.
         test_time_flips: `test` and `predict` average the probabilities of the image and of these mirror images of it.
         compile: run the net through `torch.compile` with this backend, usually `inductor` (on CPUs it needs a C++
             compiler); checkpoints are the same as without.
@@ -64,7 +65,7 @@ class ImageClassifier(Task):
         loss: nn.Module | None = None,
         label_smoothing: float = 0.0,
         top_k: int | None = None,
-        channels_last: bool = False,
+        channels_last: bool | None = None,
         parameter_groups: ParameterGroups | None = None,
         mixing: Mixing | None = None,
         penalty: WeightPenalty | None = None,
@@ -91,10 +92,10 @@ class ImageClassifier(Task):
         self.flips = [[FLIPS[name]] for name in dict.fromkeys(test_time_flips)]
         if len(self.flips) == 2:
             self.flips.append([-1, -2])
+        self.epochs: int | None = None  # of the run, where its end is known
         self.backend = compile
-        self.channels_last = channels_last
-        if channels_last:
-            self.net = self.net.to(memory_format=torch.channels_last)
+        self.channels_last, self.last = channels_last, False
+        self._order(bool(channels_last))
         self.mean: Tensor
         self.std: Tensor
         # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
@@ -109,22 +110,35 @@ class ImageClassifier(Task):
     def forward(self, images: Tensor) -> Tensor:
         """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
         images = (images - self.mean).div_(self.std)
-        if self.channels_last:
+        if self.last:
             images = images.contiguous(memory_format=torch.channels_last)
         return self.net(images)
 
+    def _order(self, last: bool) -> None:
+        """Puts the weights of convolutions in this order in memory."""
+        if last != self.last:
+            self.net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
+            self.last = last
+
     def setup(self, stage: str) -> None:
-        """Compiles the net if asked to: in place, so that the names of its weights stay as they are."""
+        """Orders memory for the precision, and compiles the net if asked to: in place, so that the names stay."""
+        if self.channels_last is None:
+            self._order("16" in str(self.trainer.precision))
         if self.backend is not None and self.net._compiled_call_impl is None:
             self.net.compile(backend=self.backend)
+
+    def on_train_start(self) -> None:
+        """Learns how long the run is, for what ends before it does."""
+        super().on_train_start()
+        self.epochs = self.length("epoch")
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """The loss of one batch of `(images, targets, …)`."""
         images, targets = batch[0], batch[1]
-        if self.mixing is not None and self.mixing.active(self.current_epoch, self.trainer.max_epochs):
+        if self.mixing is not None and self.mixing.active(self.current_epoch, self.epochs):
             images, targets = self.mixing(images, targets, len(self.class_names))
         logits = self(images)
-        loss = self.loss(logits, targets)
+        mean = loss = self.loss(logits, targets)
         size = len(targets)
         classes = logits.detach().argmax(dim=1)
         correct = (classes == targets).sum() if targets.ndim == 1 else targets.gather(1, classes[:, None]).sum()
@@ -134,7 +148,7 @@ class ImageClassifier(Task):
             sums["penalty"] = penalty.detach() * size
             loss = loss + penalty
         self.running.add(size, **sums)
-        return {"loss": self.weighted(loss, size), "mean": loss.detach()}
+        return {"loss": self.weighted(loss, size), "mean": mean.detach()}
 
     def _test_logits(self, images: Tensor) -> Tensor:
         """Logits of images, or the logarithm of the mean probabilities over them and their mirror images."""

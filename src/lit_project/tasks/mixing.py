@@ -22,7 +22,7 @@ class Mixing:
         cutmix_alpha: α of cutmix; 0 for none.
         cutmix_share: how likely a batch is given cutmix where both are on.
         probability: how likely a batch is mixed at all.
-        off_last_epochs: the last epochs see whole images (He et al. 2019 end mixup so).
+        off_last_epochs: the last epochs see whole images (He et al. 2019 end mixup so); `max_steps` too ends a run.
 
     Raises:
         ValueError: a negative α or number of epochs, a share or probability outside [0, 1], or nothing to do.
@@ -46,9 +46,9 @@ class Mixing:
         if self.off_last_epochs < 0:
             raise ValueError(f"mixing: off_last_epochs must be at least 0, got {self.off_last_epochs}")
 
-    def active(self, epoch: int, max_epochs: int | None) -> bool:
-        """Whether an epoch, counted from 0, is mixed."""
-        return not self.off_last_epochs or max_epochs is None or epoch < max_epochs - self.off_last_epochs
+    def active(self, epoch: int, epochs: int | None) -> bool:
+        """Whether an epoch, counted from 0, is mixed, in a run of `epochs`; None where its end is unknown."""
+        return not self.off_last_epochs or epochs is None or epoch < epochs - self.off_last_epochs
 
     def __call__(self, images: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
         """Mixed images and their targets.

@@ -15,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lit_project.errors import UserError
 from lit_project.optim import (
     Group,
     GroupError,
     OptimizerFactory,
     ParameterGroups,
     Schedule,
+    ScheduleError,
     configure,
     run_length,
 )
@@ -75,7 +77,19 @@ class SeveralOptimizers(Task):
         self.clip_norm = clip_norm
 
     def configure_optimizers(self) -> Any:
-        """One optimizer a part, with its schedules."""
+        """One optimizer a part, with its schedules.
+
+        Raises:
+            GroupError: a parameter in no part or in two, or a pattern that matches nothing.
+            UserError: the precision scales losses.
+            ScheduleError: a schedule contradicts itself, another one or the length of the run, or counts steps and
+                watches a metric.
+        """
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            raise UserError(
+                f"precision {self.trainer.precision} scales the loss, which several optimizers cannot undo together: "
+                "take bf16-mixed"
+            )
         groups = ParameterGroups([Group(part.name, part.match) for part in self.parts])(self)
         by_name = {group["name"]: group for group in groups}
         if "base" in by_name:
@@ -88,6 +102,8 @@ class SeveralOptimizers(Task):
             if part.name not in by_name:
                 raise GroupError(f"parts: nothing in {part.name} is to be trained")
             own, schedules = configure([by_name[part.name]], part.optimizer, part.schedulers, self.length)
+            if any("monitor" in config and config["interval"] == "step" for config in schedules):
+                raise ScheduleError(f"parts: a schedule of {part.name} watches a metric: its interval must be epoch")
             optimizers += own
             configs += [{**config, "name": f"{part.name}/{config['name']}"} for config in schedules]
         return optimizers, configs
@@ -121,7 +137,7 @@ class SeveralOptimizers(Task):
         if self.clip_norm is not None:
             parameters = [p for group in together.param_groups for p in group["params"]]
             torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
-        optimizers[0].step()  # Lightning counts this one
+        optimizers[0].step()  # Lightning counts this one, and callbacks look at all gradients before it
         for optimizer in optimizers[1:]:
             optimizer.optimizer.step()
         for optimizer in optimizers:

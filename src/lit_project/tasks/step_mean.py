@@ -54,5 +54,6 @@ class StepMean:
             # Lightning has divided the losses by the number of micro-batches, DDP the gradients by the processes
             factor = float(self._unit) * accumulated * world_size / float(total)
             gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            torch._foreach_mul_(gradients, factor)
+            if gradients:  # there are none where a callback has dropped them
+                torch._foreach_mul_(gradients, factor)
         self._count = None

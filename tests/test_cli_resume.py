@@ -1,0 +1,111 @@
+"""`fit --run` and `--init_from`: what goes on, what is refused, and what stays as it was."""
+
+import csv
+import json
+import shlex
+
+import pytest
+import torch
+import yaml
+
+from lit_project.checkpoints import read
+from tiny import TINY
+
+
+def test_resume_at_an_epoch_boundary_equals_the_uninterrupted_run(lit):
+    """Bit for bit: weights, optimizer, schedule, history; with dropout and augmentation."""
+    # a schedule without a horizon, so that the first half does not know that it is one
+    options = (
+        "-c configs/quickstart.yaml --model.schedulers=null --model.net.layers=[8,pool,8] --data.batch_size=100 "
+        "--test_after_fit=false --trainer.log_every_n_steps=4"
+    )
+    whole = lit(f"fit {options} --trainer.max_epochs=4 --run_name=whole")
+    half = lit(f"fit {options} --trainer.max_epochs=2 --run_name=half")
+    resumed = lit(f"fit --run {half.run} --trainer.max_epochs=4")
+    assert (whole.status, half.status, resumed.status) == (0, 0, 0)
+    assert resumed.run == half.run
+    a, b = (read(run / "checkpoints" / "last.ckpt") for run in (whole.run, half.run))
+    assert a["global_step"] == b["global_step"] == 4 * 13
+    assert a["state_dict"].keys() == b["state_dict"].keys()
+    assert all(torch.equal(a["state_dict"][name], b["state_dict"][name]) for name in a["state_dict"])
+    for first, second in zip(a["optimizer_states"], b["optimizer_states"], strict=True):
+        for key, state in first["state"].items():
+            assert all(torch.equal(state[name], second["state"][key][name]) for name in state)
+    history = []
+    for run in (whole.run, half.run):
+        rows = list(csv.DictReader((run / "metrics.csv").open()))
+        history.append([{k: v for k, v in row.items() if k != "train/samples_per_second"} for row in rows])
+    assert history[0] == history[1]
+    # the config says what the run is now, and the earlier one is kept
+    assert yaml.safe_load((half.run / "config.yaml").read_text())["trainer"]["max_epochs"] == 4
+    assert yaml.safe_load((half.run / "config.1.yaml").read_text())["trainer"]["max_epochs"] == 2
+    assert len(json.loads((half.run / "provenance.json").read_text())) == 2
+
+
+def test_resuming_a_finished_run_does_nothing_and_says_so(lit, trained):
+    weights = (trained / "checkpoints" / "last.ckpt").read_bytes()
+    result = lit(f"fit --run {trained}")
+    assert result.status == 0
+    assert "nothing to do" in result.out
+    assert (trained / "checkpoints" / "last.ckpt").read_bytes() == weights
+
+
+def test_a_schedule_that_ends_with_the_run_refuses_another_length(lit, trained):
+    result = lit(f"fit --run {trained} --trainer.max_epochs=5")
+    assert result.status == 2
+    assert "ends after 30 steps" in result.err
+    assert "50" in result.err
+    assert lit(f"test --run {trained}").status == 0
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    ("--model.optimizer.lr=0.01", "model.optimizer.lr was "),
+    ("--model.optimizer=torch.optim.SGD --model.optimizer.lr=0.01", "model.optimizer.class_path was torch.optim."),
+    ("'--model.schedulers=[{scheduler: {class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 9}}}]'",
+     "model.schedulers[0].scheduler.class_path was lit_project.optim.OneCycleLR"),
+    ("--trainer.max_epochs=1", "max_epochs=1"),
+])  # fmt: skip
+def test_a_resumed_run_that_is_refused_stays_as_it_was(lit, trained, change, expected):
+    """Lightning puts the optimizer of the checkpoint back without a word."""
+    config = (trained / "config.yaml").read_text()
+    result = lit(["fit", "--run", str(trained), *shlex.split(change)])
+    assert result.status == 2
+    assert expected in result.err
+    assert (trained / "config.yaml").read_text() == config
+    assert not list(trained.glob("config.*.yaml"))
+    assert lit(f"fit --run {trained}").status == 0
+
+
+def test_what_only_looks_leaves_a_run_as_it_was(lit, trained):
+    config, entries = ((trained / name).read_text() for name in ("config.yaml", "provenance.json"))
+    assert lit(f"fit --run {trained} --plot_lr=true --data.batch_size=64").status == 0
+    assert (trained / "config.yaml").read_text() == config
+    assert (trained / "provenance.json").read_text() == entries
+
+
+def test_resume_with_nothing_to_resume_from_is_an_error(lit, trained):
+    for file in (trained / "checkpoints").iterdir():
+        file.unlink()
+    result = lit(f"fit --run {trained}")
+    assert result.status == 2
+    assert "no checkpoint" in result.err
+
+
+def test_warm_start_loads_weights_only_into_a_new_run_and_reports(lit, trained):
+    options = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false"
+    same = lit(f"fit {options} --init_from {trained} --model.optimizer.lr=0 --model.schedulers=null")
+    assert same.status == 0, same.err
+    assert same.run != trained
+    best = read(next((trained / "checkpoints").glob("best*.ckpt")))["state_dict"]
+    mine = read(same.run / "checkpoints" / "last.ckpt")
+    assert mine["global_step"] == 10
+    assert all(torch.equal(mine["state_dict"][name], best[name]) for name in best)
+
+    other = lit(f"fit {options} --model.net.hidden_sizes=[32,7] --init_from {trained}")
+    assert other.status == 0, other.err
+    report = other.out
+    assert "loaded: 2" in report  # the first layer
+    assert "missing: 2" in report
+    assert "net.layers.7.weight" in report
+    assert "of another shape: 2" in report
+    assert "(10, 32) instead of (7, 32)" in report

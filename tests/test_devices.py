@@ -1,0 +1,31 @@
+"""Weights that another device saved load here, whatever reads them."""
+
+import torch
+
+from cuda_files import save_as_from_cuda
+from lit_project.checkpoints import SafeCheckpointIO, read
+from lit_project.models import MLP, TorchvisionNet
+from lit_project.warm_start import check_fits, warm_start
+
+
+def test_a_file_of_weights_saved_on_a_gpu(tmp_path):
+    torch.manual_seed(0)
+    one = TorchvisionNet((1, 32, 32), 4, "shufflenet_v2_x0_5")
+    save_as_from_cuda(one.state_dict(), tmp_path / "a.pt")
+    other = TorchvisionNet((1, 32, 32), 4, "shufflenet_v2_x0_5", weights=str(tmp_path / "a.pt"))
+    for name, value in other.state_dict().items():
+        assert value.device.type == "cpu"
+        assert torch.equal(value, one.state_dict()[name])
+
+
+def test_a_checkpoint_saved_on_a_gpu(tmp_path):
+    one, other = MLP((4,), 3), MLP((4,), 3)
+    path = tmp_path / "a.ckpt"
+    save_as_from_cuda({"state_dict": one.state_dict(), "global_step": 1}, path)
+    check_fits(other, path)
+    assert warm_start(other, path, strict=True).complete
+    for content in (read(path), SafeCheckpointIO().load_checkpoint(path)):
+        for name, value in content["state_dict"].items():
+            assert value.device.type == "cpu"
+            assert torch.equal(value, other.state_dict()[name])
+            assert torch.equal(value, one.state_dict()[name])
