@@ -2,9 +2,12 @@
 #
 #   docker build -t lit-project .                                                               CPU
 #   docker build -t lit-project --build-arg TORCH_BACKEND=cu128 .                               an NVIDIA GPU
+#   mkdir -p runs data                                                    yours: Docker would make them root's
 #   docker run --rm -v "$PWD/runs:/project/runs" lit-project fit -c configs/quickstart.yaml
 #   docker run --rm --gpus all --shm-size=8g -v "$PWD/runs:/project/runs" -v "$PWD/data:/project/data" lit-project \
 #       fit -c configs/fashion_mnist_cnn.yaml -c configs/overlays/gpu.yaml
+#
+# Where your user and group are not 1000 (`id -u`, `id -g`): --build-arg UID=$(id -u) --build-arg GID=$(id -g)
 #
 # torch brings the CUDA libraries along, so that the base image is the same for both; the host needs the driver and the
 # NVIDIA container toolkit. TORCH_BACKEND= (empty) takes the files of requirements.lock, checked by their hashes.

@@ -11,14 +11,15 @@ them are more than chance. Runs are kept in runs/. Prints a table, writes benchm
 
 import argparse
 import json
-import os
 import statistics
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from common import RESULTS
 from quality import BF16, run
 
+FILE = RESULTS / "ablation.json"
 OVERLAY = "configs/overlays"
 NET = ["--model.net.depth=8"]
 CROP = "{class_path: lit_project.data.transforms.RandomCrop, init_args: {padding: 2}}"
@@ -46,6 +47,32 @@ INGREDIENTS: dict[str, list[str]] = {
 }
 
 
+def known(conditions: dict[str, Any]) -> dict[tuple[str, int], float]:
+    """(ingredient, seed) → test accuracy of the runs in the file of results, if those were of the same conditions."""
+    before = json.loads(FILE.read_text()) if FILE.exists() else {}
+    if any(before.get(key) != value for key, value in conditions.items()):
+        return {}
+    rows = before["ingredients"].items()
+    return {(name, int(seed)): value for name, row in rows for seed, value in row["test accuracy %"].items()}
+
+
+def table(accuracy: dict[tuple[str, int], float]) -> dict[str, dict[str, Any]]:
+    """Each ingredient's accuracies by seed, their mean, and the gain over the base of the same seeds (mean, spread)."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name in INGREDIENTS:
+        mine = {seed: value for (other, seed), value in accuracy.items() if other == name}
+        done = {seed: value for seed, value in mine.items() if ("base", seed) in accuracy}
+        if done:
+            gains = [value - accuracy["base", seed] for seed, value in done.items()]
+            rows[name] = {
+                "test accuracy %": {seed: round(value, 2) for seed, value in sorted(done.items())},
+                "mean": round(statistics.mean(done.values()), 2),
+                "gain": round(statistics.mean(gains), 2),
+                "std of gain": round(statistics.stdev(gains), 2) if len(gains) > 1 else None,
+            }
+    return rows
+
+
 def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -54,34 +81,30 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="runs at a time")
     parser.add_argument("--threads", type=int, default=1, help="threads a run")
     parser.add_argument("--epochs", type=int, default=10, help="the budget")
+    parser.add_argument("--again", action="store_true", help="forget the results there are")
     options = parser.parse_args()
+    conditions = {"net": NET, "epochs": options.epochs}
+    lock = threading.Lock()
+    accuracy = {} if options.again else known(conditions)
     names = list(dict.fromkeys(["base", *options.only]))
-    jobs = [(name, seed) for seed in options.seeds for name in names]
+    jobs = [(name, seed) for seed in options.seeds for name in names if (name, seed) not in accuracy]
 
-    def one(job: tuple[str, int]) -> float:
+    def one(job: tuple[str, int]) -> None:
         name, seed = job
         short = name.replace(" ", "_").replace(",", "")
         budget = f"--trainer.max_epochs={options.epochs}"
         more = [*BF16, *INGREDIENTS[name], *NET, budget]
         metrics = run("fashion_mnist_resnet20", seed, options.threads, more, f"ablation-{short}-seed{seed}")
-        return 100 * metrics["test"]["test/accuracy"]
+        with lock:
+            accuracy[name, seed] = 100 * metrics["test"]["test/accuracy"]
+            FILE.write_text(json.dumps({**conditions, "ingredients": table(accuracy)}, indent=2) + "\n")
 
     with ThreadPoolExecutor(options.workers) as pool:
-        accuracy = dict(zip(jobs, pool.map(one, jobs), strict=True))
-    rows: dict[str, dict[str, Any]] = {}
-    for name in names:
-        gains = [accuracy[name, seed] - accuracy["base", seed] for seed in options.seeds]
-        rows[name] = {
-            "test accuracy %": [round(accuracy[name, seed], 2) for seed in options.seeds],
-            "mean": round(statistics.mean(accuracy[name, seed] for seed in options.seeds), 2),
-            "gain": round(statistics.mean(gains), 2),
-            "std of gain": round(statistics.stdev(gains), 2) if len(gains) > 1 else None,
-        }
-    result = {"epochs": options.epochs, "seeds": options.seeds, "cpus": os.cpu_count(), "ingredients": rows}
-    (RESULTS / "ablation.json").write_text(json.dumps(result, indent=2) + "\n")
-    print(f"{'ingredient':<32}{'accuracy %':>11}{'gain':>16}")
-    for name, row in sorted(rows.items(), key=lambda item: -item[1]["gain"]):
-        print(f"{name:<32}{row['mean']:>11.2f}{row['gain']:>+9.2f} ± {row['std of gain'] or 0:.2f}")
+        list(pool.map(one, jobs))
+    print(f"{'ingredient':<32}{'seeds':>6}{'accuracy %':>11}{'gain':>16}")
+    for name, row in sorted(table(accuracy).items(), key=lambda item: -item[1]["gain"]):
+        seeds = len(row["test accuracy %"])
+        print(f"{name:<32}{seeds:>6}{row['mean']:>11.2f}{row['gain']:>+9.2f} ± {row['std of gain'] or 0:.2f}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ CONFIGS: dict[str, tuple[list[str], float | None]] = {
     "fashion_mnist_mlp": ([], 89.5),
     "mnist_cnn": (BF16, 99.4),
     "fashion_mnist_cnn": (BF16, 93.4),
-    "fashion_mnist_resnet20": (BF16, None),
+    "fashion_mnist_resnet20": (BF16, 94.5),
+    "fashion_mnist_resnet18": (BF16, 94.5),
 }
 
 

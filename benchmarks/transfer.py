@@ -1,30 +1,82 @@
 """MNIST with what a ResNet-18 has learned on Fashion-MNIST: scratch, frozen, gradual and full at the same budget.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --steps 10 30 --seeds 1 2
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --steps 10 30 --seeds 1 2 --workers 2
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --source runs/fashion_mnist_resnet18/quality-seed1
 
-One run of `configs/fashion_mnist_resnet18.yaml` (a few epochs are enough) gives the weights. Each way of fine-tuning is
-`configs/mnist_resnet18_from_fashion.yaml` with three epochs of so many steps of 128 images, and another schedule of
-unfreezing; scratch begins with random weights and trains everything. Rates are the same for all ways but scratch, whose
-parameters all learn at the full rate. Test accuracy on all 10,000 images of the checkpoint that validation chose.
-Prints a table, writes benchmarks/results/transfer.json and docs/figures/transfer.png.
+The weights are those of `--source`, a finished run of `configs/fashion_mnist_resnet18.yaml`; without it one of three
+epochs is made. Each way of fine-tuning is `configs/mnist_resnet18_from_fashion.yaml` with three epochs of so many steps
+of 128 images, and another schedule of unfreezing; scratch begins with random weights and trains everything. Rates are
+the same for all ways but scratch, whose parameters all learn at the full rate. Test accuracy on all 10,000 images of
+the checkpoint that validation chose. Prints a table, writes benchmarks/results/transfer.json, where results of before
+with the same weights stay, and docs/figures/transfer.png.
 """
 
 import argparse
 import json
 import statistics
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 from common import RESULTS, ROOT
 from quality import BF16, run
 
 from lit_project.viz.figures import new_figure
 
+FILE = RESULTS / "transfer.json"
 WAYS: dict[str, tuple[str, list[str]]] = {  # → schedule of unfreezing, further options
     "scratch": ("{net.backbone: 0}", ["--model.parameter_groups=null"]),
     "frozen": ("{net.backbone: null}", []),
     "gradual": ("{net.backbone: 2, net.backbone.layer4: 1}", []),
     "full": ("{net.backbone: 0}", []),
 }
+EPOCHS, BATCH = 3, 128  # of the config
+Job = tuple[str, int, int]  # way, steps of an epoch, seed
+
+
+def known(pretraining: dict[str, Any]) -> dict[Job, float]:
+    """The test accuracies in the file of results, if they are of the same weights."""
+    before = json.loads(FILE.read_text()) if FILE.exists() else {}
+    if before.get("pretraining") != pretraining:
+        return {}
+    return {
+        (way, int(steps), int(seed)): value
+        for way, by_steps in before["test accuracy %"].items()
+        for steps, by_seed in by_steps.items()
+        for seed, value in by_seed.items()
+    }
+
+
+def nested(accuracy: dict[Job, float]) -> dict[str, dict[int, dict[int, float]]]:
+    """Way → steps of an epoch → seed → test accuracy in percent."""
+    found: dict[str, dict[int, dict[int, float]]] = {}
+    for way, steps, seed in sorted(accuracy, key=lambda job: (list(WAYS).index(job[0]), *job[1:])):
+        found.setdefault(way, {}).setdefault(steps, {})[seed] = round(accuracy[way, steps, seed], 2)
+    return found
+
+
+def draw(accuracy: dict[Job, float]) -> None:
+    """The table, and the figure of errors by images seen."""
+    budgets = sorted({steps for _, steps, _ in accuracy})
+    figure = new_figure(6, 4)
+    axes = figure.add_subplot()
+    print(f"{'images seen':<12}" + "".join(f"{EPOCHS * BATCH * steps:>16}" for steps in budgets))
+    for way, by_steps in nested(accuracy).items():
+        means = {steps: statistics.mean(by_seed.values()) for steps, by_seed in by_steps.items()}
+        spreads = {steps: statistics.stdev(by_seed.values()) if len(by_seed) > 1 else 0.0
+                   for steps, by_seed in by_steps.items()}  # fmt: skip
+        cells = [f"{means[steps]:>9.2f} ± {spreads[steps]:.2f}" if steps in means else f"{'':>16}" for steps in budgets]
+        print(f"{way:<12}" + "".join(cells))
+        seen = [EPOCHS * BATCH * steps for steps in means]
+        errors = [100 - mean for mean in means.values()]
+        axes.errorbar(seen, errors, yerr=list(spreads.values()), marker="o", capsize=3, label=way)
+    axes.set(xscale="log", yscale="log", xlabel="training images seen", ylabel="test error in %",
+             title="MNIST from Fashion-MNIST weights")  # fmt: skip
+    axes.grid(alpha=0.3, which="both")
+    axes.legend()
+    figure.savefig(ROOT / "docs" / "figures" / "transfer.png")
 
 
 def main() -> None:
@@ -32,53 +84,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", nargs="+", type=int, default=[3, 10, 30, 100], help="of each of three epochs")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--pretraining_epochs", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--source", type=Path, help="the run whose weights are taken")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
+    parser.add_argument("--threads", type=int, default=1, help="threads a run")
     options = parser.parse_args()
-    before = [*BF16, f"--trainer.max_epochs={options.pretraining_epochs}"]
-    first = run("fashion_mnist_resnet18", 1, options.threads, before, "transfer-first")
-    source = ROOT / "runs" / "fashion_mnist_resnet18" / "transfer-first"
-    accuracy: dict[str, dict[int, list[float]]] = {way: {steps: [] for steps in options.steps} for way in WAYS}
-    for steps in options.steps:
-        for seed in options.seeds:
-            for way, (schedule, more) in WAYS.items():
-                weights = ["--init_from", str(source), "--init_prefixes", '{"net.head.": null}']
-                metrics = run(
-                    "mnist_resnet18_from_fashion",
-                    seed,
-                    options.threads,
-                    [
-                        *BF16,
-                        *more,
-                        *([] if way == "scratch" else weights),
-                        "--trainer.callbacks.schedule",
-                        schedule,
-                        f"--trainer.limit_train_batches={steps}",
-                    ],
-                    f"transfer-{way}-{steps}-seed{seed}",
-                )
-                accuracy[way][steps].append(100 * metrics["test"]["test/accuracy"])
-    result = {
-        "pretraining": {"epochs": options.pretraining_epochs, "test accuracy": first["test"]["test/accuracy"]},
-        "seeds": options.seeds,
-        "images seen": {steps: 3 * 128 * steps for steps in options.steps},
-        "test accuracy %": accuracy,
-    }
-    (RESULTS / "transfer.json").write_text(json.dumps(result, indent=2) + "\n")
-    figure = new_figure(6, 4)
-    axes = figure.add_subplot()
-    print(f"{'images seen':<12}" + "".join(f"{384 * steps:>16}" for steps in options.steps))
-    for way, by_steps in accuracy.items():
-        means = [statistics.mean(values) for values in by_steps.values()]
-        spreads = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in by_steps.values()]
-        print(f"{way:<12}" + "".join(f"{m:>9.2f} ± {s:.2f}" for m, s in zip(means, spreads, strict=True)))
-        seen = [384 * steps for steps in options.steps]
-        axes.errorbar(seen, [100 - m for m in means], yerr=spreads, marker="o", capsize=3, label=way)
-    axes.set(xscale="log", yscale="log", xlabel="training images seen", ylabel="test error in %",
-             title="MNIST from Fashion-MNIST weights")  # fmt: skip
-    axes.grid(alpha=0.3, which="both")
-    axes.legend()
-    figure.savefig(ROOT / "docs" / "figures" / "transfer.png")
+    source = (options.source or ROOT / "runs" / "fashion_mnist_resnet18" / "transfer-first").resolve()
+    if options.source is None:
+        run("fashion_mnist_resnet18", 1, options.threads, [*BF16, "--trainer.max_epochs=3"], source.name)
+    first = json.loads((source / "metrics.json").read_text())
+    pretraining = {"epochs": first["fit"]["epochs"], "test accuracy %": round(100 * first["test"]["test/accuracy"], 2)}
+    accuracy = known(pretraining)
+    jobs = [(way, steps, seed) for steps in options.steps for seed in options.seeds for way in WAYS]
+    lock = threading.Lock()
+
+    def one(job: Job) -> None:
+        way, steps, seed = job
+        schedule, more = WAYS[way]
+        if way != "scratch":
+            more = [*more, "--init_from", str(source), "--init_prefixes", '{"net.head.": null}']
+        more = [*BF16, *more, "--trainer.callbacks.schedule", schedule, f"--trainer.limit_train_batches={steps}"]
+        metrics = run("mnist_resnet18_from_fashion", seed, options.threads, more, f"transfer-{way}-{steps}-seed{seed}")
+        with lock:
+            accuracy[job] = 100 * metrics["test"]["test/accuracy"]
+            result = {"pretraining": pretraining, "epochs": EPOCHS, "batch size": BATCH,
+                      "test accuracy %": nested(accuracy)}  # fmt: skip
+            FILE.write_text(json.dumps(result, indent=2) + "\n")
+
+    with ThreadPoolExecutor(options.workers) as pool:
+        list(pool.map(one, [job for job in jobs if job not in accuracy]))
+    draw(accuracy)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 Each run is `lit-project fit`; the checkpoint is chosen by BLEU on validation and tested once. Runs are kept in runs/;
 finished ones are not repeated and cut ones are resumed. Prints a table, writes
-benchmarks/results/translation_quality.json.
+benchmarks/results/translation_quality.json, where other seeds of before stay.
 """
 
 import argparse
@@ -29,6 +29,39 @@ TASKS: dict[str, tuple[str, list[str], str, float | None]] = {
     "multi30k_en_de": ("multi30k_en_de", [], "bleu_lowercase", 36.0),
     "multi30k_de_en": ("multi30k_de_en", [], "bleu_lowercase", 32.0),
 }
+METRICS = ("test/bleu", "test/chrf", "test/perplexity")
+
+
+def entry(
+    task: str, results: dict[int, dict[str, Any]], before: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
+    """The entry of a task: its seeds of `before` that were not run now, and those of now, in order."""
+    names = [name for name in next(iter(results.values()))["test"] if name.startswith(METRICS)]
+    runs = {}
+    for place, seed in enumerate(before.get("seeds", [])):
+        scores = {name: values[place] for name, values in before["test"].items()}
+        runs[seed] = (scores, before["epochs"][place], before["seconds"][place])
+    for seed, metrics in results.items():
+        scores = {name.removeprefix("test/"): metrics["test"][name] for name in names}
+        runs[seed] = (scores, metrics["fit"]["epochs"], metrics["fit"]["seconds"])
+    seeds = sorted(runs)
+    scores = {name: [runs[seed][0][name] for seed in seeds] for name in runs[seeds[0]][0]}
+    last = list(results.values())[-1]["test"]
+    _, _, metric, target = TASKS[task]
+    return {
+        "seeds": seeds,
+        "target": None if target is None else {metric: target},
+        "mean": {name: round(statistics.mean(values), 2) for name, values in scores.items()},
+        "std": {name: round(statistics.stdev(values), 2) if len(values) > 1 else None
+                for name, values in scores.items()},
+        "test": scores,
+        "signatures": last["signatures"],
+        "test pairs": last["test/samples"],
+        "epochs": [runs[seed][1] for seed in seeds],
+        "seconds": [runs[seed][2] for seed in seeds],
+        "threads": options.threads,
+        "runs at a time": options.workers,
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -51,25 +84,9 @@ def main() -> None:
     file = RESULTS / "translation_quality.json"
     table = json.loads(file.read_text()) if file.exists() else {}
     for task in options.tasks:
-        results = [metrics for job, metrics in zip(jobs, done, strict=True) if job[0] == task]
-        _, _, metric, target = TASKS[task]
-        names = [name for name in results[0]["test"] if name.startswith(("test/bleu", "test/chrf", "test/perplexity"))]
-        scores = {name.removeprefix("test/"): [metrics["test"][name] for metrics in results] for name in names}
-        table[task] = {
-            "seeds": options.seeds,
-            "target": None if target is None else {metric: target},
-            "mean": {name: round(statistics.mean(values), 2) for name, values in scores.items()},
-            "std": {name: round(statistics.stdev(values), 2) if len(values) > 1 else None
-                    for name, values in scores.items()},
-            "test": scores,
-            "signatures": results[0]["test"]["signatures"],
-            "test pairs": results[0]["test"]["test/samples"],
-            "epochs": [metrics["fit"]["epochs"] for metrics in results],
-            "seconds": [metrics["fit"]["seconds"] for metrics in results],
-            "threads": options.threads,
-            "runs at a time": options.workers,
-        }  # fmt: skip
-        file.write_text(json.dumps(table, indent=2) + "\n")
+        results = {job[1]: metrics for job, metrics in zip(jobs, done, strict=True) if job[0] == task}
+        table[task] = entry(task, results, table.get(task, {}), options)
+    file.write_text(json.dumps(table, indent=2) + "\n")
     print(f"{'task':<24}{'metric':<16}{'mean ± std':>14}{'target':>8}{'seeds':>7}")
     for task, row in table.items():
         for name, mean in row["mean"].items():
