@@ -1,5 +1,8 @@
 """A mistake in a config or on the command line: exit status 2, a few lines, the key, the value, the nearest name."""
 
+import subprocess
+import sys
+
 import pytest
 
 Q = "fit -c configs/quickstart.yaml"
@@ -119,6 +122,55 @@ def test_a_class_without_an_argument_that_it_needs(lit, workspace):
     assert result.status == 2
     assert "optimizer" in result.err
     assert len(result.err.strip().splitlines()) <= 4
+
+
+MINE = """
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, TensorDataset
+from lit_project.models import MLP
+
+class Wide(MLP):
+    pass
+
+class Bare(LightningDataModule):
+    def __init__(self, size: int = 8) -> None:
+        super().__init__()
+        self.size = size
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.randn(16, self.size), torch.arange(16) % 3), 8)
+"""
+
+
+@pytest.fixture
+def mine(workspace, monkeypatch):
+    """A module of the user's, in the folder where the command is called, which a test may not leave imported."""
+    (workspace / "mine_of_errors.py").write_text(MINE)
+    monkeypatch.syspath_prepend(workspace)
+    yield "mine_of_errors"
+    sys.modules.pop("mine_of_errors", None)
+
+
+def test_data_that_do_not_say_what_the_net_needs(lit, mine):
+    result = lit(f"{Q} --data={mine}.Bare --data.size=8")
+    assert result.status == 2
+    assert f"{mine}.Bare must have class_names, num_classes, input_shape" in result.err
+    assert len(result.err.strip().splitlines()) == 1
+
+
+def test_modules_where_the_command_is_called_are_found(workspace, mine):
+    command = ["fit", "-c", "configs/quickstart.yaml", f"--model.net={mine}.Wide", "--trainer.max_epochs=1"]
+    # with -P this folder is as absent from the path of modules as it is for the console script
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "lit_project", *command],
+        cwd=workspace,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Wide: " in done.stdout
 
 
 def test_debug_switch_shows_the_traceback(lit, monkeypatch):

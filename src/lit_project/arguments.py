@@ -1,7 +1,7 @@
 """The options of a run: what is read before LightningCLI parses, what is added to its parser, what is checked after."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -185,15 +185,39 @@ def hyper_parameters(model: dict[str, Any], data: Any) -> dict[str, Any]:
     In the form that `load_from_checkpoint` reads.
     """
     values: dict[str, Any] = {**model.get("init_args", {}), **model.get("dict_kwargs", {})}
-    for source, target in LINKS.items():
-        *path, name = target.split(".init_args.")
-        owner: dict[str, Any] | None = {"class_path": model["class_path"], "init_args": values}
-        for key in path:
-            owner = owner["init_args"].get(key) if owner else None
-        if owner and "class_path" in owner and hasattr(data, source) and _accepts(owner["class_path"], name):
-            owner.setdefault("init_args", {})[name] = _plain(getattr(data, source))
+    for source, argument, owner in _linked({"class_path": model["class_path"], "init_args": values}):
+        if hasattr(data, source):
+            owner.setdefault("init_args", {})[argument.name] = _plain(getattr(data, source))
     drop_weights(values)
     return {"_instantiator": "lightning.pytorch.cli.instantiate_module", "_class_path": model["class_path"], **values}
+
+
+def missing_link(model: dict[str, Any], data: dict[str, Any]) -> str | None:
+    """What a model must be told by the data and is not, for the case that it could not be made; None if nothing."""
+    try:
+        known = _class(data["class_path"])(**data.get("init_args", {}))
+        missing = [s for s, a, _ in _linked(model) if a.default is a.empty and not hasattr(known, s)]
+    except Exception:  # then it is the data that cannot be made, or cannot tell
+        return None
+    needs = f"{data['class_path']} must have {', '.join(missing)}: {model['class_path']} and what is in it need that"
+    return needs if missing else None
+
+
+def _linked(model: dict[str, Any]) -> Iterator[tuple[str, inspect.Parameter, dict[str, Any]]]:
+    """The links that a model has: attribute of the data, argument, config of the class that takes it."""
+    for source, target in LINKS.items():
+        *path, name = target.split(".init_args.")
+        owner: dict[str, Any] | None = model
+        for key in path:
+            owner = owner.get("init_args", {}).get(key) if owner else None
+        arguments = inspect.signature(_class(owner["class_path"])).parameters if owner and "class_path" in owner else {}
+        if owner and name in arguments:
+            yield source, arguments[name], owner
+
+
+def _class(class_path: str) -> Any:
+    module, _, name = class_path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def drop_weights(model: Any) -> None:
@@ -201,11 +225,6 @@ def drop_weights(model: Any) -> None:
     net = model.get("net")
     if net and "weights" in (net.get("init_args") or {}):
         net["init_args"]["weights"] = None
-
-
-def _accepts(class_path: str, name: str) -> bool:
-    module, _, attribute = class_path.rpartition(".")
-    return name in inspect.signature(getattr(import_module(module), attribute)).parameters
 
 
 def _plain(value: Any) -> Any:

@@ -125,6 +125,9 @@ class LitCLI(LightningCLI):
         try:
             super().instantiate_classes()
         except (ValueError, TypeError, ImportError, OSError, MisconfigurationException) as error:
+            config = self._dumped()
+            if missing := arguments.missing_link(config["model"], config["data"]):
+                raise UserError(missing) from error
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # of the object that could not be made
             raise UserError(": ".join([*class_path, *reasons(str(error))[:1]])) from error
         hyper_parameters = arguments.hyper_parameters(self._dumped()["model"], self.datamodule)

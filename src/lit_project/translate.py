@@ -72,7 +72,7 @@ def _checkpoint(run: str | None, which: str | None) -> Path:
     return Path(which)
 
 
-def load(file: Path) -> Translator:
+def load(file: str | Path) -> Translator:
     """A translator as it was trained, on the GPU if there is one; nothing but the checkpoint is read.
 
     Raises:
