@@ -77,6 +77,7 @@ FAMILIES = {
             ),
             "docs/make-it-yours.md": ((", `translation`", ""),),
             "docs/idioms.md": ((", `COMMAND translate`", ""),),
+            "docs/figures/architecture.svg": ((", translate and resuming", " and resuming"),),
             "docs/architecture.md": (
                 ("(`translate`, `examples`…)", "(`examples`…)"),
                 ("session   translate ", "session             "),
