@@ -41,6 +41,7 @@ CASES = {
         "did you mean lightning.pytorch.callbacks.EarlyStopping",
     ],
     f"{Q} --trainer.callbacks+=EarlyStopping": ["monitor"],
+    f"{Q} --trainer.logger+=CSVLogger": ["CSVLogger: the class needs a value for 'save_dir'"],
     f"{Q} --model.net=lit_project.models.MLP --model.net.layers=[3]": ["layers"],
     f"{Q} --model.net.layers=[32,pool,32,pool,32,pool,32,pool]": ["pool", "8×8"],
     f"{Q} --trainer.limit_train_batches=0": ["limit_train_batches", "0"],
@@ -127,11 +128,16 @@ def test_a_class_without_an_argument_that_it_needs(lit, workspace):
 MINE = """
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 from lit_project.models import MLP
 
 class Wide(MLP):
     pass
+
+class Refusing(CSVLogger):
+    def __init__(self):
+        raise ValueError("no such server")
 
 class Bare(LightningDataModule):
     def __init__(self, size: int = 8) -> None:
@@ -157,6 +163,13 @@ def test_data_that_do_not_say_what_the_net_needs(lit, mine):
     assert result.status == 2
     assert f"{mine}.Bare must have class_names, num_classes, input_shape" in result.err
     assert len(result.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["logger", "logger+"])
+def test_a_part_that_refuses_to_be_made_says_why(lit, mine, option):
+    result = lit(f"{Q} --trainer.{option}={mine}.Refusing")
+    assert result.status == 2
+    assert result.err.strip() == f"error: {mine}.Refusing: no such server"
 
 
 def test_modules_where_the_command_is_called_are_found(workspace, mine):

@@ -29,6 +29,8 @@ _FRAME = re.compile(
     r"Does not validate|Subtypes:|Errors:|Given value|Parser key|Problem with given class_path|"
     r"Expected a <class 'NoneType'>|Expected a path but|tip:"
 )
+# Of a value that was tried as a class before it was tried as a list of them.
+_SHAPE = re.compile(r"Not a valid subclass|Subclass types expect|a class path \(str\)|a dict with")
 _RENAMED = {
     "--ckpt_path": "fit has no --ckpt_path: --run DIR resumes a run, --init_from FILE starts from its weights",
     "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
@@ -77,6 +79,8 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
         choices = [*re.findall(r"'([^']*)'", found[2]), *(name for name in commands if name[0] != "-")]
         return f"no such command: {found[1]}{_nearest(found[1], choices)} (one of: {', '.join(choices)})"
     if "arguments are required" in message:
+        if found := re.search(r"are required: (.*)(?s:.*?)class_path='([^']*)'", message):  # of a class in a list
+            return f"{found[2]}: the class needs a value for {found[1]!r}"
         required = message.rpartition(":")[2].strip()
         return (
             f"nothing describes {re.sub(r'[a-z]+[.]', '', required)}: give a config, such as -c configs/quickstart.yaml"
@@ -90,9 +94,11 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
 
 def reasons(message: str) -> list[str]:
     """The innermost reasons in a nested message, without the frame around them."""
-    lines = [line.strip().removeprefix("- ").strip() for line in message.splitlines()]
-    kept = [line for line in lines if line and not _FRAME.match(line)]
-    return list(dict.fromkeys(kept)) or [line for line in lines if line][:1]
+    own = message[max(message.rfind("Problem with given class_path"), 0) :]  # not those of other types tried before
+    lines = [line.strip().removeprefix("- ").strip() for line in own.splitlines()]
+    lines = [line for line in lines if line]
+    kept = [line for line in lines if not _FRAME.match(line)]
+    return list(dict.fromkeys(line for line in kept if not _SHAPE.match(line))) or kept[:1] or lines[:1]
 
 
 def _nested(message: str, args: Sequence[str]) -> str:
