@@ -5,7 +5,7 @@
 
 Each run is `lit-project fit`; the checkpoint is chosen on validation and tested once on the official test split. Runs
 are kept in runs/; finished ones are not repeated and cut ones are resumed. Prints a table, writes
-benchmarks/results/quality.json.
+benchmarks/results/quality.json, where other seeds of before stay.
 """
 
 import argparse
@@ -47,6 +47,30 @@ def run(config: str, seed: int, threads: int, options: Sequence[str], name: str)
     return json.loads(metrics.read_text())
 
 
+def entry(
+    config: str, results: dict[int, dict[str, Any]], before: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
+    """The entry of a config: its seeds of `before` that were not run now, and those of now, in order."""
+    columns = ("test accuracy %", "test samples", "epochs", "seconds")
+    rows = {seed: [before[name][place] for name in columns] for place, seed in enumerate(before.get("seeds", []))}
+    for seed, metrics in results.items():
+        test, fit = metrics["test"], metrics["fit"]
+        accuracy = round(100 * test["test/accuracy"], 2)
+        rows[seed] = [accuracy, test["test/samples"], fit["epochs"], fit["seconds"]]
+    seeds = sorted(rows)
+    values = {name: [rows[seed][place] for seed in seeds] for place, name in enumerate(columns)}
+    accuracies = values["test accuracy %"]
+    return {
+        "seeds": seeds,
+        "target": CONFIGS[config][1],
+        "mean": round(statistics.mean(accuracies), 2),
+        "std": round(statistics.stdev(accuracies), 2) if len(accuracies) > 1 else None,
+        **values,
+        "threads": options.threads,
+        "runs at a time": options.workers,
+    }
+
+
 def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -67,20 +91,8 @@ def main() -> None:
     file.parent.mkdir(exist_ok=True)
     table = json.loads(file.read_text()) if file.exists() else {}
     for config in options.configs:
-        results = [metrics for job, metrics in zip(jobs, done, strict=True) if job[0] == config]
-        accuracies = [100 * metrics["test"]["test/accuracy"] for metrics in results]
-        table[config] = {
-            "seeds": options.seeds,
-            "test accuracy %": [round(a, 2) for a in accuracies],
-            "mean": round(statistics.mean(accuracies), 2),
-            "std": round(statistics.stdev(accuracies), 2) if len(accuracies) > 1 else None,
-            "target": CONFIGS[config][1],
-            "test samples": [metrics["test"]["test/samples"] for metrics in results],
-            "epochs": [metrics["fit"]["epochs"] for metrics in results],
-            "seconds": [metrics["fit"]["seconds"] for metrics in results],
-            "threads": options.threads,
-            "runs at a time": options.workers,
-        }
+        results = {job[1]: metrics for job, metrics in zip(jobs, done, strict=True) if job[0] == config}
+        table[config] = entry(config, results, table.get(config, {}), options)
     file.write_text(json.dumps(table, indent=2) + "\n")
     print(f"{'config':<26}{'test accuracy %':>18}{'target':>8}{'seeds':>7}")
     for config, row in table.items():

@@ -34,10 +34,13 @@ def main() -> None:
             lit_project([*RUN, f"--model.schedulers={yaml.safe_load(block)['schedulers']}", f"--run_name={number}"])
             with (Path("runs") / "quickstart" / str(number) / "figures" / "planned_learning_rate.csv").open() as file:
                 points = [(int(row["step"]), float(row["lr"])) for row in csv.DictReader(file)]
-            axes = figure.add_subplot(2, -(-len(blocks) // 2), number + 1)
+            columns = -(-len(blocks) // 2)
+            axes = figure.add_subplot(2, columns, number + 1)
             axes.plot(*zip(*points, strict=True))
             axes.set_title(title.partition(" (")[0], fontsize=8)
             axes.set(ylim=(0, 0.105), xlabel="optimizer step")
+            if number % columns == 0:
+                axes.set_ylabel("learning rate")
             axes.grid(alpha=0.3)
     figure.savefig(ROOT / "docs" / "figures" / "schedules.png")
 
