@@ -160,7 +160,8 @@ def test_every_page_is_in_the_menu():
 
 # what a run, a sweep or a tool writes, and names that stand for the user's own
 OF_A_RUN = (
-    r"RUN|config\.|mine|checkpoints/$|predictions/$|figures/$|runs/|data/images|htmlcov|site/|best\.yaml|logs/|values/"
+    r"RUN|config\.|mine|checkpoints/$|predictions/$|figures/|wandb/$|runs/|data/images|htmlcov|site/|best\.yaml|logs/|"
+    r"values/"
 )
 
 

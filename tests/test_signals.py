@@ -13,11 +13,16 @@ from tiny import TINY
 LONG = f"fit -c configs/quickstart.yaml {TINY} --run_name=ended --trainer.max_epochs=2000"
 
 
+def heed():
+    """Ctrl-C works, also where a shell that runs these tests in the background has had it ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def ended_by(number, workspace, **environment):
     """A process that got the signal while it trained, and what it has printed."""
     process = subprocess.Popen(
         [sys.executable, "-m", "lit_project", *LONG.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **environment},
+        env={**os.environ, **environment}, preexec_fn=heed,
     )  # fmt: skip
     checkpoint = workspace / "runs" / "quickstart" / "ended" / "checkpoints" / "last.ckpt"
     try:
