@@ -6,6 +6,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.plugins import Precision
+from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
 from lit_project.callbacks import NaNGuard
@@ -103,6 +104,38 @@ def test_without_it_weights_are_lost(trainer):
     module = task()
     trainer(max_epochs=4).fit(module, datamodule=Images())
     assert module.net.head.weight.isnan().any()
+
+
+class OverflowOfOne(nn.Module):
+    """Infinite at first in the second process alone, with gradients that are finite."""
+
+    calls = 0
+
+    def forward(self, logits, targets):
+        self.calls += 1
+        first = self.calls == 1 and torch.distributed.get_rank() == 1
+        return nn.functional.cross_entropy(logits, targets) + torch.tensor(float("inf") if first else 0.0)
+
+
+class Compared(Callback):
+    """Writes the weights of all processes."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def on_train_end(self, trainer, module):
+        weights = module.all_gather(module.net.head.weight.detach())
+        if trainer.is_global_zero:
+            torch.save(weights, self.file)
+
+
+def test_all_processes_leave_the_same_steps_out(trainer, tmp_path):
+    module = ImageClassifier(Burst(1.0), lambda p: torch.optim.SGD(p, 0.1), ["a", "b"], loss=OverflowOfOne())
+    parts = [NaNGuard(skip=1), Compared(tmp_path / "weights.pt")]
+    strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
+    trainer(max_epochs=1, devices=2, strategy=strategy, callbacks=parts).fit(module, datamodule=Images())
+    here, there = torch.load(tmp_path / "weights.pt", weights_only=True)
+    assert torch.equal(here, there)
 
 
 def test_it_changes_nothing_else(trainer):

@@ -61,7 +61,11 @@ class NaNGuard(Callback):
         if not gradients:
             return
         finite = torch.stack(torch._foreach_norm(list(gradients.values()))).isfinite()
-        if loss_is_finite and finite.all():
+        bad = not (loss_is_finite and finite.all())
+        if trainer.world_size > 1:  # all processes leave a step out, or none
+            found = trainer.strategy.reduce(torch.tensor(float(bad), device=pl_module.device), reduce_op="sum")
+            bad = bool(found)
+        if not bad:
             return
         if self.skipped < self.skip:
             self.skipped += 1
