@@ -40,6 +40,7 @@ CASES = {
         "EarlyStoping",
         "did you mean lightning.pytorch.callbacks.EarlyStopping",
     ],
+    f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last of a list"],
     f"{Q} --trainer.callbacks+=EarlyStopping": ["monitor"],
     f"{Q} --trainer.logger+=CSVLogger": ["CSVLogger: the class needs a value for 'save_dir'"],
     f"{Q} --model.net=lit_project.models.MLP --model.net.layers=[3]": ["layers"],

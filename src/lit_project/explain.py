@@ -109,6 +109,10 @@ def _nested(message: str, args: Sequence[str]) -> str:
         key = f"{key.partition('.')[0]}.{nested[-1]}"
     if found := re.search(r"Option '([^']*)' is not accepted", message):
         name = found[1]
+        if nested and re.search(r"Subtypes: .*\b(?:list|Iterable)\[", message):
+            parts = re.search(r'Parser key "([^"]*)":', message)
+            where = f"{parts[1] if parts else ''}.{nested[-1]}"
+            return f"{where}: an option reaches the last of a list, which has no {name}; others are changed in a config"
         given = re.findall(r"Given value: (\{.*\})", message)
         path = _path_to(name, ast.literal_eval(given[-1])) if given else None
         where = key if key.endswith(name) else ".".join(filter(None, (key.partition(".")[0], path or name)))
