@@ -47,25 +47,35 @@ def run(config: str, seed: int, threads: int, options: Sequence[str], name: str)
     return json.loads(metrics.read_text())
 
 
+def merged(rows: dict[int, dict[str, Any]], before: dict[str, Any]) -> dict[str, Any]:
+    """Seeds in order, and for each column its values: those of `rows`, and those of seeds that were run `before`."""
+    rows = {seed: {name: before[name][place] for name in next(iter(rows.values()))}
+            for place, seed in enumerate(before.get("seeds", []))} | rows  # fmt: skip
+    seeds = sorted(rows)
+    return {"seeds": seeds, **{name: [rows[seed][name] for seed in seeds] for name in rows[seeds[0]]}}
+
+
 def entry(
     config: str, results: dict[int, dict[str, Any]], before: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The entry of a config: its seeds of `before` that were not run now, and those of now, in order."""
-    columns = ("test accuracy %", "test samples", "epochs", "seconds")
-    rows = {seed: [before[name][place] for name in columns] for place, seed in enumerate(before.get("seeds", []))}
-    for seed, metrics in results.items():
-        test, fit = metrics["test"], metrics["fit"]
-        accuracy = round(100 * test["test/accuracy"], 2)
-        rows[seed] = [accuracy, test["test/samples"], fit["epochs"], fit["seconds"]]
-    seeds = sorted(rows)
-    values = {name: [rows[seed][place] for seed in seeds] for place, name in enumerate(columns)}
-    accuracies = values["test accuracy %"]
+    """The entry of a config: its seeds of `before` that were not run now, and those of now."""
+    rows = {
+        seed: {
+            "test accuracy %": round(100 * metrics["test"]["test/accuracy"], 2),
+            "test samples": metrics["test"]["test/samples"],
+            "epochs": metrics["fit"]["epochs"],
+            "seconds": metrics["fit"]["seconds"],
+        }
+        for seed, metrics in results.items()
+    }
+    columns = merged(rows, before)
+    accuracies = columns["test accuracy %"]
     return {
-        "seeds": seeds,
+        "seeds": columns.pop("seeds"),
         "target": CONFIGS[config][1],
         "mean": round(statistics.mean(accuracies), 2),
         "std": round(statistics.stdev(accuracies), 2) if len(accuracies) > 1 else None,
-        **values,
+        **columns,
         "threads": options.threads,
         "runs at a time": options.workers,
     }

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from common import RESULTS
-from quality import run
+from quality import merged, run
 
 OTHER_WAY = ["--data.source=en", "--data.target=fr"]
 BF16 = ["--trainer.precision=bf16-mixed"]
@@ -36,31 +36,28 @@ METRICS = ("test/bleu", "test/chrf", "test/perplexity")
 def entry(
     task: str, results: dict[int, dict[str, Any]], before: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The entry of a task: its seeds of `before` that were not run now, and those of now, in order."""
-    names = [name for name in next(iter(results.values()))["test"] if name.startswith(METRICS)]
-    runs = {}
-    for place, seed in enumerate(before.get("seeds", [])):
-        scores = {name: values[place] for name, values in before["test"].items()}
-        runs[seed] = (scores, before["epochs"][place], before["seconds"][place])
-    for seed, metrics in results.items():
-        scores = {name.removeprefix("test/"): metrics["test"][name] for name in names}
-        runs[seed] = (scores, metrics["fit"]["epochs"], metrics["fit"]["seconds"])
-    seeds = sorted(runs)
-    scores = {name: [runs[seed][0][name] for seed in seeds] for name in runs[seeds[0]][0]}
+    """The entry of a task: its seeds of `before` that were not run now, and those of now."""
+    rows = {
+        seed: {name.removeprefix("test/"): score for name, score in metrics["test"].items() if name.startswith(METRICS)}
+        | {name: metrics["fit"][name] for name in ("epochs", "seconds")}
+        for seed, metrics in results.items()
+    }
+    columns = merged(rows, {**before, **before.get("test", {})})
+    seeds, epochs, seconds = (columns.pop(name) for name in ("seeds", "epochs", "seconds"))
     last = list(results.values())[-1]["test"]
     _, more, metric, target = TASKS[task]
     return {
         "options": more,
         "seeds": seeds,
         "target": None if target is None else {metric: target},
-        "mean": {name: round(statistics.mean(values), 2) for name, values in scores.items()},
+        "mean": {name: round(statistics.mean(values), 2) for name, values in columns.items()},
         "std": {name: round(statistics.stdev(values), 2) if len(values) > 1 else None
-                for name, values in scores.items()},
-        "test": scores,
+                for name, values in columns.items()},
+        "test": columns,
         "signatures": last["signatures"],
         "test pairs": last["test/samples"],
-        "epochs": [runs[seed][1] for seed in seeds],
-        "seconds": [runs[seed][2] for seed in seeds],
+        "epochs": epochs,
+        "seconds": seconds,
         "threads": options.threads,
         "runs at a time": options.workers,
     }  # fmt: skip

@@ -50,15 +50,6 @@ def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=240)
 
 
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """The command ended with one line that says these words."""
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    for word in words:
-        assert word in done.stderr
-
-
 def install(project: Path) -> Path:
     """A `.venv` for a project, with the packages of this environment: what `make` would set up. The folder of commands.
 

@@ -19,6 +19,15 @@ def python(project: Path, *args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=project, capture_output=True, text=True, env=environment, timeout=240)
 
 
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """The command ended with one line that says these words."""
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    for word in words:
+        assert word in done.stderr
+
+
 def new_task(project: Path, *args: object) -> subprocess.CompletedProcess[str]:
     return python(project, "scripts/new_task.py", *args)
 

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from init_copies import ROOT, checkout, commit, git, refused, run
+from init_copies import ROOT, checkout, commit, git, run
+from new_tasks import refused
 
 sys.path.insert(0, str(ROOT / "scripts"))
 

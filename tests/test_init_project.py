@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from init_copies import ROOT, checkout, commit, git, install, python, refused, run
+from init_copies import ROOT, checkout, commit, git, install, python, run
+from new_tasks import refused
 
 sys.path.insert(0, str(ROOT / "scripts"))
 

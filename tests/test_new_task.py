@@ -3,12 +3,11 @@
 import difflib
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from new_tasks import NOT_COPIED, ROOT, copied, new_task, python
+from new_tasks import NOT_COPIED, ROOT, copied, new_task, python, refused
 
 KINDS = sorted(path.parent.name for path in (ROOT / "scripts" / "task_kinds").glob("*/about.toml"))
 
@@ -43,14 +42,6 @@ def project(checkout):
 
 def written(project: Path) -> list[str]:
     return [str(path.relative_to(project)) for path in sorted(project.rglob("*tried_*.py"))]
-
-
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    for word in words:
-        assert word in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ FASHION = "fit -c configs/fashion_mnist_resnet18.yaml -c configs/overlays/debug.
         (f"{FASHION} --model.net.weights=resnet34.pt", "are not those of resnet18"),
         (
             "fit -c configs/mnist_resnet18_from_fashion.yaml --trainer.callbacks.schedule={net.backbon:1}",
-            "the model has no part 'net.backbon': did you mean net.backbone?",
+            "the model has no part 'net.backbon'; did you mean net.backbone?",
         ),
         (
             "fit -c configs/mnist_resnet18_from_fashion.yaml --trainer.max_epochs=2",

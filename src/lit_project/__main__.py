@@ -11,8 +11,7 @@ from lit_project import commands
 def entry_point() -> None:
     """Runs the command line and ends the process with its exit status."""
     args = sys.argv[1:]
-    if os.getcwd() not in sys.path:  # where your modules are, as with `python -m`; behind all that is installed
-        sys.path.append(os.getcwd())
+    sys.path.append("")  # the working folder, where your modules are, as with `python -m`; behind all that is installed
     if args and args[0] in commands.COMMANDS:
         sys.exit(commands.run(args))
     statuses: list[int] = []

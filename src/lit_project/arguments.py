@@ -3,8 +3,8 @@
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import yaml
@@ -195,7 +195,7 @@ def hyper_parameters(model: dict[str, Any], data: Any) -> dict[str, Any]:
 def missing_link(model: dict[str, Any], data: dict[str, Any]) -> str | None:
     """What a model must be told by the data and is not, for the case that it could not be made; None if nothing."""
     try:
-        known = _class(data["class_path"])(**data.get("init_args", {}))
+        known = resolve_name(data["class_path"])(**data.get("init_args", {}))
         missing = [s for s, a, _ in _linked(model) if a.default is a.empty and not hasattr(known, s)]
     except Exception:  # then it is the data that cannot be made, or cannot tell
         return None
@@ -210,14 +210,10 @@ def _linked(model: dict[str, Any]) -> Iterator[tuple[str, inspect.Parameter, dic
         owner: dict[str, Any] | None = model
         for key in path:
             owner = owner.get("init_args", {}).get(key) if owner else None
-        arguments = inspect.signature(_class(owner["class_path"])).parameters if owner and "class_path" in owner else {}
-        if owner and name in arguments:
-            yield source, arguments[name], owner
-
-
-def _class(class_path: str) -> Any:
-    module, _, name = class_path.rpartition(".")
-    return getattr(import_module(module), name)
+        if owner and "class_path" in owner:
+            arguments = inspect.signature(resolve_name(owner["class_path"])).parameters
+            if name in arguments:
+                yield source, arguments[name], owner
 
 
 def drop_weights(model: Any) -> None:

@@ -1,4 +1,7 @@
-"""Errors that the command line shows as a few lines instead of a traceback."""
+"""Errors that the command line shows as a few lines instead of a traceback, and the hint that ends many of them."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class UserError(Exception):
@@ -15,3 +18,16 @@ class RunError(UserError):
 
 class CheckpointError(RunError):
     """A checkpoint cannot be written, read or does not fit the model."""
+
+
+def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The candidate most like a name: first the one that differs in case alone; None below a likeness of `cutoff`."""
+    candidates = list(candidates)
+    other_case = [candidate for candidate in candidates if candidate.lower() == name.lower()]
+    return next(iter(other_case or get_close_matches(name, candidates, n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(name: str, candidates: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
+    """`; did you mean X?` with the `nearest` candidate, or what is to be said where none is near."""
+    near = nearest(name, candidates, cutoff)
+    return otherwise if near is None else f"; did you mean {near}?"

@@ -12,11 +12,10 @@ A checkout has them in `configs/`; a wheel brings them along within the package.
 import argparse
 import re
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Never
 
-from lit_project.errors import UserError
+from lit_project.errors import UserError, did_you_mean
 from lit_project.explain import UsageError
 
 KINDS = {"": "configs", "overlays": "overlays, put on top of a config", "sweeps": "sweeps"}
@@ -119,9 +118,8 @@ def _find(name: str) -> Path:
     for candidate in (wanted, *(f"{kind}/{wanted}" for kind in KINDS if kind)):
         if candidate in files:
             return files[candidate]
-    near = get_close_matches(wanted, [*files, *(file.stem for file in files.values())], n=1)
-    hint = f"; did you mean {near[0]}?" if near else "; `lit-project examples` lists them"
-    raise UserError(f"no such example: {name}{hint}")
+    known = [*files, *(file.stem for file in files.values())]
+    raise UserError(f"no such example: {name}{did_you_mean(wanted, known, '; `lit-project examples` lists them')}")
 
 
 def copy_to(source: Path, dest: str | None) -> Path:

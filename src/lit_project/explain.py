@@ -4,12 +4,11 @@ import ast
 import inspect
 import re
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lit_project.errors import UserError
+from lit_project.errors import UserError, nearest
 
 # Where a class written without its module may come from, for "did you mean".
 CLASS_MODULES = (
@@ -140,14 +139,11 @@ def _nested(message: str, args: Sequence[str]) -> str:
 
 def _nearest(name: str, candidates: Iterable[str], module: Any = None) -> str:
     """`; did you mean X?` for the candidate nearest to a name, or nothing."""
-    # the end of a dotted name first: trainer.max_epoch is near to trainer.max_epochs, not to trainer.max_time
-    candidates = list(candidates)
-    other_case = [candidate for candidate in candidates if candidate.lower() == name.lower()]
-    found = other_case or get_close_matches(name, candidates, n=1, cutoff=0.6)
-    if not found:
+    found = nearest(name, candidates)
+    if found is None:
         return ""
-    prefix = module.get(found[0], "") if isinstance(module, dict) else module or ""
-    return f"; did you mean {prefix}{'.' if prefix else ''}{found[0]}?"
+    prefix = module.get(found, "") if isinstance(module, dict) else module or ""
+    return f"; did you mean {prefix}{'.' if prefix else ''}{found}?"
 
 
 def _path_to(name: str, value: Any) -> str | None:

@@ -15,8 +15,8 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -80,10 +80,9 @@ def load(file: str | Path) -> Translator:
     """
     parameters = read(file).get("hyper_parameters", {})
     class_path = str(parameters.get("_class_path", ""))
-    module, _, name = class_path.rpartition(".")
     try:
-        kind: Any = getattr(import_module(module), name) if module else None
-    except (ImportError, AttributeError) as error:
+        kind: Any = resolve_name(class_path) if class_path else None
+    except (ImportError, AttributeError, ValueError) as error:
         raise UserError(f"{file} is a checkpoint of {class_path}, which cannot be imported: {error}") from error
     if not (isinstance(kind, type) and issubclass(kind, Translator)):
         raise UserError(f"{file} cannot translate: it is a checkpoint of {class_path or 'no task of this project'}")

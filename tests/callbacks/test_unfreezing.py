@@ -128,7 +128,7 @@ def test_resuming_with_another_schedule_is_refused(trainer, tmp_path):
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        ({"net.bodi": 1}, r"no part 'net.bodi': did you mean net.body\?"),
+        ({"net.bodi": 1}, r"no part 'net.bodi'; did you mean net.body\?"),
         ({"net.body": 3}, r"net.body would begin to train in epoch 3, but the run ends after 3 epochs \(0 to 2\)"),
         ({"net": 1}, "nothing is left to train in epoch 0"),
         ({"net.body": -1}, "the first one is 0"),

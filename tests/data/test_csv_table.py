@@ -94,7 +94,7 @@ def changed(line, column, text):
         (changed(3, 0, "1,5"), {}, "line 3: 4 values for the 3 columns of line 1"),
         (changed(3, 0, '"1\n2"'), {}, "line 3, column 'a': '1\\\\n2' is not a number"),
         ("\n\n" + changed(3, 0, "x"), {}, "line 5, column 'a': 'x'"),
-        (lines(header="age,b,y"), {"feature_names": ["agee"]}, "no column 'agee'; did you mean 'age'?"),
+        (lines(header="age,b,y"), {"feature_names": ["agee"]}, "no column 'agee'; did you mean age?"),
         (lines(), {"target_names": "target"}, "no column 'target'; there are: a, b, y"),
         (lines(header="a;b;y", delimiter=";"), {}, "no column 'y'; line 1 has no ',': is the delimiter ';'?"),
         (lines(header="a,y,y"), {}, "2 columns named 'y'"),

@@ -1,6 +1,5 @@
 """Freezing parts of a model, for good or for the first epochs."""
 
-import difflib
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -8,7 +7,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lit_project.errors import UserError
+from lit_project.errors import UserError, did_you_mean
 
 
 class Unfreezing(Callback):
@@ -56,8 +55,7 @@ class Unfreezing(Callback):
         modules = dict(pl_module.named_modules())
         for path, epoch in self.schedule.items():
             if path not in modules:
-                close = difflib.get_close_matches(path, [name for name in modules if name], n=1, cutoff=0.3)
-                hint = f": did you mean {close[0]}?" if close else ""
+                hint = did_you_mean(path, filter(None, modules), cutoff=0.3)
                 raise UserError(f"Unfreezing: the model has no part {path!r}{hint}")
             if epoch is not None and trainer.max_epochs not in (None, -1) and epoch >= (trainer.max_epochs or 0):
                 raise UserError(

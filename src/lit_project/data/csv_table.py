@@ -3,14 +3,13 @@
 import csv
 import math
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from lit_project.data.tabular import TabularData
-from lit_project.errors import DataError
+from lit_project.errors import DataError, did_you_mean
 
 MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")  # in lower case
 LARGEST = torch.finfo(torch.float32).max
@@ -94,8 +93,7 @@ def _check_columns(
     """Raises DataError for names that the header does not have, and for names that are used twice."""
     for name in (*features, *targets):
         if name not in header:
-            near = get_close_matches(name, header, n=1, cutoff=0.6)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(header)}"
+            hint = did_you_mean(name, header, f"; there are: {', '.join(header)}")
             other = next((mark for mark in ";\t|," if len(header) == 1 and mark in header[0]), None)
             if other:
                 hint = f"; line 1 has no {delimiter!r}: is the delimiter {other!r}?"

@@ -1,6 +1,5 @@
 """Weights that others have trained: torchvision's by name, or a file."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from urllib.error import URLError
 import torch
 from torch import Tensor
 
-from lit_project.errors import CheckpointError
+from lit_project.errors import CheckpointError, did_you_mean
 
 AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}  # further heads, for training only
 # names in files that torchvision publishes → those of its modules today
@@ -34,11 +33,9 @@ def torchvision_weights(architecture: str, name: str) -> Any:
         known = [*entries.__members__, "DEFAULT"] if entries.__members__ else []
         if not known:
             raise CheckpointError(f"torchvision has no weights of {architecture}")
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
         raise CheckpointError(
-            f"torchvision has no weights {name!r} of {architecture}: there are {', '.join(known)}{hint}, and a file "
-            f"of that name does not exist"
+            f"torchvision has no weights {name!r} of {architecture}: there are {', '.join(known)}, and a file of that "
+            f"name does not exist{did_you_mean(name, known)}"
         )
     return entries[name]
 

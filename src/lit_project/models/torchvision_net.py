@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from lit_project.errors import CheckpointError
+from lit_project.errors import CheckpointError, did_you_mean
 from lit_project.models.pooling import BilinearPool
 from lit_project.models.pretrained import state_of
 from lit_project.weights import Match, load_fitting, match, renamed
@@ -118,15 +118,12 @@ class TorchvisionNet(nn.Module):
 
 
 def _make(architecture: str, options: dict[str, Any], channels: int) -> nn.Module:
-    import difflib
-
     from torchvision import models
 
     known = models.list_models(module=models)  # those that classify images
     if architecture not in known:
-        close = difflib.get_close_matches(architecture, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-        raise ValueError(f"torchvision has no classifier {architecture!r}: {hint}")
+        hint = did_you_mean(architecture, known, f"; there are {', '.join(known)}")
+        raise ValueError(f"torchvision has no classifier {architecture!r}{hint}")
     if architecture in ("googlenet", "inception_v3"):  # their outputs in training are several
         options = {"aux_logits": False, "init_weights": True, "transform_input": channels == 3, **options}
         if options["transform_input"] and channels != 3:

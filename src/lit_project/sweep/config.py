@@ -7,13 +7,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from lit_project.errors import UserError
+from lit_project.errors import UserError, did_you_mean
 from lit_project.sweep.hyperband import Hyperband, hyperband_of
 from lit_project.sweep.parameters import parameters_of
 from lit_project.sweep.space import MAX_GRID, Parameter
@@ -149,8 +148,7 @@ def _metric(section: Any, file: Path) -> tuple[str, bool, float | None]:
         if key in ("impute", "impute_while_running"):
             raise UserError(f"{file}: {key} of the metric is not supported here")
         if key not in METRIC_KEYS:
-            near = get_close_matches(str(key), METRIC_KEYS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f" (it has {', '.join(METRIC_KEYS)})"
+            hint = did_you_mean(str(key), METRIC_KEYS, f" (it has {', '.join(METRIC_KEYS)})")
             raise UserError(f"{file}: metric has no {key}{hint}")
     goal, target = section.get("goal", "minimize"), section.get("target")
     if goal not in ("minimize", "maximize"):

@@ -3,10 +3,9 @@
 import json
 import math
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
-from lit_project.errors import UserError
+from lit_project.errors import UserError, did_you_mean
 from lit_project.sweep.space import DEFAULTS, KEYS, Parameter
 
 MAX_POWER = 700  # e^709 is about the largest number that a float holds, e^-708 the smallest
@@ -38,8 +37,7 @@ def _parameter(name: str, content: Any) -> Parameter:
     if distribution == "categorical" and "probabilities" in options:
         distribution = "categorical_w_probabilities"
     if distribution not in KEYS:
-        near = get_close_matches(str(distribution), KEYS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f" (one of: {', '.join(KEYS)})"
+        hint = did_you_mean(str(distribution), KEYS, f" (one of: {', '.join(KEYS)})")
         raise wrong(f"W&B has no distribution {distribution}{hint}")
     required, optional = KEYS[distribution]
     for key in required:

@@ -3,11 +3,10 @@
 import signal
 import time
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 
-from lit_project.errors import UserError
+from lit_project.errors import UserError, did_you_mean
 from lit_project.sweep.process import Process, environment_of
 from lit_project.sweep.study import Job, Study
 
@@ -123,8 +122,7 @@ class Runner:
             self._record(process, "failed", f"it did not log {metric}")
             if first:
                 logged = sorted(name for name in columns if "/" in name)
-                near = get_close_matches(metric, logged, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                hint = did_you_mean(metric, logged)
                 raise UserError(f"trial {number} did not log {metric}{hint} (logged: {', '.join(logged)})")
         elif process.stopped:
             self._record(process, "stopped")
