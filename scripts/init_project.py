@@ -31,7 +31,11 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = made.add_argument
     add("name", help="of the new package: lower-case letters, digits and underscores; the command gets dashes")
-    add("--dir", type=Path, help="the new folder, which is not there or empty; default: beside this one")
+    add(
+        "--dir",
+        type=Path,
+        help="the new folder, which is not there or empty; default: beside this one",
+    )
     add("--in-place", action="store_true", help="convert this folder; its git history stays, nothing is committed")
     add("--keep", help=f"families of examples, default: {','.join(FAMILIES)}")
     add("--keep-benchmarks", action="store_true", help="keep benchmarks/ and their results")
@@ -77,7 +81,7 @@ def init(options: argparse.Namespace) -> int:
                 "word the package and its command could not be told apart, when another project is made from it"
             )
         check_name(choice.name, template.package, paths, lock.read_text() if lock.exists() else "")
-    place = ROOT if options.in_place else (options.dir or ROOT.parent / choice.distribution).absolute()
+    place = ROOT if options.in_place else (options.dir or ROOT.parent / choice.distribution).expanduser().absolute()
     if not options.in_place:
         check_place(place)
     project = generate(template, choice)

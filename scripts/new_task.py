@@ -63,17 +63,18 @@ def main(args: Sequence[str] | None = None) -> int:
     except TaskError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if not options.dry_run:
+        try:
+            write({**files, readme: after})
+        except OSError as error:
+            print(f"error: {error.filename}: {error.strerror}; nothing has been written", file=sys.stderr)
+            return 1
+        tidy([path for path in files if path.suffix == ".py"])
     for path in files:
         print(f"{'would write' if options.dry_run else 'wrote'} {path.relative_to(ROOT)}")
     print(f"{'would add' if options.dry_run else 'added'} a row to README.md")
     if options.dry_run:
         return 0
-    try:
-        write({**files, readme: after})
-    except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}; nothing has been written", file=sys.stderr)
-        return 1
-    tidy([path for path in files if path.suffix == ".py"])
     command = package.replace("_", "-")
     print(f"train it:    {command} fit -c configs/{options.name}.yaml")
     print(f"test it:     pytest tests/test_{options.name}.py")

@@ -140,7 +140,7 @@ def test_predict_on_a_folder_of_images(lit, trained, pictures):
     result = lit(f"predict --run {trained} --images", pictures)
     assert result.status == 0, result.err
     split = list(csv.DictReader((trained / "predictions" / "test.csv").open()))
-    mine = list(csv.DictReader((trained / "predictions" / "my pictures.csv").open()))
+    mine = list(csv.DictReader((trained / "predictions" / "images_my pictures.csv").open()))
     assert [row["index"] for row in mine] == [str(n) for n in range(12)]
     assert [Path(row["file"]).name for row in mine] == [f"{n:02d}.png" for n in range(12)]
     assert [row["class_name"] for row in mine] == [row["class_name"] for row in split[:12]]
@@ -157,7 +157,7 @@ def test_unreadable_pictures_are_named_and_the_others_predicted(lit, trained, pi
     assert "03.png" in result.err
     assert "05.png" in result.err
     assert "04.png" not in result.err
-    rows = list(csv.DictReader((trained / "predictions" / "my pictures.csv").open()))
+    rows = list(csv.DictReader((trained / "predictions" / "images_my pictures.csv").open()))
     assert [int(row["index"]) for row in rows] == [0, 1, 2, 4, 6, 7, 8, 9, 10, 11]
 
 

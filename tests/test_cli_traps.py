@@ -139,3 +139,74 @@ def test_emulated_half_precision_is_said(lit, monkeypatch, units, precision):
     )
     assert result.status == 0, result.err
     assert ("no bfloat16 units" in result.err) == (precision == "bf16-mixed" and not units)
+
+
+STEP = "{class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 5, gamma: 0.9}}"
+OTHER = "{class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 3}}"
+LISTS = {
+    "schedulers": (
+        "model.schedulers",
+        [f"{{scheduler: {STEP}, interval: step, frequency: 7}}"],
+        [f"{{scheduler: {OTHER}, interval: epoch}}"],
+    ),
+    "groups": (
+        "model.parameter_groups.groups",
+        ["{name: head, match: [net.head], lr_factor: 10, options: {weight_decay: 0.3}}"],
+        ["{name: body, match: [net.features]}"],
+    ),
+    "transforms": (
+        "data.train_transforms",
+        ["{class_path: lit_project.data.transforms.RandomCrop, init_args: {padding: 2, fill: 9}}"],
+        ["{class_path: lit_project.data.transforms.RandomCrop, init_args: {padding: 1}}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("way", ["config", "option", "two words"])
+def test_nothing_of_an_earlier_list_is_left_in_a_later_one(lit, workspace, capfd, name, way):
+    key, earlier, later = LISTS[name]
+
+    def printed(*options):
+        with pytest.raises(SystemExit, match="0"):
+            lit("fit -c configs/quickstart.yaml", *options, "--print_config")
+        return yaml.safe_load(capfd.readouterr().out)
+
+    def given(number, items):
+        text = f"[{', '.join(items)}]"
+        if way == "option":
+            return [f"--{key}={text}"]
+        if way == "two words":
+            return [f"--{key}", text]
+        *path, last = key.replace(".", ".init_args.", 1).split(".")
+        content = {last: yaml.safe_load(text)}
+        for part in reversed(path):
+            content = {part: content}
+        (workspace / f"{number}.yaml").write_text(yaml.safe_dump(content))
+        return ["-c", f"{number}.yaml"]
+
+    alone = printed(given(2, later))
+    assert printed(given(1, earlier), given(2, later)) == alone != printed(given(1, earlier))
+
+
+def test_a_key_that_stands_twice_and_a_run_in_a_config_are_errors(lit, workspace):
+    (workspace / "twice.yaml").write_text("trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n")
+    result = lit("fit -c configs/quickstart.yaml -c twice.yaml")
+    assert result.status == 2
+    assert "twice.yaml, line 5 is not YAML: the key trainer stands twice" in result.err
+    (workspace / "run.yaml").write_text("run: runs/quickstart/base\n")
+    result = lit("fit -c configs/quickstart.yaml -c run.yaml")
+    assert result.status == 2
+    assert "run is no key of a config; --run runs/quickstart/base goes on with that run" in result.err
+
+
+@pytest.mark.parametrize("flag", ["--config=", "-c=", "-c", "--config "])
+def test_every_spelling_of_a_config_names_the_run_and_its_mistakes(lit, workspace, flag):
+    spelled = f"{flag}configs/quickstart.yaml"
+    result = lit(f"fit {spelled} -c configs/overlays/debug.yaml --trainer.max_epochs=1")
+    assert result.status == 0, result.err
+    assert result.run.parent.name == "quickstart"
+    (workspace / "broken.yaml").write_text("model: [\n")
+    result = lit(f"fit {flag}broken.yaml")
+    assert result.status == 2
+    assert "broken.yaml, line 2 is not YAML" in result.err

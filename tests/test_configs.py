@@ -10,6 +10,8 @@ import pytest
 import yaml
 from sklearn.metrics import r2_score
 
+from lit_project.checkpoints import read
+
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
 OVERLAYS = sorted(path.name for path in (ROOT / "configs" / "overlays").glob("*.yaml"))
@@ -139,3 +141,31 @@ def test_header_gives_the_command_and_what_to_expect(config):
     assert "Expect: " in header
     assert "%" in header or "your" in header or "BLEU" in header
     assert isinstance(yaml.safe_load(text)["seed_everything"], int)
+
+
+def test_loggers_of_overlays_add_up(lit):
+    overlays = "-c configs/overlays/tensorboard.yaml -c configs/overlays/wandb.yaml -c configs/overlays/debug.yaml"
+    result = lit(f"fit -c configs/quickstart.yaml {overlays}")
+    assert result.status == 0, result.err
+    assert list((result.run / "tensorboard").glob("events*"))
+    assert (result.run / "wandb").is_dir()
+
+
+def test_tensorboard_moves_no_frozen_statistics_and_needs_no_graph(lit):
+    unfreezing = "[{class_path: lit_project.callbacks.Unfreezing, init_args: {schedule: {net.features: null}}}]"
+    result = lit(
+        "fit -c configs/quickstart.yaml",
+        [f"--trainer.callbacks+={unfreezing}", "--model.compile=aot_eager"],
+        "-c configs/overlays/tensorboard.yaml --trainer.max_epochs=1 --test_after_fit=false",
+    )
+    assert result.status == 0, result.err
+    assert "note: TensorBoard gets no graph of the model" in result.out
+    weights = read(result.run / "checkpoints" / "last.ckpt")["state_dict"]
+    counts = [int(value) for name, value in weights.items() if name.endswith("num_batches_tracked")]
+    assert counts
+    assert not any(counts)
+
+
+def test_precision_without_autocast(lit):
+    result = lit("fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --trainer.precision=bf16-true")
+    assert result.status == 0, result.err

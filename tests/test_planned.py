@@ -59,3 +59,10 @@ def test_a_run_without_end_has_no_plan(lit):
     result = lit(RUN, "--trainer.max_epochs=-1 --model.schedulers=null --plot_lr=true")
     assert result.status == 2
     assert "has no plan" in result.err
+
+
+def test_the_plan_of_several_optimizers(lit):
+    result = lit("fit -c configs/translation_two_optimizers.yaml --model.accumulate=4 --plot_lr=true")
+    assert result.status == 0, result.err
+    lines = [line for line in result.out.splitlines() if line.startswith("lr/")]
+    assert len(lines) == 2

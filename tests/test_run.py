@@ -139,6 +139,18 @@ def test_best_of_several_is_the_recorded_one_or_else_the_newest(run):
     assert run.checkpoint().name == "best-epoch004.ckpt"
 
 
+@pytest.mark.parametrize("names", [("best-epoch003.ckpt", "best-epoch004.ckpt"), ("epoch=3.ckpt", "epoch=4.ckpt")])
+def test_best_is_what_the_newest_checkpoint_says_whatever_was_recorded_before(run, names):
+    """A run that was extended and then killed; a callback of Lightning's, and a run that has moved."""
+    for step, name in enumerate(names):
+        save(run, name, step)
+    run.record("fit", {"best_checkpoint": names[1]})
+    state = {"best_model_path": f"/old/place/{names[0]}", "best_model_score": torch.tensor(0.5)}
+    content = {"global_step": 9, "state_dict": {}, "callbacks": {"ModelCheckpoint": state, "Other": {"skipped": 1}}}
+    torch.save(content, run.checkpoints / "last.ckpt")
+    assert run.checkpoint().name == names[0]
+
+
 def test_best_of_a_run_without_a_best_is_the_newest(run):
     last = save(run, "last.ckpt", 50)
     assert run.checkpoint() == last
@@ -220,3 +232,10 @@ def test_text_is_written_whole_or_not_at_all(tmp_path):
         write_text(tmp_path / "new" / "a.txt", 10_000 * "three" + "\udc80")  # the end cannot be encoded
     assert (tmp_path / "new" / "a.txt").read_text() == "two"
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.txt"]
+
+
+def test_the_checkpoint_before_a_nan_is_not_resumed_from(run):
+    """Its position in the epoch is behind the batches that failed, which no step has seen."""
+    save(run, "last.ckpt", 7)
+    save(run, "before-nan.ckpt", 9)
+    assert run.newest()[0].name == "last.ckpt"

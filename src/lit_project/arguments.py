@@ -7,10 +7,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
+from lit_project.config_files import FLAG, name_of, spelled_out, with_configs
 from lit_project.errors import UserError
 from lit_project.renamed import config_here
 from lit_project.run import RunDir
@@ -40,40 +40,16 @@ def prepare(args: Sequence[str]) -> Invocation:
     Raises:
         UserError: `--run` without a folder; RunError: it is not a run directory.
     """
-    args = list(args)
+    args = spelled_out(args)
     position = next((i for i, arg in enumerate(args) if arg in SUBCOMMANDS), None)
     run_path = _value(args, "--run")
-    configs = [_value(args, flag) for flag in ("-c", "--config")]
-    first = next((c for c in configs if c), None)
-    args = [
-        _config(arg) if before in ("-c", "--config") else arg for before, arg in zip(["", *args], args, strict=False)
-    ]
+    first = _value(args, FLAG)
+    args = with_configs(args, first=run_path is None)
     if run_path is None or position is None:
-        return Invocation(args, None, _name(first))
+        return Invocation(args, None, name_of(first))
     run = RunDir.open(run_path)
-    args[position + 1 : position + 1] = ["--config", config_here(run.config_file)]
+    args[position + 1 : position + 1] = [FLAG, config_here(run.config_file)]
     return Invocation(args, run, run.path.parent.name)
-
-
-def _config(arg: str) -> str:
-    """What the parser is given for a config; UserError, with the file named, if that is a folder or holds no options.
-
-    Text of a config and a file that is not there are left to the parser, which knows the files that are.
-    """
-    file = Path(arg)
-    if "\n" in arg or not file.exists():
-        return arg
-    if file.is_dir():
-        raise UserError(f"{file} is a folder: -c takes a YAML file")
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{file}{where} is not YAML: {getattr(error, 'problem', None) or error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{file} holds no options: a config begins with keys such as model, data and trainer")
-    return config_here(file)
 
 
 def _value(args: list[str], flag: str) -> str | None:
@@ -85,15 +61,6 @@ def _value(args: list[str], flag: str) -> str | None:
         if flag.startswith("--") and arg.startswith(f"{flag}="):
             return arg.partition("=")[2]
     return None
-
-
-def _name(config: str | None) -> str:
-    """`configs/quickstart.yaml` → `quickstart`; the config.yaml of a run → the name that this run had."""
-    if config is None:
-        return "unnamed"
-    path = Path(config)
-    in_run = path.stem == "config" and (path.parent / "provenance.json").exists()
-    return path.resolve().parent.parent.name if in_run else path.stem
 
 
 # What a model takes from the data: attribute of the data module → argument of the task or of its net. A pair counts

@@ -6,8 +6,10 @@ from contextlib import suppress
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_project.errors import UserError
+from lit_project.optim import steps_of_epochs
 from lit_project.processes import is_first
 from lit_project.run import RunDir
 from lit_project.tasks.base import Task
@@ -37,22 +39,25 @@ def planned_rates(trainer: Trainer, task: Task) -> dict[str, list[tuple[float, f
     Raises:
         UserError: the run has no end.
     """
-    steps = trainer.estimated_stepping_batches
-    if steps == float("inf"):
+    steps = task.length("step")
+    if steps is None:
         raise UserError("a run without end has no plan of its learning rates: set trainer.max_epochs or max_steps")
-    per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
+    by_epoch = steps_of_epochs(trainer, task.accumulate)
+    epochs, end = 0, next(by_epoch)  # epochs that are over, and steps at the end of this one
     curves: dict[str, list[tuple[float, float]]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch misses the optimizer's step
-        for step in range(int(steps)):
+        for step in range(steps):
             for name, rate in task.learning_rates().items():
                 curves.setdefault(name, []).append((step, rate))
-            last = (step + 1) % per_epoch == 0
-            for config, schedule in zip(trainer.lr_scheduler_configs, task.schedules, strict=True):
-                done = (step + 1) // per_epoch if schedule.interval == "epoch" else step + 1
+            last = step + 1 == end
+            if last:
+                epochs, end = epochs + 1, end + next(by_epoch)
+            for config, schedule in zip(trainer.lr_scheduler_configs, task.all_schedules, strict=True):
+                done = epochs if schedule.interval == "epoch" else step + 1
                 due = (schedule.interval == "step" or last) and done % schedule.frequency == 0
-                if due and not config.reduce_on_plateau:
-                    config.scheduler.step()  # type: ignore[call-arg]
+                if due and not isinstance(config.scheduler, ReduceLROnPlateau):
+                    config.scheduler.step()
     return curves
 
 

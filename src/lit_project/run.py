@@ -30,13 +30,17 @@ from lit_project import averaging
 from lit_project.checkpoints import by_age, is_intact, read
 from lit_project.errors import RunError
 
+BEFORE_NAN = "before-nan.ckpt"  # what NaNGuard keeps
 PACKAGES = ("lit-project", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file as UTF-8, whole or not at all; where `path` is a link, the file that it leads to."""
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8", newline="\n"
+    ) as file:
         temporary = Path(file.name)
         try:
             file.write(text)
@@ -121,10 +125,13 @@ class RunDir:
     def newest(self) -> tuple[Path, list[Path]]:
         """The intact checkpoint of the latest step, and the damaged ones that were passed over.
 
+        That of `NaNGuard` is none: the batches of the step that failed are already counted in it.
+
         Raises:
             RunError: there is no intact checkpoint.
         """
-        files = sorted(path for path in self.checkpoints.glob("*.ckpt") if path.name != averaging.NAME)
+        passed_over = (averaging.NAME, BEFORE_NAN)
+        files = sorted(path for path in self.checkpoints.glob("*.ckpt") if path.name not in passed_over)
         damaged = [path for path in files if not is_intact(path)]
         intact = by_age(path for path in files if path not in damaged)
         if not intact:
@@ -154,10 +161,16 @@ class RunDir:
             inside = self.checkpoints / which
             return inside if inside.is_file() else self._named(Path(which))
         candidates = sorted(self.checkpoints.glob("best*.ckpt"))
-        if len(candidates) > 1:
-            recorded = self.metrics().get("fit", {}).get("best_checkpoint")
-            candidates = [path for path in candidates if path.name == recorded] or by_age(candidates)
-        return candidates[0] if candidates else self.newest()[0]
+        return candidates[0] if len(candidates) == 1 else self._best(candidates)
+
+    def _best(self, candidates: list[Path]) -> Path:
+        """What the callback that chooses says in the newest checkpoint; else what is recorded; else the newest."""
+        newest = self.newest()[0]
+        states = read(newest).get("callbacks", {}).values()
+        names = [Path(s["best_model_path"]).name for s in states if s.get("best_model_score") is not None]
+        names.append(str(self.metrics().get("fit", {}).get("best_checkpoint")))
+        named = [self.checkpoints / name for name in names if (self.checkpoints / name).is_file()]
+        return (named or by_age(candidates) or [newest])[0]
 
     def _named(self, path: Path) -> Path:
         if not path.is_file():

@@ -29,3 +29,5 @@ def seed_step(*parts: int | str, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)

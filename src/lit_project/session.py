@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from lit_project.callbacks import PredictionTable, ProgressLines, RichProgress, RunRecord
 from lit_project.callbacks.checkpoint import fast_dev_run
-from lit_project.callbacks.record import best_checkpoint
+from lit_project.callbacks.record import best_checkpoint, without_averages
 from lit_project.checkpoints import SafeCheckpointIO, read
+from lit_project.data.splits import has_test
 from lit_project.errors import UserError
 from lit_project.lean import NoProfiler, emulated, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
@@ -98,7 +99,7 @@ class Session:
         """The run's own parts, added to those that the config gives the trainer."""
         assert self.run is not None
         self._record = RunRecord(self.run)
-        callbacks = [*_listed(config.callbacks), self._record]
+        callbacks = [self._record, *_listed(config.callbacks)]  # the books first: a figure may fail
         if config.enable_progress_bar is not False and not config.barebones:
             callbacks.append(RichProgress() if sys.stdout.isatty() else ProgressLines())
         if subcommand == "predict":
@@ -164,7 +165,7 @@ class Session:
         if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
             print(warning, file=sys.stderr)
         self._smoke = fast_dev_run(trainer)
-        tests = options.test_after_fit and not self._smoke and _has_test(datamodule)
+        tests = options.test_after_fit and not self._smoke and has_test(datamodule)
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
             former = None
@@ -188,8 +189,10 @@ class Session:
         """Validates or tests the checkpoint (or the weights as they are) and prints the metrics."""
         assert self._record is not None
         self._record.checkpoint = self.checkpoint
-        run = trainer.validate if subcommand == "validate" else trainer.test
-        run(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False)
+        trainer.callbacks = without_averages(trainer.callbacks)  # type: ignore[attr-defined]
+        getattr(trainer, subcommand)(
+            model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False
+        )
         metrics = {k: v.item() for k, v in trainer.callback_metrics.items() if "class_accuracy" not in k}
         samples = metrics.pop(next((k for k in metrics if k.endswith("/samples")), ""), None)
         count = "" if samples is None else f"  ({samples:.0f} samples)"
@@ -211,7 +214,7 @@ class Session:
             for index in table.missing:
                 print(f"error: cannot read {table.files[index]}", file=sys.stderr)
                 self.status = 1
-        print_once(f"{table.count} predictions: {table.file}")
+        print_once(f"{table.count} predictions: {table.file}" if table.count else "0 predictions: no table is written")
 
     def close(self, interrupted: bool = False, failed: bool = False) -> None:
         """Says where the run is, or removes a new one in which nothing happened; loggers are told how it ended."""
@@ -233,15 +236,6 @@ class Session:
         if interrupted and self.run.checkpoints.is_dir():
             print(f"interrupted; go on with: lit-project fit --run {self.run.path}")
         print(f"run: {self.run.path}", flush=True)
-
-
-def _has_test(datamodule: Any) -> bool:
-    """Whether there is something to test on, as far as can be told before the data are set up; says so if not."""
-    own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
-    has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
-    if not has:
-        print_once(f"{type(datamodule).__name__} has no test split: nothing is tested after the training")
-    return has
 
 
 def _listed(value: Any) -> list[Any]:

@@ -11,6 +11,7 @@ above 1 a line is `score<TAB>translation`, best first, with an empty line betwee
 """
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -140,9 +141,13 @@ def _lines(found: Iterable[list[Translation]], scores: bool) -> Iterator[str]:
 def _write(lines: Iterable[str], output: str | None) -> None:
     text = "".join(f"{line}\n" for line in lines)
     try:
-        if output is not None:
+        if output is not None and Path(output).exists() and not Path(output).is_file():  # /dev/null, a named pipe
+            Path(output).write_text(text, encoding="utf-8", newline="\n")
+        elif output is not None:
             write_text(Path(output), text)
         else:
+            if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+                sys.stdout.reconfigure(encoding="utf-8")  # in files and pipes, whatever the locale
             sys.stdout.write(text)
             sys.stdout.flush()
     except BrokenPipeError:  # `| head` has enough; Python flushes once more when it ends

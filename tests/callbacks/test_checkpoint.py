@@ -10,6 +10,7 @@ from torch import nn
 
 from lit_project.callbacks import Checkpoint
 from lit_project.checkpoints import read
+from lit_project.errors import UserError
 from lit_project.tasks import ImageClassifier
 
 
@@ -42,3 +43,33 @@ def test_the_last_epoch_is_saved_however_rarely_others_are(trainer, tmp_path, ep
     trainer(max_epochs=epochs, callbacks=[callback, Saved()], enable_checkpointing=True).fit(task, datamodule=Images())
     assert sorted({*saved}) == sorted({*range(every, epochs + 1, every), epochs})
     assert read(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == epochs - 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [
+        ("val/loss", "min"),
+        ("val/perplexity", "min"),
+        ("val/top5_accuracy", "max"),
+        ("val/bleu", "max"),
+        ("val/r2", "max"),
+    ],
+)
+def test_the_name_of_a_metric_tells_whether_less_is_better(metric, mode):
+    assert Checkpoint(metric).mode == mode
+
+
+@pytest.mark.parametrize("metric", ["val/score", "val/lossless", "val/loss_accuracy"])
+def test_a_name_that_tells_nothing_needs_a_mode(metric):
+    with pytest.raises(UserError, match=f"watches '{metric}': give its mode"):
+        Checkpoint(metric)
+    assert Checkpoint(metric, mode="min").mode == "min"
+
+
+def test_several_of_one_epoch_are_kept_apart(trainer, tmp_path):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    task = ImageClassifier(net, partial(torch.optim.SGD, lr=0.1), ["a", "b", "c"], [0.4], [0.3])
+    callback = Checkpoint(monitor="val/loss", save_top_k=-1)
+    kept = {"enable_checkpointing": True, "val_check_interval": 0.5}
+    trainer(max_epochs=2, callbacks=[callback], **kept).fit(task, datamodule=Images())
+    assert len(callback.best_k_models) == len(list((tmp_path / "checkpoints").glob("best-*"))) == 4

@@ -173,7 +173,7 @@ def test_missing_folder_is_fine_to_predict_elsewhere_with_known_classes(tmp_path
     data = small(tmp_path / "missing", class_names=list(CLASSES))
     assert (data.num_classes, data.input_shape) == (3, (1, 4, 4))
     data.predict_from(tmp_path / "mine")
-    assert data.predict_source == "mine"
+    assert data.predict_source == "images_mine"
     witness = Witness()
     trainer().predict(witness, datamodule=data)
     (batch,) = witness.batches["predict"]
@@ -194,6 +194,45 @@ def test_folder_without_classes_or_with_an_empty_class_is_an_error(tmp_path, spl
         small(root)
 
 
+def test_hidden_files_and_folders_are_neither_classes_nor_samples_and_gifs_are(tmp_path):
+    write(tmp_path, 3)
+    for name in (".ipynb_checkpoints", "ant/.ipynb_checkpoints"):
+        (tmp_path / name).mkdir()
+        shutil.copy(tmp_path / "ant" / "00.png", tmp_path / name / "00-checkpoint.png")
+    (tmp_path / "bee" / "._00.png").write_bytes(b"of a Mac")
+    Image.new("L", (6, 5), 200).save(tmp_path / "cat" / "moving.gif")
+    data = small(tmp_path, test_size=0.3)
+    data.setup("fit")
+    assert data.class_names == list(CLASSES)
+    assert sum(data.size_of(split) for split in ("train", "val", "test")) == 10
+
+
+def test_no_test_split_is_made_of_nothing(tmp_path):
+    write(tmp_path, 3)
+    assert not small(tmp_path, test_size=0).has_split("test")
+    assert not small(tmp_path, test_size=0.01).has_split("test")
+    assert small(tmp_path, test_size=0.2).has_split("test")
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"channels": 0}, {"channels": 4}, {"test_size": -0.1}, {"test_size": 1}, {"test_size": float("nan")}]
+)
+def test_impossible_options_are_errors(tmp_path, kwargs):
+    write(tmp_path, 3)
+    with pytest.raises(DataError, match=next(iter(kwargs))):
+        small(tmp_path, **kwargs)
+
+
+def test_classes_whose_samples_are_all_held_out_are_named(tmp_path, capsys):
+    write(tmp_path, 1)
+    data = small(tmp_path, test_size=0.34, val_size=1)  # one each of test, validation and training
+    data.setup("fit")
+    said = capsys.readouterr().out
+    (label,) = {target for batch in data.loader("train") for target in batch.targets.tolist()}
+    assert "2 class(es) without a training sample" in said
+    assert [name in said for name in CLASSES] == [number != label for number in range(3)]
+
+
 def test_normalisation_is_imagenets_for_colour_and_a_half_for_grey(splits):
     root, _ = splits
     assert ImageFolder(root).mean == [0.485, 0.456, 0.406]
@@ -202,7 +241,7 @@ def test_normalisation_is_imagenets_for_colour_and_a_half_for_grey(splits):
     assert small(root, mean=[0.2], std=[0.1]).mean == [0.2]
 
 
-@pytest.mark.parametrize("val_size", [0.0, 21, 0.01])
+@pytest.mark.parametrize("val_size", [0.0, 21, 0.01, float("nan"), float("inf")])
 def test_impossible_val_size_is_an_error(splits, val_size):
     root, _ = splits
     shutil.rmtree(root / "val")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from picture_data import Pictures
+from picture_data import Pictures, Witness
 
 from lit_project.data import ImageBatch
 from lit_project.data.in_memory import TensorLoader, random_split
@@ -124,6 +124,40 @@ def test_label_out_of_range_is_an_error_that_names_sample_and_label(label):
         DataError, match=rf"sample 4 of the train split has label {label}, but there are 3 classes \(0 to 2\)"
     ):
         Wrong().setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda images: images.float(), r"has values from 0 to 25\d: floats must be in \[0, 1\]"),
+        (lambda images: images.float() / 127.5 - 2, "has values from -2 to"),
+        (lambda images: images * torch.nan, "has values from nan to nan"),
+        (lambda images: images.long(), r"is of torch.int64: it must be torch.uint8"),
+        (lambda images: images[:, 0], r"has the shape \(6, 5\), not \(1, 6, 5\)"),
+        (lambda images: images[:-1], "the train split has 22 images and 23 targets"),
+    ],
+    ids=["up to 255", "normalised", "nan", "integers", "shape", "number"],
+)
+def test_images_that_are_not_as_promised_are_errors(change, message):
+    class Wrong(Pictures):
+        def load(self, split):
+            images, targets = super().load(split)
+            return change(images), targets
+
+    with pytest.raises(DataError, match=message):
+        Wrong().setup("fit")
+
+
+def test_floats_in_0_1_are_taken_as_they_are(trainer):
+    class Floats(Pictures):
+        def load(self, split):
+            images, targets = super().load(split)
+            return images / 255, targets
+
+    witness, data = Witness(), Floats(batch_size=23)
+    trainer(max_epochs=1, limit_val_batches=0).fit(witness, datamodule=data)
+    (batch,) = witness.batches["train"]
+    assert torch.equal(batch.images, data.splits["train"][0][batch.indices])
 
 
 def test_empty_split_is_an_error():

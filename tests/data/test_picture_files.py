@@ -72,6 +72,42 @@ def test_32_bit_integers_and_floats_are_taken_as_8_bits_where_they_fit():
     assert to_tensor(Image.fromarray(beyond), (1, 2, 2))[0].tolist() == [[0, 0], [255, 255]]
 
 
+def test_floats_up_to_one_are_scaled_and_what_is_not_finite_is_refused(tmp_path):
+    values = np.array([[0, 0.2], [0.5, 1]], dtype=np.float32)
+    assert to_tensor(Image.fromarray(values), (1, 2, 2))[0].tolist() == [[0, 51], [128, 255]]
+    values[0, 1] = np.nan
+    with pytest.raises(ValueError, match="not finite"):
+        to_tensor(Image.fromarray(values), (1, 2, 2))
+    Image.fromarray(values).save(tmp_path / "nan.tiff")
+    Image.new("L", (2, 2)).save(tmp_path / "right.png")
+    assert PictureFiles(tmp_path, (1, 2, 2))[torch.arange(2)].indices.tolist() == [1]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_the_right_way_up_as_their_exif_orientation_says(tmp_path, orientation):
+    upright = np.arange(0, 240, 40, dtype=np.uint8).reshape(2, 3)
+    turn = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_90, 8: Image.Transpose.ROTATE_270,
+            2: Image.Transpose.FLIP_LEFT_RIGHT, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+            5: Image.Transpose.TRANSPOSE, 7: Image.Transpose.TRANSVERSE}  # fmt: skip
+    stored = Image.fromarray(upright)
+    if orientation in turn:
+        stored = stored.transpose(turn[orientation])
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(tmp_path / "photo.png", exif=exif)
+    with Image.open(tmp_path / "photo.png") as image:
+        assert to_tensor(image, (1, 2, 3))[0].tolist() == upright.tolist()
+
+
+def test_hidden_files_are_left_out_and_a_file_is_a_source_too(tmp_path):
+    for name in ("a.png", "._a.png", ".cache/b.png", "in/c.gif"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("L", (2, 2), 7).save(tmp_path / name)
+    assert PictureFiles(tmp_path, (1, 2, 2)).files == [tmp_path / "a.png", tmp_path / "in" / "c.gif"]
+    one = PictureFiles(tmp_path / "a.png", (1, 2, 2))
+    assert one[torch.tensor([0])].images.unique().tolist() == [7]
+
+
 def test_images_are_resized():
     image = Image.new("L", (40, 20), 100)
     image.paste(200, (20, 0, 40, 20))

@@ -103,6 +103,8 @@ def test_loader_continues_in_the_middle_of_an_epoch():
         ({"test_size": 50}, "40 rows are too few"),
         ({"val_size": 0}, "val_size must be a share between 0 and 1 or a number of rows, got 0"),
         ({"test_size": 1.5}, "test_size must be a share"),
+        ({"test_size": float("nan")}, "test_size must be a share"),
+        ({"val_size": float("inf")}, "val_size must be a share"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"feature_mean": [1.0]}, "feature_mean has 1 numbers for 3 columns"),
         ({"target_std": [1.0, 0.0]}, "target_std must be positive, got 0.0"),

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torchvision import transforms
 from torchvision.transforms import v2
 
 from lit_project.data.presets import ImageNetEval, ImageNetTrain
@@ -100,6 +101,17 @@ def test_impossible_arguments_are_errors():
         RandomCrop(0)
 
 
+class Own(nn.Module):
+    """A user's module that uses a transform of torchvision."""
+
+    def __init__(self, transform):
+        super().__init__()
+        self.inner = transform
+
+    def forward(self, images):
+        return self.inner(images)
+
+
 RANDOM = {
     "flip": v2.RandomHorizontalFlip(),
     "crop": v2.RandomCrop((12, 12), padding=3),
@@ -115,6 +127,12 @@ RANDOM = {
     "compose": v2.Compose([v2.Pad(1), v2.RandomCrop((12, 12))]),
     "sequential": nn.Sequential(v2.Pad(1), v2.RandomCrop((12, 12))),
     "nested": v2.Compose([nn.Sequential(v2.Compose([v2.RandomRotation(90)]))]),
+    "classic": transforms.RandomRotation(90),
+    "classic compose": transforms.Compose([transforms.Pad(1), transforms.RandomCrop((12, 12))]),
+    "classic choice": transforms.RandomChoice([transforms.RandomInvert(1.0), transforms.RandomInvert(0.0)]),
+    "classic augment": transforms.TrivialAugmentWide(),
+    "of a module": Own(v2.RandomRotation(90)),
+    "classic of a module": Own(transforms.RandomRotation(90)),
 }
 
 
@@ -150,15 +168,15 @@ class RandomWitness(Witness):
 def test_deterministic_transforms_get_the_whole_batch_and_random_ones_each_sample():
     deterministic, random, own = Witness(), RandomWitness(), nn.Identity()
     batch = images(batch=3)
-    for transforms in ([deterministic, own, random], [v2.Compose([deterministic, own, random])]):
+    for steps in ([deterministic, own, random], [v2.Compose([deterministic, own, random])]):
         deterministic.shapes.clear()
         random.shapes.clear()
-        assert torch.equal(BatchTransforms(transforms)(batch), batch)
+        assert torch.equal(BatchTransforms(steps)(batch), batch)
         assert deterministic.shapes == [(3, 2, 5, 6)]
         assert random.shapes == [(2, 5, 6)] * 3
 
 
-def test_transforms_are_applied_in_their_order():
+def test_steps_are_applied_in_their_order():
     batch = images(batch=4, channels=1, height=6, width=6)
     steps = [v2.Resize(4, antialias=True), v2.Pad(1), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.2])]
     expected = batch

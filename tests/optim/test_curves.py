@@ -6,6 +6,7 @@ from math import ceil
 import pytest
 import torch
 from curves import LR, Groups, close, cosine, halving, line
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.optim import lr_scheduler as torch_schedulers
 
 from lit_project.optim import (
@@ -218,3 +219,19 @@ def test_frequency_counts_optimizer_steps_of_the_whole_run(train, accumulate, fr
 def test_frequency_in_epochs(train):
     task = train(Schedule(CosineAnnealingLR, "epoch", frequency=3), batches=2, max_epochs=8)
     assert task.rates == close(cosine(step // 2 // 3, 3) for step in range(16))
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+@pytest.mark.parametrize("max_steps", [-1, 20])
+def test_horizon_where_accumulation_changes_with_the_epoch(train, interval, max_steps):
+    """Ten batches an epoch: 10 steps, then 5, then 3 and 3."""
+    task = train(
+        Schedule(CosineAnnealingLR, interval),
+        max_epochs=4,
+        max_steps=max_steps,
+        callbacks=[GradientAccumulationScheduler({0: 1, 1: 2, 2: 4})],
+    )
+    epochs = [0] * 10 + [1] * 5 + [2] * 3 + [3] * 3
+    epochs = epochs if max_steps < 0 else epochs[:max_steps]
+    place, end = (range(len(epochs)), len(epochs)) if interval == "step" else (epochs, epochs[-1] + 1)
+    assert task.rates == close(cosine(step, end) for step in place)

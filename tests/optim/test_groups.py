@@ -125,3 +125,9 @@ def test_frozen_parameters_are_left_out():
 def test_groups_that_cannot_be(make, message):
     with pytest.raises(GroupError, match=message):
         make()
+
+
+def test_an_option_that_the_optimizer_does_not_know_is_an_error():
+    groups = ParameterGroups([Group("head", ["head"], options={"weigth_decay": 0.5})])(net())
+    with pytest.raises(GroupError, match=r"SGD has no option 'weigth_decay'; did you mean weight_decay\?"):
+        configure(groups, partial(torch.optim.SGD, lr=0.1), [], lambda interval: 1)

@@ -113,9 +113,12 @@ def test_plateau_that_watches_an_unknown_metric_names_those_there_are(trainer):
             self.log("train/some", 1.0)
             super().on_train_epoch_end()
 
+        def validation_step(self, batch, batch_idx):
+            self.log("val/loss", 1.0)
+
     task = Logs([Schedule(torch_schedulers.ReduceLROnPlateau, "epoch", monitor="val/los")])
-    with pytest.raises(ScheduleError, match=r"ReduceLROnPlateau watches 'val/los'; there are: .*train/some"):
-        trainer(max_epochs=1).fit(task, DataLoader(torch.ones(10, 2)))
+    with pytest.raises(ScheduleError, match=r"ReduceLROnPlateau watches 'val/los'; there are: .*train/some.*val/loss"):
+        trainer(max_epochs=1).fit(task, DataLoader(torch.ones(10, 2)), DataLoader(torch.ones(1, 2)))
 
 
 def test_metric_for_a_scheduler_that_watches_none(error_of):

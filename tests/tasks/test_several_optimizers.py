@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from translation_data import few, net
 
 from lit_project.callbacks import NaNGuard
@@ -143,3 +144,29 @@ def test_a_schedule_that_watches_a_metric_counts_epochs(trainer):
     watching = Schedule(partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0), "step", monitor="val/loss")
     with pytest.raises(ScheduleError, match="a schedule of encoder watches a metric: its interval must be epoch"):
         trained(trainer, of_parts(few(batch_size=4), parts=parts(schedules={"encoder": [watching]})), few(batch_size=4))
+
+
+@pytest.mark.parametrize("max_steps", [-1, 5])
+def test_horizons_count_windows(trainer, max_steps):
+    """Seven batches are three steps an epoch: five steps are two epochs."""
+    data = few(batch_size=3, seed=1)
+    schedules = {"encoder": [Schedule(CosineAnnealingLR, "step")], "decoder": [Schedule(CosineAnnealingLR, "epoch")]}
+    task = of_parts(data, parts=parts(schedules=schedules), accumulate=3)
+    trained(trainer, task, data, epochs=2, max_steps=max_steps)
+    assert (task.length("step"), task.length("epoch")) == (6 if max_steps < 0 else 5, 2)
+
+
+def test_each_may_watch_a_metric(trainer):
+    class Worse(TranslatorOfParts):
+        """Its validation loss rises by 1 an epoch."""
+
+        def on_validation_epoch_end(self):
+            self.log("val/worse", float(self.current_epoch))
+
+    data = few(batch_size=4, seed=1)
+    watching = Schedule(partial(ReduceLROnPlateau, patience=0, factor=0.1), "epoch", monitor="val/worse")
+    task = Worse(
+        parts=parts(schedules={"decoder": [watching]}), net=net(data).double(), vocabularies=data.vocabularies
+    )  # fmt: skip
+    trained(trainer, task, data, epochs=3)
+    assert task.learning_rates() == pytest.approx({"lr/encoder": 0.05, "lr/decoder": 0.5 * 0.1**2})

@@ -197,3 +197,46 @@ class Ramp(torch.optim.lr_scheduler.LRScheduler):
 
     def get_lr(self):
         return [1e-20 * (self.last_epoch + 1)]
+
+
+@pytest.mark.parametrize("step", [5, 7, 11])
+def test_means_of_an_epoch_that_was_resumed_are_those_of_all_its_samples(trainer, tmp_path, step):
+    def make():
+        return classifier(linear()), Images(batch_size=8, seed=1)
+
+    task, data = make()
+    whole = trainer(max_epochs=3, callbacks=[SaveAt(step, tmp_path / "saved.ckpt")])
+    whole.fit(task, datamodule=data)
+    task, data = make()
+    resumed = trainer(max_epochs=3)
+    resumed.fit(task, datamodule=data, ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
+    for name in ("train/loss", "train/accuracy", "train/samples"):
+        assert resumed.callback_metrics[name] == whole.callback_metrics[name]
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_a_resumed_run_logs_each_step_once(trainer, tmp_path, step):
+    class Logger(DummyLogger):
+        def __init__(self):
+            super().__init__()
+            self.steps = []
+
+        def log_metrics(self, metrics, step=None, *args, **kwargs):
+            if "train/loss_step" in metrics:
+                self.steps.append(step)
+
+    task, data = classifier(linear()), Images(batch_size=4, seed=1)
+    trainer(max_epochs=1, accumulate_grad_batches=2, callbacks=[SaveAt(step, tmp_path / "saved.ckpt")]).fit(
+        task, datamodule=data
+    )  # fmt: skip
+    logger = Logger()
+    trainer(max_epochs=3, accumulate_grad_batches=2, logger=logger, log_every_n_steps=1).fit(
+        classifier(linear()), datamodule=data, ckpt_path=tmp_path / "saved.ckpt", weights_only=True
+    )
+    assert logger.steps == list(range(step, 12))
+
+
+def test_logging_of_steps_can_be_off(trainer):
+    runner = trainer(max_epochs=1, log_every_n_steps=0)
+    runner.fit(classifier(linear()), datamodule=Images(batch_size=8))
+    assert runner.global_step == 4

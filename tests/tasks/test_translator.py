@@ -6,11 +6,10 @@ from functools import partial
 import pytest
 import sacrebleu
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch.nn import functional as F
 from translation_data import Few, few, translator
 
-from lit_project.callbacks import Translations
+from lit_project.callbacks import EMA, Translations
 from lit_project.errors import DataError
 from lit_project.models.seq2seq import Decoding
 from lit_project.tasks import Translator
@@ -190,7 +189,7 @@ def test_attention_is_that_of_the_averaged_net_which_translated(trainer, stopped
 
     data = few(batch_size=5, seed=1)
     task = translator(data)
-    callbacks = [Watched(sentences=3, every_n_epochs=100), EMAWeightAveraging(decay=0.9)]
+    callbacks = [Watched(sentences=3, every_n_epochs=100), EMA(decay=0.9)]
     trainer(max_epochs=-1 if stopped else 2, max_steps=8, callbacks=callbacks).fit(task, datamodule=data)
     # at the end of training the averaged weights are those of the task
     assert [row.index for row, _ in drawn] == [0, 1, 2]

@@ -6,7 +6,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 
 from lit_project.errors import DataError
-from lit_project.text import corpus_scores, lowercase_tokenised_bleu, sentence_bleu
+from lit_project.text import corpus_scores, group_bleu, lowercase_tokenised_bleu, sentence_bleu
 
 REFERENCE = "The quick brown fox jumps over the dog."
 
@@ -47,6 +47,17 @@ def test_case_counts_only_in_the_cased_score():
     assert "case:lc" in signature
     assert "tok:moses-en" in signature
     assert corpus_scores([REFERENCE.upper()], [[REFERENCE]]).bleu < 10
+
+
+@pytest.mark.parametrize(("language", "name"), [("zh", "zh"), ("zh-CN", "zh"), ("ja", "char")])
+def test_languages_without_spaces_are_scored_by_smaller_parts(language, name):
+    reference, other = "我们明天早上去学校读书。", "我们明天晚上去学校读书。"
+    scores = corpus_scores([reference], [[reference]], language)
+    assert scores.bleu == pytest.approx(100)
+    assert f"tok:{name}" in scores.signatures["bleu"]
+    assert 50 < corpus_scores([other], [[reference]], language).bleu < 90  # one of twelve characters
+    assert lowercase_tokenised_bleu([reference], [[reference]], language)[0] == pytest.approx(100)
+    assert group_bleu([other], [[reference]], language) == pytest.approx(sentence_bleu(other, [reference], language))
 
 
 def test_french_is_tokenised_by_its_own_rules():

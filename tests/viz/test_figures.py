@@ -127,3 +127,9 @@ def test_figures_leave_no_state_in_pyplot():
     viz.learning_rates({"lr": [(0.0, 0.1), (1.0, 0.2)]})
     viz.gallery([torch.zeros(1, 2, 2)], ["a"])
     assert plt.get_fignums() == []
+
+
+def test_names_and_pictures_of_any_kind_are_drawn():
+    png(viz.confusion_matrix(torch.tensor([[3, 1], [0, 2]]), ["$x_$", "a_{b"]))
+    for channels in (1, 2, 3, 5):
+        png(viz.gallery([torch.rand(channels, 4, 4)], ["$x_$ for $"]))

@@ -1,6 +1,7 @@
 """What Lightning lacks: run records, checkpoints that survive, predictions as tables, figures, progress."""
 
 from lit_project.callbacks.checkpoint import Checkpoint
+from lit_project.callbacks.ema import EMA
 from lit_project.callbacks.figures import Figures
 from lit_project.callbacks.nan_guard import NaNGuard
 from lit_project.callbacks.predictions import PredictionTable
@@ -14,6 +15,7 @@ from lit_project.callbacks.translations import Translations
 from lit_project.callbacks.unfreezing import Unfreezing
 
 __all__ = [
+    "EMA",
     "SWA",
     "Checkpoint",
     "Figures",

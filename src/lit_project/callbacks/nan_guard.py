@@ -7,8 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_project.errors import UserError
-
-CHECKPOINT = "before-nan.ckpt"
+from lit_project.run import BEFORE_NAN
 
 
 class NonFiniteError(UserError):
@@ -73,7 +72,7 @@ class NaNGuard(Callback):
                 parameter.grad = None  # optimizers leave such parameters alone
             return
         names = [name for name, fine in zip(gradients, finite.tolist(), strict=True) if not fine]
-        file = f"{trainer.default_root_dir}/checkpoints/{CHECKPOINT}"
+        file = f"{trainer.default_root_dir}/checkpoints/{BEFORE_NAN}"
         trainer.save_checkpoint(file)
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         skipped = f", after {self.skipped} skipped steps" if self.skipped else ""

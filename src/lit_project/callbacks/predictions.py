@@ -21,7 +21,7 @@ class PredictionTable(Callback):
         files: the file of each index, if the samples are files; adds the column `file`.
 
     Attributes:
-        missing: indices that got no prediction although the whole source was read.
+        missing: indices that got no prediction although they were read.
     """
 
     def __init__(self, file: Path, files: Sequence[Path] | None = None) -> None:
@@ -54,7 +54,10 @@ class PredictionTable(Callback):
         if self.files is not None:
             rows = [{"index": row["index"], "file": str(self.files[row["index"]]), **row} for row in rows]
             found = {row["index"] for row in rows}
-            self.missing = [index for index in range(len(self.files)) if index not in found]
+            # with a limit, what comes after the last one that was predicted may not have been read
+            limited = trainer.limit_predict_batches != 1.0
+            read = range(max(found, default=-1) + 1 if limited else len(self.files))
+            self.missing = [index for index in read if index not in found]
         if trainer.is_global_zero and rows:
             text = io.StringIO()
             writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")

@@ -65,6 +65,11 @@ class ProgressLines(KnowsValidation, ProgressBar):
         """Shows the lines again."""
         self._enabled = True
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock: a run that is resumed within an epoch does not begin one."""
+        super().on_train_start(trainer, pl_module)
+        self._start = perf_counter()
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
         super().on_train_epoch_start(trainer, pl_module)

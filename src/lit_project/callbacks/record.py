@@ -2,12 +2,14 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
 
-from lit_project.callbacks.checkpoint import Checkpoint
+from lit_project.callbacks.ema import LiveAverage
 from lit_project.callbacks.validated import KnowsValidation
 from lit_project.run import RunDir
 
@@ -36,9 +38,8 @@ class RunRecord(KnowsValidation):
         """Starts the clock."""
         self._start = time.perf_counter()
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Nothing was refused."""
-        super().on_train_epoch_start(trainer, pl_module)
         self.started = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -81,10 +82,15 @@ class RunRecord(KnowsValidation):
         self.run.record(section, {"checkpoint": checkpoint, **values, **getattr(pl_module, "notes", {})})
 
 
-def best_checkpoint(trainer: Trainer) -> Checkpoint | None:
+def best_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
     """The callback that follows a metric, if there is one."""
-    callbacks = [c for c in trainer.checkpoint_callbacks if isinstance(c, Checkpoint) and c.monitor]
+    callbacks = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint) and c.monitor]
     return callbacks[0] if callbacks else None
+
+
+def without_averages(callbacks: Sequence[Callback]) -> list[Callback]:
+    """Those that can evaluate a checkpoint: Lightning's own averages, once they have trained, load other weights."""
+    return [one for one in callbacks if isinstance(one, LiveAverage) or not isinstance(one, WeightAveraging)]
 
 
 def _numbers(trainer: Trainer, prefixes: tuple[str, ...]) -> dict[str, float]:

@@ -4,15 +4,15 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import WeightAveraging
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lit_project.callbacks.ema import LiveAverage
 from lit_project.errors import UserError
 from lit_project.processes import print_once
 
 
-class SWA(WeightAveraging):
+class SWA(LiveAverage):
     """The mean of the weights at the ends of the last epochs (Izmailov et al. 2018), validated, saved and tested.
 
     Until the first of these ends the weights are those of the training. An epoch that the end of the run cuts short

@@ -38,8 +38,13 @@ class TensorBoardExtras(Callback):
             for writer in writers:
                 writer.add_image("train/images", grid, trainer.global_step)
         if self.graph:
-            training = pl_module.training
+            modes = {module: module.training for module in pl_module.modules()}  # some may be frozen
             pl_module.eval()  # tracing must not move batch norm statistics
-            for writer in writers:
-                writer.add_graph(pl_module, images[:1])
-            pl_module.train(training)
+            try:
+                for writer in writers:
+                    writer.add_graph(pl_module, images[:1])
+            except Exception as error:  # a net that is compiled, or that torch cannot trace for another reason
+                print(f"note: TensorBoard gets no graph of the model: {str(error).strip().splitlines()[0]}", flush=True)
+            finally:
+                for module, training in modes.items():
+                    module.training = training

@@ -115,18 +115,18 @@ class Translations(Callback):
             return
         self._draw_attention(trainer, rows, f"{split}_attention", f"{split}_attention")
         title = f"{split}: BLEU by length of the source"
-        save_figure(trainer, f"{split}_bleu_by_length", viz.bleu_by_length(by_length(rows), title))
+        save_figure(trainer, f"{split}_bleu_by_length", viz.bleu_by_length(by_length(rows, task.language), title))
         if self.samples:
             file = Path(trainer.default_root_dir) / "predictions" / f"{split}_samples.md"
-            write_text(file, sample_tables(rows, split, self.samples))
-            self._log_samples(trainer, rows, f"{split}_samples")
+            write_text(file, sample_tables(rows, split, self.samples, task.language))
+            self._log_samples(trainer, rows, f"{split}_samples", task.language)
 
-    def _log_samples(self, trainer: Trainer, rows: Sequence[Row], name: str) -> None:
+    def _log_samples(self, trainer: Trainer, rows: Sequence[Row], name: str, language: str) -> None:
         """The same tables as one, for loggers that have tables: W&B."""
         columns = ["which", "BLEU", "source", "translation", "references"]
         data = [
             [which, round(score, 1), row.text.source, row.hypothesis, "\n".join(row.text.references)]
-            for which, items in ranked_samples(rows, self.samples).items()
+            for which, items in ranked_samples(rows, self.samples, language).items()
             for score, row in items
         ]
         for logger in trainer.loggers:
@@ -149,7 +149,7 @@ def _rows(trainer: Trainer, task: Any) -> list[Row]:
     return sorted(distinct(getattr(task, "rows", [])), key=lambda row: row.index)
 
 
-def by_length(rows: Sequence[Row]) -> list[tuple[str, float, int]]:
+def by_length(rows: Sequence[Row], language: str = "en") -> list[tuple[str, float, int]]:
     """Words of the source (such as "6–10"), BLEU and number of the sentences of this length; short ones first."""
     groups: dict[int, list[Row]] = defaultdict(list)
     lengths = [len(row.text.source.split()) for row in rows]
@@ -160,32 +160,32 @@ def by_length(rows: Sequence[Row]) -> list[tuple[str, float, int]]:
     found = []
     for number, members in sorted(groups.items()):
         first, last = number * width + 1, (number + 1) * width
-        bleu = group_bleu([row.hypothesis for row in members], [row.text.references for row in members])
+        bleu = group_bleu([row.hypothesis for row in members], [row.text.references for row in members], language)
         found.append((str(first) if first == last else f"{first}–{last}", bleu, len(members)))
     return found
 
 
-def ranked_samples(rows: Sequence[Row], samples: int) -> dict[str, list[tuple[float, Row]]]:
+def ranked_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dict[str, list[tuple[float, Row]]]:
     """The best, the worst and random translations with their smoothed BLEU of the sentence.
 
     The random ones are the same at each evaluation of the same sentences, so that checkpoints can be compared.
     """
-    scored = [(sentence_bleu(row.hypothesis, row.text.references), row) for row in rows]
+    scored = [(sentence_bleu(row.hypothesis, row.text.references, language), row) for row in rows]
     ranked = sorted(scored, key=lambda item: (-item[0], item[1].index))
     chosen = sorted(random.Random(0).sample(range(len(scored)), min(samples, len(scored))))
     return {"Best": ranked[:samples], "Worst": ranked[::-1][:samples], "Random": [scored[i] for i in chosen]}
 
 
-def sample_tables(rows: Sequence[Row], split: str, samples: int) -> str:
+def sample_tables(rows: Sequence[Row], split: str, samples: int, language: str = "en") -> str:
     """Markdown with a table for each kind of `ranked_samples`."""
-    mean = sum(sentence_bleu(row.hypothesis, row.text.references) for row in rows) / len(rows)
+    mean = sum(sentence_bleu(row.hypothesis, row.text.references, language) for row in rows) / len(rows)
     lines = [
         f"# Translations of the {split} split",
         "",
         f"{len(rows):,} sentences, scored by smoothed sentence BLEU (mean {mean:.1f}), which ranks them and is not the "
         "BLEU of the split.",
     ]
-    for name, items in ranked_samples(rows, samples).items():
+    for name, items in ranked_samples(rows, samples, language).items():
         lines += ["", f"## {name}", "", "| BLEU | source | translation | reference |", "| ---: | --- | --- | --- |"]
         for score, row in items:
             references = "<br>".join(map(_escaped, row.text.references))

@@ -11,6 +11,7 @@ import torch
 from lit_project.data.tabular import TabularData
 from lit_project.errors import DataError, did_you_mean
 
+TAB = "\t"
 MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")  # in lower case
 LARGEST = torch.finfo(torch.float32).max
 
@@ -25,7 +26,7 @@ class CSV(TabularData):
         target_names: the column to predict, or several.
         feature_names: the columns to predict from; default: all others that have a name, or those of the
             checkpoint that is evaluated.
-        delimiter: between the columns of a line.
+        delimiter: between the columns of a line; `tab` for a tab.
         **kwargs: of `TabularData`.
 
     Raises:
@@ -43,7 +44,9 @@ class CSV(TabularData):
         **kwargs: Any,
     ) -> None:
         targets = [target_names] if isinstance(target_names, str) else list(target_names)
-        lines = _lines(Path(file), delimiter)
+        file = Path(file).expanduser()
+        delimiter = TAB if delimiter in ("tab", r"\t") else delimiter
+        lines = _lines(file, delimiter)
         _, header = next(lines, (1, []))
         header = [name.strip() for name in header]
         if not any(header):
@@ -94,9 +97,9 @@ def _check_columns(
     for name in (*features, *targets):
         if name not in header:
             hint = did_you_mean(name, header, f"; there are: {', '.join(header)}")
-            other = next((mark for mark in ";\t|," if len(header) == 1 and mark in header[0]), None)
+            other = next((mark for mark in f";{TAB}|," if len(header) == 1 and mark in header[0]), None)
             if other:
-                hint = f"; line 1 has no {delimiter!r}: is the delimiter {other!r}?"
+                hint = f"; line 1 has no {delimiter!r}: is the delimiter {'tab' if other == TAB else repr(other)}?"
             raise DataError(f"{file} has no column {name!r}{hint}")
         if header.count(name) > 1:
             raise DataError(f"{file} has {header.count(name)} columns named {name!r}")

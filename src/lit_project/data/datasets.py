@@ -9,13 +9,14 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from lit_project.data.batch import ImageBatch
+from lit_project.data.batch import ImageBatch, check_images
 from lit_project.data.images import ImageData
 from lit_project.data.in_memory import random_split
 from lit_project.data.order import EpochBatches
 from lit_project.data.picture_files import to_tensor
 from lit_project.data.splits import Split
 from lit_project.errors import DataError
+from lit_project.processes import print_once
 
 
 class Batched(Dataset):
@@ -43,8 +44,7 @@ class Batched(Dataset):
         """One image as `(C, H, W)` of `input_shape`; a tensor of that shape is taken as it is."""
         if isinstance(image, Image.Image):
             return to_tensor(image, self.input_shape, self.crop)
-        if tuple(image.shape) != self.input_shape:
-            raise DataError(f"the dataset gives an image of shape {tuple(image.shape)}, not {self.input_shape}")
+        check_images(image[None], self.input_shape, "an image of the dataset")
         return image
 
 
@@ -141,12 +141,14 @@ class DatasetImages(ImageData):
                 self.check_targets(torch.as_tensor(np.asarray(targets)), name)  # type: ignore[arg-type]
         if "val" not in splits and "train" in splits:
             size = len(splits["train"])  # type: ignore[arg-type]
-            val_size = round(size * self._val_size) if self._val_size < 1 else int(self._val_size)
+            share = 0 < self._val_size < 1
+            val_size = round(size * self._val_size) if share else self._val_size
             if not 0 < val_size < size:
                 raise DataError(f"val_size {self._val_size} leaves no training or no validation sample of {size}")
-            train, val = random_split(size, val_size)
+            train, val = random_split(size, int(val_size))
             splits["val"] = Subset(splits["train"], val.tolist())
             splits["train"] = Subset(splits["train"], train.tolist())
+            _note_untrained(splits["train"], self.class_names)
         self.splits = splits
 
     def has_split(self, split: Split) -> bool:
@@ -173,3 +175,18 @@ class DatasetImages(ImageData):
             pin_memory=self.pin_memory,
             persistent_workers=self.num_workers > 0,
         )
+
+
+def _note_untrained(train: Any, class_names: Sequence[str]) -> None:
+    """Says which classes have no sample in what is left of the training data, where the labels are at hand."""
+    indices, dataset = np.asarray(train.indices), train.dataset
+    while isinstance(dataset, Subset):
+        indices, dataset = np.asarray(dataset.indices)[indices], dataset.dataset
+    targets = getattr(dataset, "targets", None)
+    if targets is None:
+        return
+    seen = set(np.asarray(targets)[indices].tolist())
+    untrained = [name for index, name in enumerate(class_names) if index not in seen]
+    if untrained:
+        few = ", ".join(untrained[:5]) + (", …" if len(untrained) > 5 else "")
+        print_once(f"note: {len(untrained)} class(es) without a training sample, all being held out: {few}")

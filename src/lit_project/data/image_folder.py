@@ -10,18 +10,18 @@ from torch.utils.data import Subset
 
 from lit_project.data.datasets import DatasetImages
 from lit_project.data.in_memory import random_split
-from lit_project.data.picture_files import UNREADABLE
+from lit_project.data.picture_files import UNREADABLE, is_picture, plain
 from lit_project.errors import DataError
 
 SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
 
 
 def open_image(path: str) -> Image.Image:
-    """Reads an image file; an unreadable one is an error that names it."""
+    """Reads an image file, see `plain`; an unreadable one is an error that names it."""
     try:
         with Image.open(path) as image:
             image.load()
-            return image
+            return plain(image)
     except UNREADABLE as error:
         raise DataError(f"cannot read the image {path}: {error}") from error
 
@@ -31,14 +31,14 @@ class ImageFolder(DatasetImages):
 
     Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without them a fixed `test_size` of
     all images becomes the test split; without a `val` folder a fixed `val_size` of the rest becomes validation. With
-    split folders and none for the test there is no test.
+    split folders and none for the test there is no test. Hidden files and folders are left out.
 
     Args:
         root: the folder.
         image_size: height and width that images are resized to, in pixels.
         crop: keep their proportions, and cut off what is then too long; otherwise they are squashed.
         channels: 3 for colour, 1 for grey.
-        test_size: share of the images for the test split where there are no split folders.
+        test_size: share of the images for the test split where there are no split folders; 0 for none.
         class_names: default: the names of the class folders, sorted. If given they must be the same; they are needed
             where all class folders hold folders and no images, which look like splits of unknown names.
         mean: of each channel, of values in [0, 1]; default: ImageNet's for colour, 0.5 for grey.
@@ -47,7 +47,7 @@ class ImageFolder(DatasetImages):
 
     Raises:
         DataError: no such folder, no class folder in it, other classes than `class_names` or than in training; split
-            folders without one for training, or two for the same split.
+            folders without one for training, or two for the same split; another number of channels, no share.
     """
 
     def __init__(
@@ -62,7 +62,11 @@ class ImageFolder(DatasetImages):
         std: Sequence[float] | None = None,
         **kwargs: Any,
     ) -> None:
-        root = Path(root)
+        if channels not in (1, 3):
+            raise DataError(f"channels must be 1 (grey) or 3 (colour), got {channels}")
+        if not 0 <= test_size < 1:
+            raise DataError(f"test_size must be a share from 0 to below 1, got {test_size}")
+        root = Path(root).expanduser()
         splits = _read_splits(root, test_size, class_names)
         colour = channels == 3
         super().__init__(
@@ -91,8 +95,10 @@ def _read_splits(root: Path, test_size: float, class_names: list[str] | None) ->
             _check_no_splits(root)
         everything = _read_folder(root, class_names)
         rest, test = random_split(len(everything), round(len(everything) * test_size))
-        splits: dict[str, Any] = {"train": Subset(everything, rest.tolist()), "test": Subset(everything, test.tolist())}
+        splits: dict[str, Any] = {"train": Subset(everything, rest.tolist())}
         splits["train"].classes = everything.classes
+        if len(test):
+            splits["test"] = Subset(everything, test.tolist())
         return splits
     if "train" not in folders:
         found = ", ".join(sorted(folder.name for folder in folders.values()))
@@ -140,8 +146,19 @@ def _check_no_splits(root: Path) -> None:
 def _read_folder(folder: Path, class_names: list[str] | None) -> Any:
     from torchvision.datasets import ImageFolder as Folder
 
+    class Visible(Folder):
+        def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
+            names = [path.name for path in _folders_in(Path(directory))]
+            if not names:
+                raise FileNotFoundError(f"no class folder in {directory}")
+            return names, {name: index for index, name in enumerate(names)}
+
+    def valid(path: str) -> bool:
+        inner = Path(path).relative_to(folder)
+        return is_picture(inner) and not any(part.startswith(".") for part in inner.parts)
+
     try:
-        dataset = Folder(str(folder), loader=open_image)
+        dataset = Visible(str(folder), loader=open_image, is_valid_file=valid)
     except FileNotFoundError as error:  # no class folder, or one without an image
         raise DataError(str(error)) from error
     if len(dataset.classes) < 2:

@@ -57,7 +57,7 @@ class ImageData(SplitData):
         for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
             if value < 1:
                 raise DataError(f"{name} must be at least 1, got {value}")
-        self.root = Path(root)
+        self.root = Path(root).expanduser()
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.train_transforms = BatchTransforms(train_transforms or [])
@@ -74,16 +74,22 @@ class ImageData(SplitData):
     def predict_from(self, folder: str | Path) -> list[Path]:
         """`predict` then classifies the image files of `folder`, which it returns, instead of the test split.
 
+        Args:
+            folder: one with image files, or an image file.
+
         Raises:
             DataError: no such folder, or no image file in it.
         """
-        self.pictures = PictureFiles(folder, self.input_shape, self.crop)
+        self.pictures = PictureFiles(Path(folder).expanduser(), self.input_shape, self.crop)
         return self.pictures.files
 
     @property
     def predict_source(self) -> str:
         """What `predict` reads, as a name for its output file."""
-        return self.pictures.folder.resolve().name if self.pictures else "test"
+        if self.pictures is None:
+            return "test"
+        place = self.pictures.folder.resolve()
+        return f"images_{place.stem if place.is_file() else place.name}"
 
     @property
     def needs_split(self) -> bool:
@@ -96,7 +102,7 @@ class ImageData(SplitData):
         return EpochBatches(
             size,
             self.batch_size if train else self.eval_batch_size,
-            shuffle=train,
+            shuffle=self.shuffles(split),
             drop_last=train and self.drop_last,
             **self.share(),
         )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_project.data.batch import ImageBatch
+from lit_project.data.batch import ImageBatch, check_images
 from lit_project.data.images import ImageData
 from lit_project.data.order import EpochBatches, IndexLoader
 from lit_project.data.splits import Split
@@ -29,7 +29,7 @@ class TensorLoader(IndexLoader):
     """Iterates over batches of in-memory tensors by indexing; as resumable as its `sampler`.
 
     Args:
-        images: uint8 `(N, C, H, W)`.
+        images: uint8 or float `(N, C, H, W)`.
         targets: int64 `(N,)`.
         order: the batches of indices.
     """
@@ -63,7 +63,7 @@ class InMemoryImages(ImageData):
         self.splits: dict[str, tuple[Tensor, Tensor]] = {}
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Images, uint8 `(N, C, H, W)`, and targets, int64 `(N,)`, of one split."""
+        """Images `(N, C, H, W)`, uint8 or floats in [0, 1], and targets, int64 `(N,)`, of one split."""
         raise NotImplementedError
 
     def setup(self, stage: str) -> None:
@@ -72,6 +72,11 @@ class InMemoryImages(ImageData):
         for split in needed.get(stage, ("test",) if self.needs_split else ()):
             if split not in self.splits:
                 images, targets = self.load(split)
+                if len(images) != len(targets):
+                    raise DataError(
+                        f"{type(self).__name__}: the {split} split has {len(images)} images and {len(targets)} targets"
+                    )
+                check_images(images, self.input_shape, f"{type(self).__name__}: each image of the {split} split")
                 self.check_targets(targets, split)
                 if self.on_device and self.trainer is not None:
                     device = self.trainer.strategy.root_device

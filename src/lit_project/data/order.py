@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, SequentialSampler
 
 from lit_project.errors import DataError
 from lit_project.seeding import derive
 
 
-class EpochBatches(DistributedSampler):
+class EpochBatches(DistributedSampler, SequentialSampler):
     """Yields this process's batches of sample indices for one epoch.
 
     Every process makes the same number of batches (collective operations would hang otherwise), each batch has at
@@ -19,7 +19,8 @@ class EpochBatches(DistributedSampler):
     depends on (seed, epoch) alone: not on the global random state, on workers or on what ran before.
 
     It counts the batches that it has handed out, so that a checkpoint in the middle of an epoch knows the position.
-    It is a `DistributedSampler` so that Lightning leaves it as it is.
+    It is a `DistributedSampler` so that Lightning leaves it as it is, and a `SequentialSampler` so that it does so with
+    `overfit_batches`, too, which `SplitData.shuffles` sees to.
 
     Args:
         size: number of samples.
@@ -94,7 +95,7 @@ class EpochBatches(DistributedSampler):
         cuts = [min(cut, len(share) - (count - 1 - i)) for i, cut in enumerate(cuts)]
         return list(torch.tensor_split(share, cuts))
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Tensor]:  # type: ignore[override]
         """Yields the batches of the epoch; once after `load_state_dict`, those from its position on."""
         self.position, self.start = self.start, 0
         for batch in self.batches()[self.position :]:

@@ -28,5 +28,5 @@ class ResumablePosition(LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Training continues there."""
-        if self.trainer is not None and self.trainer.training:
+        if state_dict and self.trainer is not None and self.trainer.training:
             self._resume = state_dict

@@ -1,10 +1,14 @@
 """Data in three splits: what every data module here has in common."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.types import EVAL_DATALOADERS, TRAIN_DATALOADERS
 
 from lit_project.data.position import ResumablePosition
+from lit_project.errors import DataError
+from lit_project.processes import print_once
 from lit_project.seeding import global_seed
 
 Split = Literal["train", "val", "test"]
@@ -17,9 +21,11 @@ class SplitData(ResumablePosition):
 
     Attributes:
         seed: of the order of the training samples; None follows `seed_everything`.
+        splits: what has been set up, by split.
     """
 
     seed: int | None = None
+    splits: Mapping[Any, Any] = {}
 
     def loader(self, split: Split) -> Any:
         """Batches of a split for this process."""
@@ -33,6 +39,10 @@ class SplitData(ResumablePosition):
         """Whether there is such a split, as far as can be told before `setup`."""
         return True
 
+    def shuffles(self, split: Split) -> bool:
+        """Whether the samples of a split come in another order each epoch: training, if it is not to overfit a few."""
+        return split == "train" and not getattr(self.trainer, "overfit_batches", 0)
+
     def share(self) -> dict[str, int]:
         """What the batches of this process depend on: `seed`, `num_replicas`, `rank`, as `EpochBatches` takes them."""
         return {
@@ -40,6 +50,29 @@ class SplitData(ResumablePosition):
             "num_replicas": self.trainer.world_size if self.trainer else 1,
             "rank": self.trainer.global_rank if self.trainer else 0,
         }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position in the epoch of training, and the number of samples of each split."""
+        return {**super().state_dict(), "samples": {split: self.size_of(split) for split in self.splits}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Training continues at the position.
+
+        With another number of samples, splits that are carved out of them are others, and what is held out now may
+        have been trained on: evaluation says so.
+
+        Raises:
+            DataError: training is to go on, and a split has another number of samples.
+        """
+        before = state_dict.get("samples", {})
+        changed = [f"{split} had {before[split]:,} and has {self.size_of(split):,} samples"
+                   for split in before if split in self.splits and self.size_of(split) != before[split]]  # fmt: skip
+        if changed:
+            what = f"the data are not those that the run was trained on: {', '.join(changed)}"
+            if self.trainer is not None and self.trainer.training:
+                raise DataError(f"{what}; begin a new run, from its weights with --init_from")
+            print_once(f"warning: {what}; where splits are carved, the test may hold samples of training")
+        super().load_state_dict({name: value for name, value in state_dict.items() if name != "samples"})
 
     def train_dataloader(self) -> TRAIN_DATALOADERS:
         """Shuffled training batches, which a resumed run continues."""
@@ -60,3 +93,12 @@ class SplitData(ResumablePosition):
     def __str__(self) -> str:
         """Its name: Lightning would make all loaders to count their samples, and jsonargparse prints what it links."""
         return type(self).__name__
+
+
+def has_test(datamodule: Any) -> bool:
+    """Whether there is something to test on, as far as can be told before the data are set up; says so if not."""
+    own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
+    has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
+    if not has:
+        print_once(f"{type(datamodule).__name__} has no test split: nothing is tested after the training")
+    return has

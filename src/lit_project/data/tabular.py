@@ -1,5 +1,6 @@
 """Tables of numbers in memory: features and targets of regression, and their statistics."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from lit_project.errors import DataError
 class TableBatch(NamedTuple):
     """Rows of a table, and which samples of the split they are.
 
-    `features` is float32 `(B, F)` and `targets` float32 `(B, T)` (NaN: unknown), both in their own units; `indices` is
+    `features` is float32 `(B, F)` and `targets` float32 `(B, T)`, both in their own units; `indices` is
     int64 `(B,)`.
     """
 
@@ -101,8 +102,8 @@ class TabularData(SplitData):
         self.eval_batch_size = eval_batch_size
         self.drop_last = drop_last
         self.seed = seed
-        self.splits = self._split(_finite(features, self.feature_names), _finite(targets, self.target_names),
-                                  test_size, val_size)  # fmt: skip
+        table = _finite(features, self.feature_names), _finite(targets, self.target_names)
+        self.splits: dict[Split, tuple[Tensor, Tensor]] = self._split(*table, test_size, val_size)
         mean, std = _statistics(self.splits["train"][0])
         self.feature_mean = _fitting("feature_mean", feature_mean or mean, self.input_size)
         self.feature_std = _fitting("feature_std", feature_std or std, self.input_size)
@@ -153,7 +154,7 @@ class TabularData(SplitData):
         order = EpochBatches(
             self.size_of(split),
             self.batch_size if train else self.eval_batch_size,
-            shuffle=train,
+            shuffle=self.shuffles(split),
             drop_last=train and self.drop_last,
             **self.share(),
         )
@@ -174,7 +175,7 @@ def _finite(values: Tensor, names: Sequence[str]) -> Tensor:
 
 def _rows(name: str, size: float, rows: int) -> int:
     """Number of rows of a split that is given as a number or as a share."""
-    if size <= 0 or (size >= 1 and size != int(size)):
+    if not 0 < size < math.inf or (size >= 1 and size != int(size)):
         raise DataError(f"{name} must be a share between 0 and 1 or a number of rows, got {size}")
     return int(size) if size >= 1 else round(rows * size)
 

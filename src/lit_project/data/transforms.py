@@ -5,11 +5,13 @@ random ones are applied sample by sample; the two that nearly every recipe uses 
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+CLASSIC = ("torchvision.transforms.transforms", "torchvision.transforms.autoaugment")  # torchvision's v1
 
 
 class RandomHorizontalFlip(nn.Module):
@@ -129,7 +131,7 @@ class RandomResizedCrop(nn.Module):
 class PerSample(nn.Module):
     """Applies a transform to each image of a batch by itself, so that it draws its random numbers for each."""
 
-    def __init__(self, transform: nn.Module) -> None:
+    def __init__(self, transform: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.transform = transform
 
@@ -139,29 +141,39 @@ class PerSample(nn.Module):
 
 
 def is_random(transform: nn.Module) -> bool:
-    """Whether a torchvision v2 transform, or one inside it, draws random numbers."""
+    """Whether a transform of torchvision, or one inside a module, draws random numbers.
+
+    Of the classic ones (v1), which are made for one image, each counts as random.
+    """
     from torchvision.transforms import v2
 
-    if not isinstance(transform, v2.Transform):
-        return False
-    name = type(transform).__name__
-    draws = type(transform).make_params is not v2.Transform.make_params or name.startswith("Random") or "Aug" in name
+    if any(kind.__module__ in CLASSIC for kind in type(transform).__mro__):
+        return True
+    draws = False
+    if isinstance(transform, v2.Transform):
+        name = type(transform).__name__
+        draws = (
+            type(transform).make_params is not v2.Transform.make_params or name.startswith("Random") or "Aug" in name
+        )
     return draws or any(is_random(child) for child in transform.children())
 
 
 def opened(transforms: Iterable[nn.Module]) -> Iterator[nn.Module]:
-    """The transforms in their order, those in a `v2.Compose` or `nn.Sequential` one by one."""
-    from torchvision.transforms import v2
+    """The transforms in their order, those in a `Compose` or `nn.Sequential` one by one."""
+    from torchvision.transforms import Compose, v2
 
     for transform in transforms:
-        if isinstance(transform, v2.Compose | nn.Sequential):
-            yield from opened(transform.transforms if isinstance(transform, v2.Compose) else transform)
+        if isinstance(transform, v2.Compose | Compose | nn.Sequential):
+            yield from opened(transform if isinstance(transform, nn.Sequential) else transform.transforms)
+        elif isinstance(transform, nn.Module):
+            yield transform
         else:
-            yield transform if isinstance(transform, nn.Module) else v2.Lambda(transform)
+            each = PerSample(transform) if type(transform).__module__ in CLASSIC else transform
+            yield v2.Lambda(each)
 
 
 class BatchTransforms(nn.Module):
-    """A sequence of transforms on a batch; random ones of torchvision are applied per sample.
+    """Transforms of a batch in their order; random ones of torchvision, and modules that hold one, are for each sample.
 
     Shapes:
         `(B, C, H, W)` → `(B, C', H', W')`.

@@ -43,7 +43,7 @@ class SmoothedCrossEntropy(nn.Module):
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over the batch, a scalar."""
-        classes = logits.shape[1]
+        logits, classes = _precise(logits), logits.shape[1]
         if targets.ndim == 1:
             targets = F.one_hot(targets, classes)
         targets = targets.to(logits.dtype)
@@ -59,7 +59,8 @@ class FocalLoss(nn.Module):
 
     Args:
         gamma: γ; 0 is cross-entropy.
-        weight: of each class, such as the inverse of its frequency.
+        weight: of each class, such as the inverse of its frequency. With γ = 0 this is weighted cross-entropy, averaged
+            over the samples; torch's divides by the sum of the weights in the batch, whose mean over batches is none.
 
     Raises:
         ValueError: a negative γ.
@@ -79,8 +80,13 @@ class FocalLoss(nn.Module):
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over the batch, a scalar."""
-        log_p = logits.log_softmax(dim=1).gather(1, targets[:, None]).squeeze(1)
+        log_p = _precise(logits).log_softmax(dim=1).gather(1, targets[:, None]).squeeze(1)
         # 1 - p, kept from 0, where the power of a γ below 1 has no derivative
         rest = (-log_p.expm1()).clamp_min(torch.finfo(log_p.dtype).tiny)
         loss = -(rest**self.gamma) * log_p
         return (loss if self.weight is None else loss * self.weight[targets]).mean()
+
+
+def _precise(logits: Tensor) -> Tensor:
+    """At least float32, as torch computes its own losses under autocast."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -11,7 +11,14 @@ from lit_project.optim.schedulers import (
     SchedulerFactory,
     SequentialLR,
 )
-from lit_project.optim.schedules import OptimizerFactory, Schedule, check_resumed, configure, run_length
+from lit_project.optim.schedules import (
+    OptimizerFactory,
+    Schedule,
+    check_resumed,
+    configure,
+    run_length,
+    steps_of_epochs,
+)
 
 __all__ = [
     "ChainedScheduler",
@@ -31,4 +38,5 @@ __all__ = [
     "configure",
     "horizon",
     "run_length",
+    "steps_of_epochs",
 ]

@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
-from lit_project.errors import UserError
+from lit_project.errors import UserError, did_you_mean
 
 Named = list[tuple[str, nn.Parameter]]
 
@@ -151,3 +152,12 @@ def apply_factors(groups: Iterable[dict[str, Any]], lr: float | None = None) -> 
         if not (math.isfinite(factor) and factor >= 0):
             raise GroupError(f"parameter_groups: lr_factor must be at least 0, got {factor}")
         group["lr"] = (group["lr"] if lr is None else lr) * factor
+
+
+def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
+    """Raises GroupError where a group has an option that its optimizer does not know, and would pass over."""
+    for group in groups:
+        for name in group if isinstance(group, dict) else ():
+            if name not in (*optimizer.defaults, "params", "name", "lr_factor"):
+                kind, hint = type(optimizer).__name__, did_you_mean(name, optimizer.defaults)
+                raise GroupError(f"parameter_groups: {kind} has no option {name!r}{hint}")

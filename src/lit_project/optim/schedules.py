@@ -1,14 +1,16 @@
 """From factories in a config to what `configure_optimizers` returns."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 
-from lit_project.optim.groups import apply_factors
+from lit_project.optim.groups import apply_factors, check_options
 from lit_project.optim.horizon import ScheduleError, horizon_is
 from lit_project.optim.schedulers import SchedulerFactory, check_length, check_multiply
 
@@ -32,22 +34,42 @@ class Schedule:
     monitor: str | None = None
 
 
-def run_length(trainer: Trainer, interval: str) -> int | None:
-    """Length of the run in optimizer steps or in epochs; None without end."""
-    steps = trainer.estimated_stepping_batches
-    if steps == float("inf"):
+def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> Iterator[int]:
+    """Optimizer steps of each epoch from the first on, without end; the batches have been counted.
+
+    Args:
+        trainer: of the run, with its `GradientAccumulationScheduler` if there is one.
+        accumulate: micro-batches of a step, of a task that optimises by itself.
+    """
+    changing = [one for one in trainer.callbacks if isinstance(one, GradientAccumulationScheduler)]  # type: ignore[attr-defined]
+    for epoch in count():
+        factor = accumulate or (changing[0].get_accumulate_grad_batches(epoch) if changing else None)
+        yield -(-int(trainer.num_training_batches) // (factor or trainer.accumulate_grad_batches))
+
+
+def run_length(trainer: Trainer, interval: str, accumulate: int | None = None) -> int | None:
+    """Length of the run in optimizer steps or in epochs (`interval`: `step`, `epoch`); None without end.
+
+    Args:
+        trainer: of the run.
+        interval: see above.
+        accumulate: see `steps_of_epochs`.
+    """
+    if trainer.estimated_stepping_batches == float("inf"):
         return None
-    if interval == "step":
-        return int(steps)
-    by_epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
-    if trainer.max_steps and trainer.max_steps > 0:
-        trainer.fit_loop.setup_data()  # without max_epochs Lightning has not counted the batches yet
-        if trainer.num_training_batches == float("inf"):
-            return by_epochs
-        per_epoch = -(-int(trainer.num_training_batches) // trainer.accumulate_grad_batches)
-        by_steps = -(-trainer.max_steps // per_epoch)
-        return by_steps if by_epochs is None else min(by_epochs, by_steps)
-    return by_epochs
+    last = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+    limit = trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None
+    trainer.fit_loop.setup_data()  # without max_epochs Lightning has not counted the batches yet
+    if trainer.num_training_batches == float("inf"):
+        return limit if interval == "step" else last
+    steps = epochs = 0
+    for more in steps_of_epochs(trainer, accumulate):
+        if epochs == last or (limit is not None and steps >= limit):
+            break
+        steps, epochs = steps + more, epochs + 1
+    if interval == "epoch":
+        return epochs
+    return steps if limit is None else min(steps, limit)
 
 
 def configure(
@@ -72,7 +94,9 @@ def configure(
     Raises:
         ScheduleError: a schedule contradicts itself, another one or the length of the run.
     """
-    optim = optimizer(parameters)
+    given: list[Any] = list(parameters)
+    optim = optimizer(given)
+    check_options(given, optim)
     apply_factors(optim.param_groups, lr)
     configs = []
     for number, schedule in enumerate(schedules):
@@ -93,6 +117,9 @@ def configure(
         }
         if schedule.monitor is not None:
             config["monitor"] = schedule.monitor
+            # Lightning would step it after it has saved the epoch's checkpoint, and end the run where an epoch was not
+            # validated: the task does it
+            config["reduce_on_plateau"] = schedule.interval == "step"
         configs.append(config)
     monitors = sorted({config["monitor"] for config in configs if "monitor" in config})
     if len(monitors) > 1:

@@ -1,5 +1,6 @@
 """What all tasks share: optimizer and schedules, exact running means, rates and speed, one random stream a step."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.optim import LBFGS
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_project.optim import (
     OptimizerFactory,
@@ -20,45 +22,7 @@ from lit_project.optim import (
 from lit_project.seeding import global_seed, seed_step
 from lit_project.tasks.clock import Clock
 from lit_project.tasks.step_mean import StepMean
-
-
-class Totals:
-    """Sums over samples and their count, from which means are exact: ragged batches and processes weigh right."""
-
-    def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        self.count: int | Tensor = 0
-
-    def add(self, count: int | Tensor, **sums: Tensor) -> None:
-        """Adds sums over `count` samples (or tokens); each is a scalar tensor. The device is not waited for."""
-        self.count += count
-        for name, value in sums.items():
-            value = value.detach()
-            if name in self.sums:
-                self.sums[name] += value
-            else:  # double: a million float32 additions lose digits
-                dtype = torch.double if value.device.type != "mps" else torch.float
-                self.sums[name] = value.to(dtype, copy=True)  # the next addition is in place
-
-    def means(self) -> dict[str, float]:
-        """Sum / count of each name in this process."""
-        count = int(self.count)
-        return {name: value.item() / count for name, value in self.sums.items()} if count else {}
-
-    def reduce(self, task: LightningModule) -> "Totals":
-        """The totals over all processes."""
-        total = Totals()
-        total.count = int(self.count)
-        total.sums = dict(self.sums)
-        if task.trainer.world_size > 1:
-            names = sorted(self.sums)
-            packed = torch.stack(
-                [*(self.sums[name] for name in names), torch.tensor(total.count).to(self.sums[names[0]])]
-            )
-            packed = task.trainer.strategy.reduce(packed, reduce_op="sum")
-            total.sums = dict(zip(names, packed[:-1], strict=True))
-            total.count = int(packed[-1].item())
-        return total
+from lit_project.tasks.totals import Totals
 
 
 class Task(LightningModule):
@@ -78,6 +42,7 @@ class Task(LightningModule):
     """
 
     unit = "samples"  # what is counted
+    accumulate: int | None = None  # micro-batches of a step, of a task that optimises by itself
     notes: dict[str, Any]  # what metrics.json keeps of an evaluation besides numbers
 
     def __init__(
@@ -99,6 +64,7 @@ class Task(LightningModule):
         self._rates: dict[str, float] = {}
         self._gradient_norm: Tensor | None = None
         self._logged = 0  # optimizer steps at the last log of a single step
+        self._validated = False  # whether this epoch was
         self._step_mean = StepMean()
 
     def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
@@ -161,7 +127,12 @@ class Task(LightningModule):
 
     def length(self, interval: str) -> int | None:
         """Length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None without end."""
-        return run_length(self.trainer, interval)
+        return run_length(self.trainer, interval, self.accumulate)
+
+    @property
+    def all_schedules(self) -> list[Schedule]:
+        """In the order of the trainer's."""
+        return self.schedules
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
         """Steps a scheduler; by optimizer steps once in `frequency`, counted over the whole run.
@@ -169,7 +140,7 @@ class Task(LightningModule):
         Lightning counts micro-batches within the epoch, so that the schedule would depend on gradient accumulation.
         """
         config = next(c for c in self.trainer.lr_scheduler_configs if c.scheduler is scheduler)
-        if config.reduce_on_plateau and config.interval == "epoch":
+        if isinstance(scheduler, ReduceLROnPlateau) and config.interval == "epoch":
             return  # done by on_train_epoch_end
         frequencies = {f"schedule{n}": s.frequency for n, s in enumerate(self.schedules) if s.interval == "step"}
         if self.trainer.global_step % frequencies.get(str(config.name), 1) == 0:
@@ -179,13 +150,28 @@ class Task(LightningModule):
         """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
         self._seed = global_seed()
         self._step_mean.reset()
-        self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50))
+        self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
+        self._logged = self.trainer.global_step
+        self._clock = Clock()  # a run that is resumed within an epoch does not begin one
         check_resumed(self.trainer, self.length)
+        watched = {schedule.monitor or "" for schedule in self.all_schedules}
+        if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
+            raise ScheduleError(f"a schedule watches {max(watched)!r}, but the run has no validation")
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the sums of the epoch, for a run that is resumed within it."""
+        checkpoint["running"] = self.running.state_dict()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Goes on with the sums."""
+        if "running" in checkpoint:
+            self.running.load_state_dict(checkpoint["running"])
 
     def on_train_epoch_start(self) -> None:
         """Starts the sums and the clock."""
         self.running = Totals()
         self._clock = Clock()
+        self._validated = False
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Random numbers of the model (dropout) depend on the seed, the step and the rank alone."""
@@ -212,6 +198,7 @@ class Task(LightningModule):
     def on_validation_end(self) -> None:
         """Validation within an epoch is not training time."""
         self._clock.skip()
+        self._validated = not self.trainer.sanity_checking
 
     def on_train_epoch_end(self) -> None:
         """Logs the exact means of the epoch."""
@@ -225,14 +212,17 @@ class Task(LightningModule):
 
     def _step_plateaus(self) -> None:
         """Lightning does this after saving the epoch's checkpoint, so that a resumed run would miss an epoch."""
-        for config in self.trainer.lr_scheduler_configs:
-            due = (self.current_epoch + 1) % config.frequency == 0
-            if due and config.reduce_on_plateau and config.interval == "epoch":
-                metrics = self.trainer.callback_metrics
-                if config.monitor not in metrics:
-                    known = ", ".join(sorted(metrics))
-                    raise ScheduleError(f"ReduceLROnPlateau watches {config.monitor!r}; there are: {known}")
-                super().lr_scheduler_step(config.scheduler, metrics[config.monitor])
+        metrics = self.trainer.callback_metrics
+        for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):
+            due = schedule.interval == "epoch" and (self.current_epoch + 1) % schedule.frequency == 0
+            if not (due and isinstance(config.scheduler, ReduceLROnPlateau)):
+                continue
+            monitor = str(schedule.monitor)
+            if monitor.startswith("val/") and not self._validated:
+                continue  # an epoch without validation tells nothing: what is known is of an earlier one
+            if monitor not in metrics:
+                raise ScheduleError(f"ReduceLROnPlateau watches {monitor!r}; there are: {', '.join(sorted(metrics))}")
+            config.scheduler.step(metrics[monitor])
 
     def learning_rates(self) -> dict[str, float]:
         """The current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) for several."""

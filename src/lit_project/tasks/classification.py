@@ -10,8 +10,9 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionM
 
 from lit_project.models.penalty import WeightPenalty
 from lit_project.optim import OptimizerFactory, ParameterGroups, Schedule
-from lit_project.tasks.base import Task, Totals
+from lit_project.tasks.base import Task
 from lit_project.tasks.mixing import Mixing
+from lit_project.tasks.totals import Totals
 
 Flip = Literal["horizontal", "vertical"]
 FLIPS = {"horizontal": -1, "vertical": -2}
@@ -109,7 +110,7 @@ class ImageClassifier(Task):
 
     def forward(self, images: Tensor) -> Tensor:
         """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
-        images = (images - self.mean).div_(self.std)
+        images = (images - self.mean).div_(self.std).to(self.mean.dtype)  # which the precision may have changed
         if self.last:
             images = images.contiguous(memory_format=torch.channels_last)
         return self.net(images)

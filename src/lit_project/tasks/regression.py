@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from lit_project.errors import UserError
 from lit_project.optim import OptimizerFactory, ParameterGroups, Schedule
-from lit_project.tasks.base import Task, Totals
+from lit_project.tasks.base import Task
+from lit_project.tasks.totals import Totals
 
 SUMS = ("residual", "absolute", "first", "second")  # of each target; see `Regressor._evaluation_step`
 

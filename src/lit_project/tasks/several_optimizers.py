@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_project.errors import UserError
 from lit_project.optim import (
@@ -24,7 +25,6 @@ from lit_project.optim import (
     Schedule,
     ScheduleError,
     configure,
-    run_length,
 )
 from lit_project.tasks.base import Task
 from lit_project.tasks.translation import Translator
@@ -108,21 +108,17 @@ class SeveralOptimizers(Task):
             configs += [{**config, "name": f"{part.name}/{config['name']}"} for config in schedules]
         return optimizers, configs
 
-    def length(self, interval: str) -> int | None:
-        """In optimizer steps of `accumulate` micro-batches, or epochs."""
-        length = run_length(self.trainer, interval)
-        if interval == "epoch" or length is None:
-            return length
-        batches, epochs = int(self.trainer.num_training_batches), self.trainer.max_epochs
-        whole = -(-batches // self.accumulate) * epochs if epochs and epochs > 0 else length
-        return min(whole, self.trainer.max_steps) if self.trainer.max_steps > 0 else whole
+    @property
+    def all_schedules(self) -> list[Schedule]:
+        """Those of all parts."""
+        return [schedule for part in self.parts for schedule in part.schedulers]
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """The task's loss, its gradients, and at the end of a window a step of all optimizers."""
         outputs: Any = super().training_step(batch, batch_idx)
         self.manual_backward(outputs["loss"])
         last = batch_idx + 1 == self.trainer.num_training_batches
-        if (batch_idx + 1) % self.accumulate == 0 or last:
+        if (batch_idx + 1) % (self.accumulate or 1) == 0 or last:
             self._step()
         return {name: value.detach() for name, value in outputs.items()}
 
@@ -145,9 +141,9 @@ class SeveralOptimizers(Task):
         self._step_schedules("step", self.trainer.global_step)
 
     def _step_schedules(self, interval: str, done: int) -> None:
-        schedules = [schedule for part in self.parts for schedule in part.schedulers]
-        for config, schedule in zip(self.trainer.lr_scheduler_configs, schedules, strict=True):
-            if schedule.interval == interval and done % schedule.frequency == 0 and not config.reduce_on_plateau:
+        for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):
+            watches = isinstance(config.scheduler, ReduceLROnPlateau)  # stepped by the task at the end of an epoch
+            if schedule.interval == interval and done % schedule.frequency == 0 and not watches:
                 config.scheduler.step()  # type: ignore[call-arg]
 
     def on_train_epoch_end(self) -> None:

@@ -12,9 +12,10 @@ from lit_project.errors import CheckpointError
 from lit_project.models.seq2seq import NOTHING, Decoding, Hypothesis, Seq2Seq, full
 from lit_project.optim import OptimizerFactory, ParameterGroups, Schedule
 from lit_project.processes import print_once
-from lit_project.tasks.base import Task, Totals
+from lit_project.tasks.base import Task
 from lit_project.tasks.on_text import OnText, languages_of
 from lit_project.tasks.teacher_forcing import TeacherForcing
+from lit_project.tasks.totals import Totals
 from lit_project.tasks.translation_scores import Row, baselines, scores
 from lit_project.text import PAD
 
@@ -139,7 +140,7 @@ class Translator(OnText, Task):
         found, self.notes["signatures"] = scores(self.rows, self.language)
         key = hash(tuple((row.text.source, row.text.memory, *row.text.references) for row in self.rows))
         if split not in self._baselines or self._baselines[split][0] != key:
-            self._baselines[split] = key, baselines(self.rows)
+            self._baselines[split] = key, baselines(self.rows, self.language)
         values = {
             **means,
             "perplexity": float(torch.tensor(means["loss"]).exp()),
@@ -195,6 +196,7 @@ class Translator(OnText, Task):
         Raises:
             CheckpointError: the vocabularies or the languages differ.
         """
+        super().on_load_checkpoint(checkpoint)
         theirs = checkpoint.get("hyper_parameters", {}).get("vocabularies")
         if theirs is None:
             return

@@ -37,23 +37,23 @@ def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[s
     """Scores of the hypotheses, in `language`, 0 to 100, by name, and sacrebleu's signatures."""
     once = distinct(rows)
     hypotheses, references = [row.hypothesis for row in once], [row.text.references for row in once]
-    several = corpus_scores(hypotheses, references)
+    several = corpus_scores(hypotheses, references, language)
     lowercase, signature = lowercase_tokenised_bleu(hypotheses, references, language)
     values = {"bleu": several.bleu, "chrf": several.chrf, "bleu_lowercase": lowercase}
     signatures = {**several.signatures, "bleu_lowercase": signature}
     if len(rows) > len(once):
-        single = corpus_scores([row.hypothesis for row in rows], [[row.text.target] for row in rows])
+        single = corpus_scores([row.hypothesis for row in rows], [[row.text.target] for row in rows], language)
         values |= {"bleu_single": single.bleu, "chrf_single": single.chrf}
         signatures |= {f"{name}_single": text for name, text in single.signatures.items()}
     return values, signatures
 
 
-def baselines(rows: Sequence[Row]) -> dict[str, float]:
+def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
     """The same of what needs no net: copying the source, and remembering training pairs."""
     once = distinct(rows)
     references = [row.text.references for row in once]
     values: dict[str, float] = {}
     for name, texts in (("copy", [row.text.source for row in once]), ("memory", [row.text.memory for row in once])):
-        found = corpus_scores(texts, references)
+        found = corpus_scores(texts, references, language)
         values |= {f"bleu_{name}": found.bleu, f"chrf_{name}": found.chrf}
     return values

@@ -9,13 +9,22 @@ from typing import Any
 
 from lit_project.errors import DataError
 
+# Languages that put no spaces between words: Chinese in sacrebleu's own way, the others as single characters.
+UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", "my": "char", "bo": "char"}
+
+
+def tokeniser(language: str) -> str:
+    """Name of sacrebleu's tokeniser for a language: "13a" where words are apart."""
+    return UNSPACED.get(language.lower().replace("_", "-").split("-")[0], "13a")
+
 
 @dataclass
 class Scores:
     """Corpus scores, 0 to 100.
 
     Attributes:
-        bleu: cased BLEU (Papineni et al. 2002) of detokenised text, tokenised by sacrebleu's "13a".
+        bleu: cased BLEU (Papineni et al. 2002) of detokenised text, tokenised by sacrebleu's "13a", or as `UNSPACED`
+            says.
         chrf: chrF2 (Popović 2015).
         signatures: sacrebleu's description of how each was computed, by name.
     """
@@ -38,12 +47,13 @@ def _streams(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> 
     return [[own[i] if i < len(own) else None for own in references] for i in range(most)]
 
 
-def corpus_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
+def corpus_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en") -> Scores:
     """BLEU and chrF of detokenised, cased text.
 
     Args:
         hypotheses: one translation a sentence.
         references: one or more for each; the numbers may differ.
+        language: its code, such as `en`.
 
     Raises:
         DataError: nothing to score, numbers that differ, or a sentence without reference.
@@ -51,7 +61,8 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     from sacrebleu.metrics import BLEU, CHRF
 
     streams = _streams(hypotheses, references)
-    bleu, chrf = BLEU(force=True), CHRF()  # force: only silences a warning about spaces before full stops
+    # force: only silences a warning about spaces before full stops
+    bleu, chrf = BLEU(tokenize=tokeniser(language), force=True), CHRF()
     values = bleu.corpus_score(hypotheses, streams).score, chrf.corpus_score(hypotheses, streams).score
     return Scores(*values, {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())})
 
@@ -67,7 +78,8 @@ def lowercase_tokenised_bleu(
     Args:
         hypotheses: one translation a sentence.
         references: one or more for each.
-        language: code of two letters; where there are no rules for it, those of English are taken.
+        language: code of two letters; where there are no rules for it, those of English are taken; one of `UNSPACED`
+            is tokenised as in `corpus_scores`.
 
     Raises:
         DataError: as `corpus_scores`.
@@ -75,6 +87,9 @@ def lowercase_tokenised_bleu(
     from sacrebleu.metrics import BLEU
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
+    if tokeniser(language) != "13a":
+        bleu = BLEU(lowercase=True, tokenize=tokeniser(language), force=True)
+        return bleu.corpus_score(hypotheses, _streams(hypotheses, references)).score, str(bleu.get_signature())
     tokenizer, normalizer = MosesTokenizer(lang=language), MosesPunctNormalizer(lang=language)
 
     def tokenised(text: str) -> str:
@@ -87,7 +102,7 @@ def lowercase_tokenised_bleu(
     return score, signature
 
 
-def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
+def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en") -> float:
     """BLEU of a few sentences that may all be shorter than four words: of n-grams only as long as they have any.
 
     To compare groups of one test set, not to publish.
@@ -97,11 +112,12 @@ def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -
     """
     from sacrebleu.metrics import BLEU
 
-    return BLEU(effective_order=True, force=True).corpus_score(hypotheses, _streams(hypotheses, references)).score
+    bleu = BLEU(effective_order=True, tokenize=tokeniser(language), force=True)
+    return bleu.corpus_score(hypotheses, _streams(hypotheses, references)).score
 
 
-def sentence_bleu(hypothesis: str, references: Sequence[str]) -> float:
+def sentence_bleu(hypothesis: str, references: Sequence[str], language: str = "en") -> float:
     """Smoothed BLEU of one sentence, 0 to 100: to rank sentences, not to publish."""
     from sacrebleu.metrics import BLEU
 
-    return BLEU(effective_order=True).sentence_score(hypothesis, list(references)).score
+    return BLEU(effective_order=True, tokenize=tokeniser(language)).sentence_score(hypothesis, list(references)).score

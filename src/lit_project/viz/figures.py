@@ -78,22 +78,22 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
                     text = f"{int(counts[row, column])}"
                     axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
     shown = list(names) if size <= 60 else []
-    axes.set_xticks(range(len(shown)), labels=shown, rotation=45, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(len(shown)), labels=shown)
+    axes.set_xticks(range(len(shown)), labels=shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+    axes.set_yticks(range(len(shown)), labels=shown, parse_math=False)
     axes.set(xlabel="predicted", ylabel="true", title=title)
     return figure
 
 
 def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", columns: int = 6) -> Figure:
-    """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], C = 1 or 3."""
+    """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], in colours if C is 3."""
     columns = min(columns, max(len(images), 3))
     rows = -(-len(images) // columns) or 1
     figure = new_figure(1.75 * columns, 2.15 * rows + 0.4)
     for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
         axes = figure.add_subplot(rows, columns, number + 1)
         pixels = image.clamp(0, 1).movedim(0, -1).numpy()
-        axes.imshow(pixels[..., 0] if pixels.shape[-1] == 1 else pixels, cmap="gray", vmin=0, vmax=1)
-        axes.set_title(caption, fontsize=8)
+        axes.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1)
+        axes.set_title(caption, fontsize=8, parse_math=False)
         axes.set_axis_off()
     figure.suptitle(title, fontsize=10)
     return figure

@@ -93,7 +93,7 @@ class TranslationData(SplitData):
                 raise DataError(f"{name} must be at least 1, got {value}")
         if overlong not in ("drop", "truncate", "error"):
             raise DataError(f"overlong must be drop, truncate or error, got {overlong!r}")
-        self.root = Path(root)
+        self.root = Path(root).expanduser()
         self.source, self.target = source, target
         self.batch_tokens, self.batch_size, self.eval_batch_tokens = batch_tokens, batch_size, eval_batch_tokens
         self.options = VocabularyOptions(vocabulary, vocabulary_size, joint, min_freq)
@@ -194,7 +194,7 @@ class TranslationData(SplitData):
             target.lengths,
             batch_tokens=self.batch_tokens if train else self.eval_batch_tokens,
             batch_size=self.batch_size if train else None,
-            shuffle=train,
+            shuffle=self.shuffles(split),
             **self.share(),
         )
 

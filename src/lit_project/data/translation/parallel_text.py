@@ -59,5 +59,5 @@ class ParallelText(CarvedData):
     def _read(self, split: Split) -> list[tuple[str, str]]:
         files = self.files[split]
         assert files is not None
-        paths = [Path(files)] if isinstance(files, str) else [Path(file) for file in files]
+        paths = [Path(file).expanduser() for file in ([files] if isinstance(files, str) else files)]
         return read_tsv(paths[0]) if len(paths) == 1 else read_aligned(paths[0], paths[1])
