@@ -61,7 +61,8 @@ def test_a_schedule_that_ends_with_the_run_refuses_another_length(lit, trained):
 @pytest.mark.parametrize(("change", "expected"), [
     ("--model.optimizer.lr=0.01", "model.optimizer.lr was "),
     ("--model.optimizer=torch.optim.SGD --model.optimizer.lr=0.01", "model.optimizer.class_path was torch.optim."),
-    ("'--model.schedulers=[{scheduler: {class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 9}}}]'",
+    ("'--model.schedulers=[{scheduler: {class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 9}}, "
+     "interval: step}]'",
      "model.schedulers[0].scheduler.class_path was lit_project.optim.OneCycleLR"),
     ("--trainer.max_epochs=1", "max_epochs=1"),
 ])  # fmt: skip
@@ -109,3 +110,36 @@ def test_warm_start_loads_weights_only_into_a_new_run_and_reports(lit, trained):
     assert "net.layers.7.weight" in report
     assert "of another shape: 2" in report
     assert "(10, 32) instead of (7, 32)" in report
+
+
+def test_a_run_that_ended_within_an_epoch_goes_on_with_the_rest_of_it(lit):
+    """Fourteen batches an epoch: 5 steps are in the first one, 20 in the second."""
+    options = "-c configs/quickstart.yaml --model.schedulers=null --data.batch_size=100 --test_after_fit=false"
+    whole = lit(f"fit {options} --trainer.max_steps=31 --run_name=whole")
+    cut = lit(f"fit {options} --trainer.max_steps=5 --run_name=cut")
+    for steps in (20, 31):
+        assert lit(f"fit --run {cut.run} --trainer.max_steps={steps}").status == 0
+    a, b = (read(run / "checkpoints" / "last.ckpt") for run in (whole.run, cut.run))
+    assert a["global_step"] == b["global_step"] == 31
+    assert all(torch.equal(a["state_dict"][name], b["state_dict"][name]) for name in a["state_dict"])
+    means = [
+        [(row["train/samples"], row["train/loss"]) for row in csv.DictReader((run / "metrics.csv").open())
+         if row["val/loss"]]
+        for run in (whole.run, cut.run)
+    ]  # fmt: skip
+    assert means[0] == means[1]
+    assert len(means[0]) == 2
+
+
+def test_a_run_that_was_stopped_early_has_ended(lit):
+    stopping = "[{class_path: lightning.pytorch.callbacks.EarlyStopping, init_args: {monitor: train/loss, mode: max}}]"
+    options = ["--trainer.callbacks+", stopping, "--trainer.callbacks.patience=1"]
+    first = lit(f"fit -c configs/quickstart.yaml {TINY} --model.schedulers=null --trainer.max_epochs=9", options)
+    assert first.status == 0, first.err
+    ended = read(first.run / "checkpoints" / "last.ckpt")["global_step"]
+    assert 0 < ended < 90
+    for _ in range(2):
+        again = lit(f"fit --run {first.run}")
+        assert again.status == 0, again.err
+        assert f"nothing to do: the run has ended, after {ended // 10} epochs ({ended} steps)" in again.out
+        assert read(first.run / "checkpoints" / "last.ckpt")["global_step"] == ended

@@ -176,7 +176,7 @@ class Session:
             self.status = 128 + signal.SIGTERM
             return
         if trainer.global_step == before:
-            print_once(f"nothing to do: the run has its {trainer.max_epochs} epochs")
+            print_once(f"nothing to do: the run has ended, after {trainer.current_epoch} epochs ({before} steps)")
         callback = best_checkpoint(trainer)
         self.checkpoint = None
         if callback is not None and callback.best_model_path and callback.best_model_score is not None:

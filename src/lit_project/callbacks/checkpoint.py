@@ -54,6 +54,7 @@ class Checkpoint(ModelCheckpoint):
             enable_version_counter=False,
         )
         self.keep_last = keep_last
+        self._cut_short = False  # whether the epoch ends before its last batch
 
     @cached_property
     def state_key(self) -> str:
@@ -84,9 +85,21 @@ class Checkpoint(ModelCheckpoint):
                 raise UserError(f"the checkpoint callback watches {self.monitor!r}; there are: {known}")
         super().on_validation_end(trainer, pl_module)
 
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Saves the last checkpoint of a run that ends within an epoch: at its end the epoch would count as whole."""
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        ends = trainer.should_stop or trainer.global_step == trainer.max_steps
+        self._cut_short = ends and not trainer.is_last_batch
+        if self._cut_short and not fast_dev_run(trainer) and self.dirpath is not None:
+            trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt", weights_only=False)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Saves the last checkpoint."""
         super().on_train_epoch_end(trainer, pl_module)
+        if self._cut_short:
+            return
         done = trainer.current_epoch + 1
         due = done % self._every_n_epochs == 0 or done == trainer.max_epochs or trainer.should_stop
         if due and not fast_dev_run(trainer) and self.dirpath is not None:

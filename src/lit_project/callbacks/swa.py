@@ -80,6 +80,8 @@ class SWA(LiveAverage):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """The checkpoint holds the average and, to resume from, the weights of the training."""
+        if trainer.training and trainer.should_stop:  # the last one, within an epoch perhaps
+            self._count(trainer, pl_module)
         self._follow(pl_module)
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
 
