@@ -187,3 +187,29 @@ def test_python_m_lit_project_is_the_command(workspace):
     )
     assert result.returncode == 0
     assert all(command in result.stdout for command in ("fit", "validate", "test", "predict"))
+
+
+def test_one_picture_a_few_of_many_and_none(lit, trained, pictures):
+    one = lit(f"predict --run {trained} --images", pictures / "02.png")
+    assert one.status == 0, one.err
+    assert len(list(csv.DictReader((trained / "predictions" / "images_02.csv").open()))) == 1
+    (pictures / "03.png").write_text("no image")
+    few = lit(f"predict --run {trained} --trainer.limit_predict_batches=1 --data.eval_batch_size=5 --images", pictures)
+    assert few.status == 1  # of the file that cannot be read, not of those that were not to be
+    assert [line for line in few.err.splitlines() if "cannot read" in line] == [
+        f"error: cannot read {pictures / '03.png'}"
+    ]
+    none = lit(f"predict --run {trained} --images", pictures / "03.png")
+    assert none.status == 1
+    assert "0 predictions: no table is written" in none.out
+
+
+def test_the_best_checkpoint_may_be_that_of_lightnings_own_callback(lit):
+    callback = "[{class_path: lightning.pytorch.callbacks.ModelCheckpoint, init_args: {monitor: val/loss, mode: max}}]"
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3", ["--trainer.callbacks", callback])
+    assert result.status == 0, result.err
+    assert "best checkpoint: " in result.out
+    after_fit = json.loads((result.run / "metrics.json").read_text())["test"]
+    assert "epoch=0" in after_fit["checkpoint"]  # the worst: so that it is not the last
+    assert lit(f"test --run {result.run}").status == 0
+    assert json.loads((result.run / "metrics.json").read_text())["test"] == after_fit

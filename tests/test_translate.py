@@ -1,8 +1,10 @@
 """`lit-project translate`: sentences from anywhere, translations one a line, and mistakes in one line each."""
 
 import io
+import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,22 @@ def test_arguments_file_and_standard_input_give_the_same(translate, tmp_path):
     status, lines, _ = translate(*sentences, "--output", tmp_path / "deep" / "out.txt")
     assert (status, lines) == (0, [])
     assert (tmp_path / "deep" / "out.txt").read_text().splitlines() == given
+
+
+def test_output_goes_through_links_and_into_pipes(translate, tmp_path):
+    (status, given, _) = translate(HELLO)
+    assert status == 0
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to("real.txt")
+    assert translate(HELLO, "--output", tmp_path / "link.txt")[0] == 0
+    assert (tmp_path / "link.txt").is_symlink()
+    assert (tmp_path / "real.txt").read_text().splitlines() == given
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit((tmp_path / "pipe").read_text)
+        assert translate(HELLO, "--output", tmp_path / "pipe")[0] == 0
+        assert read.result(timeout=10).splitlines() == given
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_options_may_stand_between_sentences(translate):

@@ -64,9 +64,9 @@ def test_a_column_without_a_name_such_as_the_row_numbers_of_pandas_is_no_feature
     assert all_rows(data) == EXPECTED
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t"])
-def test_delimiter(tmp_path, delimiter):
-    text = lines(delimiter=delimiter, header=delimiter.join("aby"))
+@pytest.mark.parametrize(("delimiter", "mark"), [(";", ";"), ("\t", "\t"), ("tab", "\t"), (r"\t", "\t")])
+def test_delimiter(tmp_path, delimiter, mark):
+    text = lines(delimiter=mark, header=mark.join("aby"))
     assert all_rows(CSV(write(tmp_path, text), "y", delimiter=delimiter)) == EXPECTED
 
 

@@ -55,7 +55,8 @@ class PredictionTable(Callback):
             rows = [{"index": row["index"], "file": str(self.files[row["index"]]), **row} for row in rows]
             found = {row["index"] for row in rows}
             # with a limit, what comes after the last one that was predicted may not have been read
-            limited = trainer.limit_predict_batches != 1.0
+            limit = trainer.limit_predict_batches
+            limited = isinstance(limit, int) or limit != 1.0  # 1 is a batch, 1.0 are all
             read = range(max(found, default=-1) + 1 if limited else len(self.files))
             self.missing = [index for index in read if index not in found]
         if trainer.is_global_zero and rows:
