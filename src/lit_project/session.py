@@ -1,6 +1,7 @@
 """One command at work: finds or makes its run, gives the trainer the run's parts, and does what was asked."""
 
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -234,7 +235,7 @@ class Session:
             shutil.rmtree(self.run.path, ignore_errors=True)
             return
         if interrupted and self.run.checkpoints.is_dir():
-            print(f"interrupted; go on with: lit-project fit --run {self.run.path}")
+            print(f"interrupted; go on with: lit-project fit --run {shlex.quote(str(self.run.path))}")
         print(f"run: {self.run.path}", flush=True)
 
 

@@ -184,6 +184,13 @@ def test_missing_folder_is_fine_to_predict_elsewhere_with_known_classes(tmp_path
         trainer(max_epochs=1).fit(witness, datamodule=data)
 
 
+def test_a_missing_folder_is_named_where_a_split_of_it_is_needed(tmp_path):
+    data = ImageFolder(tmp_path / "nowhere", class_names=["a", "b"])
+    data.setup("test")
+    with pytest.raises(DataError, match=r"has no test split: only none \(there is no folder .*nowhere\)"):
+        data.test_dataloader()
+
+
 def test_folder_without_classes_or_with_an_empty_class_is_an_error(tmp_path, splits):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty"):

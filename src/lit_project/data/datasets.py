@@ -161,7 +161,10 @@ class DatasetImages(ImageData):
 
     def _split(self, split: Split) -> Dataset:
         if split not in self.splits:
-            raise DataError(f"{type(self).__name__} has no {split} split: only {', '.join(self.splits) or 'none'}")
+            where = "" if self.splits or self.root.is_dir() else f" (there is no folder {self.root})"
+            raise DataError(
+                f"{type(self).__name__} has no {split} split: only {', '.join(self.splits) or 'none'}{where}"
+            )
         return self.splits[split]
 
     def loader(self, split: Split) -> ResumableLoader:
