@@ -3,10 +3,11 @@
     OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py
     OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py --workers 2 --only mixup swa --seeds 1 2
 
-The base is `configs/fashion_mnist_resnet20.yaml` with a net of depth 8 (77 thousand parameters) in bfloat16,
-without smoothed labels and mirror images: crop, mirror, SGD with one cycle, weight decay. Each ingredient is added to it, or taken from it, alone. Differences of the
-test accuracy (of the checkpoint that validation chose) are between runs of the same seed; their spread says which of
-them are more than chance. Runs are kept in runs/. Prints a table, writes benchmarks/results/ablation.json.
+The base is `configs/fashion_mnist_resnet20.yaml` with a net of depth 8 and width 16 (77 thousand parameters) in
+bfloat16, without smoothed labels and mirror images at test time: crop, mirror, SGD with one cycle, weight decay. Each
+ingredient is added to it, or taken from it, alone. Differences of the test accuracy (of the checkpoint that validation
+chose) are between runs of the same seed; their spread says which of them are more than chance. Runs are kept in runs/.
+Prints a table, writes benchmarks/results/ablation.json.
 """
 
 import argparse

@@ -27,7 +27,7 @@ TASKS: dict[str, tuple[str, list[str], str, float | None]] = {
     "tatoeba_eng_fra": ("tatoeba_fra_eng", OTHER_WAY, "bleu", None),
     "tatoeba_eng_fra_full": ("tatoeba_eng_fra_full", BF16, "bleu", None),
     "multi30k_en_fr": ("multi30k_en_fr", BF16, "bleu_lowercase", 55.0),
-    "multi30k_en_de": ("multi30k_en_de", [], "bleu_lowercase", 36.0),
+    "multi30k_en_de": ("multi30k_en_de", BF16, "bleu_lowercase", 36.0),
     "multi30k_de_en": ("multi30k_de_en", BF16, "bleu_lowercase", 32.0),
 }
 METRICS = ("test/bleu", "test/chrf", "test/perplexity")

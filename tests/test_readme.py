@@ -47,7 +47,7 @@ def test_lit_project_commands_run_in_order(lit, small_data, image_folder, imagen
             result = lit(args, debug)
             assert result.status == 0, f"{command}\n{result.err}"
     if page.name == "README.md":
-        assert (workspace / "runs" / "image_folder" / "mine" / "predictions" / "pictures.csv").exists()
+        assert (workspace / "runs" / "image_folder" / "mine" / "predictions" / "images_pictures.csv").exists()
 
 
 def test_links_and_figures_exist():
