@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from lit_project.errors import UserError
-from lit_project.renamed import config_here
+from lit_project.renamed import config_here, here
 
 FLAG = "--config"
 
@@ -31,10 +31,7 @@ def spelled_out(args: Sequence[str]) -> list[str]:
     found: list[str] = []
     for arg in args:
         attached = re.fullmatch(r"(?:--config=|-c=?)(.+)", arg, re.DOTALL)
-        if attached and not arg.startswith("--c="):
-            found += [FLAG, attached[1]]
-        else:
-            found.append(FLAG if arg == "-c" else arg)
+        found += [FLAG, attached[1]] if attached else [FLAG if arg == "-c" else arg]
     return found
 
 
@@ -57,8 +54,8 @@ def with_configs(args: Sequence[str], first: bool) -> list[str]:
             content = _content(arg)
             empty = None if first or content is None else emptied(content)
             if empty:
-                found += [yaml.safe_dump(empty, sort_keys=False, allow_unicode=True), FLAG]
-            found.append(arg if content is None or "\n" in arg else config_here(Path(arg)))
+                found += [yaml.safe_dump(here(empty), sort_keys=False, allow_unicode=True), FLAG]
+            found.append(arg if content is None else config_here(arg))
             first = False
             continue
         key, _, value = arg.partition("=")
@@ -100,14 +97,14 @@ def emptied(content: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _content(arg: str) -> dict[str, Any] | None:
-    """What a config holds; None for text of one, and for a file that is not there: the parser knows those that are."""
+    """What a config holds, read safely; None for text of one and for a file that is not there, which the parser knows."""
     file = Path(arg)
     if "\n" in arg or not file.exists():
         return None
     if file.is_dir():
         raise UserError(f"{file} is a folder: -c takes a YAML file")
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506: a SafeLoader
+        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

@@ -90,7 +90,11 @@ class Checkpoint(ModelCheckpoint):
     ) -> None:
         """Saves the last checkpoint of a run that ends within an epoch: at its end the epoch would count as whole."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        ends = trainer.should_stop or trainer.global_step == trainer.max_steps
+        # a stop that comes before min_epochs or min_steps has to wait for them
+        may_stop = trainer.current_epoch >= (trainer.min_epochs or 0) and trainer.global_step >= (
+            trainer.min_steps or 0
+        )
+        ends = (trainer.should_stop and may_stop) or trainer.global_step == trainer.max_steps
         self._cut_short = ends and not trainer.is_last_batch
         if self._cut_short and not fast_dev_run(trainer) and self.dirpath is not None:
             trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt", weights_only=False)

@@ -160,11 +160,11 @@ class Task(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps the sums of the epoch, for a run that is resumed within it."""
-        checkpoint["running"] = self.running.state_dict()
+        checkpoint["running"] = self.running.reduce(self).state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Goes on with the sums."""
-        if "running" in checkpoint:
+        """Goes on with the sums, which are those of all processes, in the first one."""
+        if "running" in checkpoint and self.global_rank == 0:
             self.running.load_state_dict(checkpoint["running"])
 
     def on_train_epoch_start(self) -> None:

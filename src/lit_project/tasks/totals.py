@@ -43,7 +43,7 @@ class Totals:
         total = Totals()
         total.count = int(self.count)
         total.sums = dict(self.sums)
-        if task.trainer.world_size > 1:
+        if task.trainer.world_size > 1 and self.sums:
             names = sorted(self.sums)
             packed = torch.stack(
                 [*(self.sums[name] for name in names), torch.tensor(total.count).to(self.sums[names[0]])]
