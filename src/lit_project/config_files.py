@@ -97,14 +97,14 @@ def emptied(content: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _content(arg: str) -> dict[str, Any] | None:
-    """What a config holds, read safely; None for text of one and for a file that is not there, which the parser knows."""
+    """What a config holds; None for text of one, and for a file that is not there: the parser knows those that are."""
     file = Path(arg)
     if "\n" in arg or not file.exists():
         return None
     if file.is_dir():
         raise UserError(f"{file} is a folder: -c takes a YAML file")
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)  # noqa: S506
+        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
