@@ -3,6 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+HELLO = "The bird is small."
 SMALL = (
     "--data.size=700 --data.val_size=30 --data.test_size=30 --model.net.embedding_size=16 "
     "--model.net.hidden_size=32 --trainer.max_epochs=2 --trainer.limit_train_batches=8"

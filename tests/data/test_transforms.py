@@ -2,29 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
-from torchvision import transforms
+from pixels import images, windows
 from torchvision.transforms import v2
 
 from lit_project.data.presets import ImageNetEval, ImageNetTrain
 from lit_project.data.transforms import BatchTransforms, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
-
-
-def images(batch=8, channels=2, height=5, width=6, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (batch, channels, height, width), generator=generator, dtype=torch.uint8)
-
-
-def windows(image, padding, fill=0):
-    """All (2p+1)² windows of the padded image `(C, H, W)`, by offset."""
-    _, height, width = image.shape
-    padded = F.pad(image, [padding] * 4, value=fill)
-    return {
-        (top, left): padded[:, top : top + height, left : left + width]
-        for top in range(2 * padding + 1)
-        for left in range(2 * padding + 1)
-    }
 
 
 @pytest.mark.parametrize(("padding", "fill"), [(1, 0), (2, 7), (4, 255)])
@@ -99,102 +81,6 @@ def test_impossible_arguments_are_errors():
         RandomHorizontalFlip(1.5)
     with pytest.raises(ValueError, match="padding must be at least 1"):
         RandomCrop(0)
-
-
-class Own(nn.Module):
-    """A user's module that uses a transform of torchvision."""
-
-    def __init__(self, transform):
-        super().__init__()
-        self.inner = transform
-
-    def forward(self, images):
-        return self.inner(images)
-
-
-RANDOM = {
-    "flip": v2.RandomHorizontalFlip(),
-    "crop": v2.RandomCrop((12, 12), padding=3),
-    "resized crop": v2.RandomResizedCrop(12, antialias=True),
-    "rotation": v2.RandomRotation(90),
-    "affine": v2.RandomAffine(20, translate=(0.2, 0.2)),
-    "jitter": v2.ColorJitter(brightness=0.9),
-    "blur": v2.GaussianBlur(3, sigma=(0.1, 5.0)),
-    "erasing": v2.RandomErasing(p=1.0),
-    "apply": v2.RandomApply([v2.Pad(1), v2.CenterCrop(12), v2.RandomInvert(p=1.0)]),
-    "rand augment": v2.RandAugment(),
-    "trivial augment": v2.TrivialAugmentWide(),
-    "compose": v2.Compose([v2.Pad(1), v2.RandomCrop((12, 12))]),
-    "sequential": nn.Sequential(v2.Pad(1), v2.RandomCrop((12, 12))),
-    "nested": v2.Compose([nn.Sequential(v2.Compose([v2.RandomRotation(90)]))]),
-    "classic": transforms.RandomRotation(90),
-    "classic compose": transforms.Compose([transforms.Pad(1), transforms.RandomCrop((12, 12))]),
-    "classic choice": transforms.RandomChoice([transforms.RandomInvert(1.0), transforms.RandomInvert(0.0)]),
-    "classic augment": transforms.TrivialAugmentWide(),
-    "of a module": Own(v2.RandomRotation(90)),
-    "classic of a module": Own(transforms.RandomRotation(90)),
-}
-
-
-@pytest.mark.parametrize("name", RANDOM)
-def test_random_torchvision_transforms_draw_for_every_sample(name):
-    torch.manual_seed(0)
-    same = images(batch=1, channels=3, height=12, width=12).expand(32, -1, -1, -1)
-    changed = BatchTransforms([RANDOM[name]])(same)
-    assert changed.shape == same.shape
-    assert changed.dtype == torch.uint8
-    assert len({tuple(image.flatten().tolist()) for image in changed}) >= 2
-
-
-class Witness(v2.Transform):
-    """Notes the shapes that it is given."""
-
-    def __init__(self):
-        super().__init__()
-        self.shapes = []
-
-    def transform(self, inpt, params):
-        self.shapes.append(tuple(inpt.shape))
-        return inpt
-
-
-class RandomWitness(Witness):
-    """The same, and it draws."""
-
-    def make_params(self, flat_inputs):
-        return {"draw": torch.rand(())}
-
-
-def test_deterministic_transforms_get_the_whole_batch_and_random_ones_each_sample():
-    deterministic, random, own = Witness(), RandomWitness(), nn.Identity()
-    batch = images(batch=3)
-    for steps in ([deterministic, own, random], [v2.Compose([deterministic, own, random])]):
-        deterministic.shapes.clear()
-        random.shapes.clear()
-        assert torch.equal(BatchTransforms(steps)(batch), batch)
-        assert deterministic.shapes == [(3, 2, 5, 6)]
-        assert random.shapes == [(2, 5, 6)] * 3
-
-
-def test_steps_are_applied_in_their_order():
-    batch = images(batch=4, channels=1, height=6, width=6)
-    steps = [v2.Resize(4, antialias=True), v2.Pad(1), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.2])]
-    expected = batch
-    for step in steps:
-        expected = step(expected)
-    assert torch.equal(BatchTransforms(steps)(batch), expected)
-    assert torch.equal(BatchTransforms([v2.Compose(steps)])(batch), expected)
-    assert torch.equal(BatchTransforms([])(batch), batch)
-
-
-def test_own_and_torchvision_transforms_mix_in_a_container():
-    torch.manual_seed(0)
-    same = images(batch=1, channels=1).expand(64, -1, -1, -1)
-    changed = BatchTransforms([v2.Compose([RandomCrop(1), v2.RandomHorizontalFlip()])])(same)
-    outcomes = {tuple(image.flatten().tolist()) for image in changed}
-    possible = [w for image in (same[0], same[0].flip(-1)) for w in windows(image, 1).values()]
-    assert outcomes <= {tuple(image.flatten().tolist()) for image in possible}
-    assert len(outcomes) > 9  # more than crops or flips alone give
 
 
 def test_resized_crop_is_torchvisions_for_the_same_part(monkeypatch):

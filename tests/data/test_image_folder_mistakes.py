@@ -1,0 +1,87 @@
+"""What is wrong with a user's folders of images is said in a line that names it."""
+
+import gc
+import shutil
+
+import pytest
+from picture_data import CLASSES, batches, small, write
+
+from lit_project.data import ImageFolder
+from lit_project.errors import DataError
+
+
+def test_classes_that_differ_between_splits_are_an_error(splits):
+    root, _ = splits
+    (root / "val" / "cat").rename(root / "val" / "dog")
+    with pytest.raises(DataError, match="val has other classes than expected; they differ in: cat, dog"):
+        small(root)
+
+
+def test_class_names_that_differ_from_the_folders_are_an_error(splits):
+    root, _ = splits
+    with pytest.raises(DataError, match="train has other classes than expected; they differ in: cat, dog"):
+        small(root, class_names=["ant", "bee", "dog"])
+    with pytest.raises(DataError, match="their order"):
+        small(root, class_names=["bee", "ant", "cat"])
+    assert small(root, class_names=list(CLASSES)).class_names == list(CLASSES)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_unreadable_image_is_an_error_that_names_the_file(splits, workers, monkeypatch):
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)  # torch then waits 5 s for a worker
+    root, _ = splits
+    broken = root / "train" / "bee" / "03.png"
+    broken.write_bytes(broken.read_bytes()[:50])
+    with pytest.raises(DataError) as error:
+        batches(small(root, num_workers=workers), "train")
+    assert str(error.value).startswith(f"cannot read the image {broken}: ")
+    assert "\n" not in str(error.value)
+    del error
+    gc.collect()  # ends the worker
+
+
+def test_missing_folder_is_an_error(tmp_path):
+    with pytest.raises(DataError, match=r"no such folder of images: .*missing"):
+        small(tmp_path / "missing")
+
+
+def test_a_missing_folder_is_named_where_a_split_of_it_is_needed(tmp_path):
+    data = ImageFolder(tmp_path / "nowhere", class_names=["a", "b"])
+    data.setup("test")
+    with pytest.raises(DataError, match=r"has no test split: only none \(there is no folder .*nowhere\)"):
+        data.test_dataloader()
+
+
+def test_folder_without_classes_or_with_an_empty_class_is_an_error(tmp_path, splits):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty"):
+        small(tmp_path / "empty")
+    root, _ = splits
+    (root / "train" / "zebra").mkdir()
+    with pytest.raises(DataError, match="zebra"):
+        small(root)
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"channels": 0}, {"channels": 4}, {"test_size": -0.1}, {"test_size": 1}, {"test_size": float("nan")}]
+)
+def test_impossible_options_are_errors(tmp_path, kwargs):
+    write(tmp_path, 3)
+    with pytest.raises(DataError, match=next(iter(kwargs))):
+        small(tmp_path, **kwargs)
+
+
+@pytest.mark.parametrize("val_size", [0.0, 21, 0.01, float("nan"), float("inf")])
+def test_impossible_val_size_is_an_error(splits, val_size):
+    root, _ = splits
+    shutil.rmtree(root / "val")
+    with pytest.raises(DataError, match="leaves no training or no validation sample of 21"):
+        small(root, val_size=val_size).setup("fit")
+
+
+def test_one_class_leaves_nothing_to_tell_apart(tmp_path):
+    write(tmp_path, 3)
+    for name in CLASSES[1:]:
+        shutil.rmtree(tmp_path / name)
+    with pytest.raises(DataError, match=r"one class folder only \(ant\)"):
+        small(tmp_path)

@@ -1,0 +1,30 @@
+"""A tiny translator, trained once, and the command that translates with it."""
+
+import io
+import sys
+
+import pytest
+
+from lit_project.cli import main
+from translation_run import train
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def translate(run, capfd, monkeypatch):
+    """Runs the command; returns status, lines of standard output, text of standard error."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+
+    def call(*args, stdin=None, of=run):
+        if stdin is not None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfd.readouterr()
+        status = main(["translate", *([] if of is None else ["--run", str(of)]), *map(str, args)])
+        out, err = capfd.readouterr()
+        return status, out.splitlines(), err
+
+    return call
