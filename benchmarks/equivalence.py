@@ -19,8 +19,7 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
-from lit_project.data import ClassicFunction, ToyGrammar
-from lit_project.data.tabular import TableBatch
+from lit_project.data import ClassicFunction, TableBatch, ToyGrammar
 from lit_project.models import FFNN, RNNSeq2Seq
 from lit_project.quiet import quiet_lightning
 from lit_project.tasks import Regressor, Translator

@@ -9,6 +9,7 @@ See docs/make-it-yours.md.
 """
 
 import argparse
+import shlex
 import shutil
 import sys
 import tempfile
@@ -165,7 +166,7 @@ def make(
     if ruff is None:
         print("not formatted, for there is no ruff here: `make lint` of the project finds fault until you run, in it,")
         print(by_hand())
-    print(f"next: cd {place} && make demo && make test")
+    print(f"next: cd {shlex.quote(str(place))} && make demo && make test")
     for line in wrong:
         print(f"error: ruff: {line}", file=sys.stderr)
     for path in left:

@@ -108,6 +108,24 @@ def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monke
     monkeypatch.undo()
 
 
+def test_full_disk_after_a_test_shows_the_metrics_and_one_line(lit, trained):
+    assert lit(f"test --run {trained}").status == 0
+    before = (trained / "metrics.json").read_text()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
+        result = lit(f"test --run {trained} --trainer.callbacks=null")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert result.status == 2
+    assert "test/accuracy" in result.out
+    assert "(360 samples)" in result.out
+    assert result.err.splitlines() == ["error: File too large"]
+    assert (trained / "metrics.json").read_text() == before
+
+
 def test_the_run_can_be_resumed_after_an_error_and_its_directory_is_printed(lit, monkeypatch):
     from lit_project.tasks import ImageClassifier
 

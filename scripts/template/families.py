@@ -96,11 +96,11 @@ FAMILIES = {
     # begin family: regression
     "regression": Family(
         files=(
-            "PACKAGE/data/csv_table.py", "PACKAGE/data/tables.py", "PACKAGE/data/tabular.py",
+            "PACKAGE/data/csv_*.py", "PACKAGE/data/table*.py", "PACKAGE/data/tabular.py",
             "PACKAGE/tasks/regression.py", "PACKAGE/callbacks/regression.py", "PACKAGE/viz/regression.py",
             "PACKAGE/models/ffnn.py",
             "configs/regression_*.yaml", "configs/sweeps/regression_*.yaml", "scripts/task_kinds/regression/*",
-            "tests/*regress*.py", "tests/data/test_csv_table.py", "tests/data/test_tabular.py",
+            "tests/*regress*.py", "tests/data/test_csv_table.py", "tests/data/test_tab*.py",
             "tests/models/test_ffnn.py", "tests/tasks/test_first_principles.py", "tests/callbacks/test_ema.py",
             "docs/*regression*", "benchmarks/*regression*", "benchmarks/equivalence.py",
             "benchmarks/results/equivalence.json",

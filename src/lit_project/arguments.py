@@ -101,6 +101,7 @@ def add_options(parser: LightningArgumentParser) -> None:
     add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
     add("--allow_untrained", type=bool, default=False, help="validate, test, predict: without any checkpoint.")
     add("--images", type=str | None, default=None, help="predict: a folder of image files, not the test split.")
+    add("--table", type=str | None, default=None, help="predict: the rows of a CSV file, not the test split.")
     for source, target in LINKS.items():
         parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
@@ -111,10 +112,13 @@ FROM_CHECKPOINT = (
     "class_names", "vocabularies", "feature_names", "feature_mean", "feature_std", "target_mean", "target_std",
 )  # fmt: skip
 
+# Options of predict that name new samples → what they are. Data modules say in `predicts_on` which they can read.
+NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
+
 # Options that say where a run goes and not what it is: they are not kept in its config.
 NOT_IN_CONFIG = (
     "run", "run_name", "runs_dir", "init_from", "init_prefixes", "init_strict", "find", "plot_lr", "allow_untrained",
-    "images", "ckpt_path", "config",
+    "images", "table", "ckpt_path", "config",
 )  # fmt: skip
 
 
@@ -129,6 +133,7 @@ def check(subcommand: str, options: Namespace) -> None:
         ("find", fit),
         ("plot_lr", fit),
         ("images", subcommand == "predict"),
+        ("table", subcommand == "predict"),
         ("allow_untrained", not fit),
     ):
         if options[name] and not belongs:

@@ -4,6 +4,7 @@
     lit-project fit --run runs/quickstart/2026-01-31_12-00-00     goes on with it
     lit-project test --run RUN                                    its best checkpoint on the test split
     lit-project predict --run RUN --images FOLDER                 classifies your pictures
+    lit-project predict --run RUN --table FILE                    the numbers for new rows
 
 This file is what LightningCLI is told to do otherwise; `session.py` does the work, `arguments.py` holds the options.
 Commands without a config, such as `lit-project translate`, are in `commands.py`.
@@ -25,7 +26,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 import lit_project.data
 import lit_project.tasks  # noqa: F401  (both imported, so that their classes can be named without the module)
 from lit_project import arguments, commands
-from lit_project.errors import UserError
+from lit_project.errors import UserError, no_access
 from lit_project.explain import UsageError, explain, reasons
 from lit_project.quiet import quiet_lightning
 from lit_project.session import Session
@@ -155,8 +156,8 @@ class LitCLI(LightningCLI):
         self.session.evaluate("test", self.trainer, model, datamodule)
 
     def predict(self, model: LightningModule, datamodule: LightningDataModule, **kwargs: Any) -> None:
-        """Predicts on the test split or on a folder of images."""
-        self.session.predict(self.trainer, model, datamodule, self.config[self.subcommand].images)
+        """Predicts on the test split or on new samples."""
+        self.session.predict(self.trainer, model, datamodule, self.config[self.subcommand])
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -176,10 +177,11 @@ def main(args: Sequence[str] | None = None) -> int:
         LitCLI(invocation.args, session)
         failed = False
         return session.status
-    except (UserError, MisconfigurationException) as error:
-        if os.environ.get("LIT_PROJECT_DEBUG", "0") not in ("", "0"):
+    except (UserError, MisconfigurationException, OSError) as error:
+        message = no_access(error) if isinstance(error, OSError) else explain(error, args, commands.COMMANDS)
+        if message is None or os.environ.get("LIT_PROJECT_DEBUG", "0") not in ("", "0"):
             raise
-        print(f"error: {explain(error, args, commands.COMMANDS)}", file=sys.stderr)
+        print(f"error: {message}", file=sys.stderr)
         return 2
     except SIGTERMException:  # a SystemExit of status 0
         interrupted = True

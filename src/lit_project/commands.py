@@ -29,12 +29,17 @@ def run(args: Sequence[str]) -> int:
     quiet_lightning()
     module, _, function = COMMANDS[args[0]].partition(":")
     try:
-        return getattr(import_module(module), function)(list(args[1:]))
+        status = getattr(import_module(module), function)(list(args[1:]))
+        sys.stdout.flush()
+        return status
     except UserError as error:
         if os.environ.get("LIT_PROJECT_DEBUG", "0") not in ("", "0"):
             raise
         print(f"error: {explain(error, args)}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python would flush at its end
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

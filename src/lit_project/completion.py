@@ -58,7 +58,7 @@ FIT = {
     "--test_after_fit": YES_NO,
 }
 EVALUATE = {"--ckpt_path": shtab.FILE, "--allow_untrained": YES_NO}
-PREDICT = {"--images": shtab.DIRECTORY}
+PREDICT = {"--images": shtab.DIRECTORY, "--table": shtab.FILE}
 # family: translation
 TRANSLATE = {
     "--run": shtab.DIRECTORY,

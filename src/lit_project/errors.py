@@ -1,5 +1,6 @@
 """Errors that the command line shows as a few lines instead of a traceback, and the hint that ends many of them."""
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -18,6 +19,16 @@ class RunError(UserError):
 
 class CheckpointError(RunError):
     """A checkpoint cannot be written, read or does not fit the model."""
+
+
+NO_ACCESS = tuple(getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM"))
+
+
+def no_access(error: OSError) -> str | None:
+    """The line for a disk that is full or read-only, and for permissions that are missing; None for anything else."""
+    if error.errno not in NO_ACCESS:
+        return None
+    return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
 
 
 def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.6) -> str | None:

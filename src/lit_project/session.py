@@ -12,19 +12,21 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 
+from lit_project.arguments import NEW_SAMPLES
 from lit_project.callbacks import PredictionTable, ProgressLines, RichProgress, RunRecord
 from lit_project.callbacks.checkpoint import fast_dev_run
-from lit_project.callbacks.record import best_checkpoint, without_averages
+from lit_project.callbacks.record import best_checkpoint, shown, without_averages
 from lit_project.checkpoints import SafeCheckpointIO, read
 from lit_project.data.splits import has_test
-from lit_project.errors import UserError
+from lit_project.errors import RunError, UserError
 from lit_project.lean import NoProfiler, emulated, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.planned import plot_lr
-from lit_project.processes import is_first, print_once
+from lit_project.processes import Hold, is_first, print_once
 from lit_project.run import RunDir, resume_step, weights_of
 from lit_project.tuning import find
 from lit_project.warm_start import check_fits, check_kept, warm_start
+from lit_project.weights import described
 
 RUN_DIR_OF_PARENT = "LIT_PROJECT_RUN_DIR"
 KEPT = ("metrics.json", "predictions", "figures")  # a new run with one of them is not thrown away
@@ -52,6 +54,7 @@ class Session:
         self._record: RunRecord | None = None
         self._table: PredictionTable | None = None
         self._loggers: list[Any] = []
+        self._hold: Hold | None = None
 
     def open(self, subcommand: str, options: Namespace) -> RunDir:
         """Chooses the checkpoint, and makes the run directory if the run is new.
@@ -71,6 +74,11 @@ class Session:
                 os.environ[RUN_DIR_OF_PARENT] = str(self.run.path)  # for the processes that a strategy launches
             else:  # RunRecord has the first process tell the path where it was not inherited
                 self.run = RunDir(Path(os.environ.get(RUN_DIR_OF_PARENT, options.runs_dir)))
+        if subcommand == "fit" and is_first():
+            try:
+                self._hold = Hold(self.run.path)
+            except BlockingIOError as error:
+                raise RunError(f"another process is training the run {self.run.path}") from error
         return self.run
 
     def _checkpoint_to_evaluate(self, subcommand: str, options: Namespace) -> Path | None:
@@ -130,14 +138,7 @@ class Session:
         """Says what runs where, once everything could be made; raises CheckpointError if the weights do not fit."""
         assert self.run is not None
         print_once(f"run: {self.run.path}")
-        count = sum(parameter.numel() for parameter in model.parameters())
-        trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-        net = type(getattr(model, "net", model)).__name__
-        print_once(f"{net}: {count:,} parameters" + ("" if trainable == count else f", {trainable:,} trainable"))
-        for module in model.modules():
-            report = getattr(module, "pretrained", None)
-            if isinstance(report, str):
-                print_once(report)
+        print_once("\n".join(described(model)))
         if self.checkpoint is not None:
             check_fits(model, self.checkpoint)
 
@@ -187,27 +188,29 @@ class Session:
             self.evaluate("test", trainer, model, datamodule)
 
     def evaluate(self, subcommand: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-        """Validates or tests the checkpoint (or the weights as they are) and prints the metrics."""
+        """Validates or tests the checkpoint (or the weights as they are) and prints the metrics, unwritten ones too."""
         assert self._record is not None
         self._record.checkpoint = self.checkpoint
         trainer.callbacks = without_averages(trainer.callbacks)  # type: ignore[attr-defined]
-        getattr(trainer, subcommand)(
-            model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False
-        )
-        metrics = {k: v.item() for k, v in trainer.callback_metrics.items() if "class_accuracy" not in k}
-        samples = metrics.pop(next((k for k in metrics if k.endswith("/samples")), ""), None)
-        count = "" if samples is None else f"  ({samples:.0f} samples)"
-        print_once("  ".join(f"{k} {v:.4f}" for k, v in metrics.items()) + count)
+        try:
+            getattr(trainer, subcommand)(
+                model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False
+            )
+        except OSError:  # a full disk
+            print_once(shown(trainer.callback_metrics))
+            raise
+        print_once(shown(trainer.callback_metrics))
 
-    def predict(self, trainer: Trainer, model: LightningModule, datamodule: Any, images: str | None) -> None:
+    def predict(self, trainer: Trainer, model: LightningModule, datamodule: Any, options: Namespace) -> None:
         """Writes a table of predictions; unreadable image files are named and make the exit status 1."""
         table = self._table
         assert table is not None
-        if images:
-            if not hasattr(datamodule, "predict_from"):
-                raise UserError(f"{type(datamodule).__name__} cannot predict on a folder of images")
-            table.files = datamodule.predict_from(images)
-            table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
+        for kind, what in NEW_SAMPLES.items():
+            if options[kind]:
+                if getattr(datamodule, "predicts_on", None) != kind:
+                    raise UserError(f"{type(datamodule).__name__} cannot predict on {what}")
+                table.files = datamodule.predict_from(options[kind])
+                table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
         trainer.predict(
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )
@@ -228,6 +231,8 @@ class Session:
 
     def _close_run(self, interrupted: bool) -> None:
         os.environ.pop(RUN_DIR_OF_PARENT, None)
+        if self._hold is not None:
+            self._hold.release()
         if self.run is None or not is_first():
             return
         kept = (self._record and self._record.started) or any((self.run.path / p).exists() for p in KEPT)

@@ -2,12 +2,13 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
+from torch import Tensor
 
 from lit_project.callbacks.ema import LiveAverage
 from lit_project.callbacks.validated import KnowsValidation
@@ -93,6 +94,14 @@ def best_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
 def without_averages(callbacks: Sequence[Callback]) -> list[Callback]:
     """Those that can evaluate a checkpoint: Lightning's own averages, once they have trained, load other weights."""
     return [one for one in callbacks if isinstance(one, LiveAverage) or not isinstance(one, WeightAveraging)]
+
+
+def shown(metrics: Mapping[str, Tensor]) -> str:
+    """The metrics of an evaluation as one line, without those of each class."""
+    values = {name: value.item() for name, value in metrics.items() if "class_accuracy" not in name}
+    samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
+    count = "" if samples is None else f"  ({samples:.0f} samples)"
+    return "  ".join(f"{name} {value:.4f}" for name, value in values.items()) + count
 
 
 def _numbers(trainer: Trainer, prefixes: tuple[str, ...]) -> dict[str, float]:

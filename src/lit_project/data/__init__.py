@@ -8,8 +8,9 @@ from lit_project.data.fashion_mnist import MNIST, FashionMNIST
 from lit_project.data.image_folder import ImageFolder
 from lit_project.data.images import ImageData
 from lit_project.data.in_memory import InMemoryImages
+from lit_project.data.table_loader import TableBatch
 from lit_project.data.tables import ClassicFunction, Diabetes
-from lit_project.data.tabular import TableBatch, TabularData
+from lit_project.data.tabular import TabularData
 from lit_project.data.translation import Multi30k, PairBatch, PairText, ParallelText, Tatoeba, ToyGrammar
 
 __all__ = [

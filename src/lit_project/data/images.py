@@ -41,6 +41,7 @@ class ImageData(SplitData):
     input_shape: tuple[int, int, int]
     mean: list[float]
     std: list[float]
+    predicts_on = "images"
     crop: bool = False  # whether image files keep their proportions
 
     def __init__(

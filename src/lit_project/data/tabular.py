@@ -1,47 +1,20 @@
 """Tables of numbers in memory: features and targets of regression, and their statistics."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from pathlib import Path
 
+import torch
 from torch import Tensor
 
+from lit_project.data.csv_file import CSVFile
 from lit_project.data.in_memory import random_split
-from lit_project.data.order import EpochBatches, IndexLoader
+from lit_project.data.order import EpochBatches
 from lit_project.data.splits import Split, SplitData
+from lit_project.data.table_loader import TableLoader
 from lit_project.errors import DataError
 
-
-class TableBatch(NamedTuple):
-    """Rows of a table, and which samples of the split they are.
-
-    `features` is float32 `(B, F)` and `targets` float32 `(B, T)`, both in their own units; `indices` is
-    int64 `(B,)`.
-    """
-
-    features: Tensor
-    targets: Tensor
-    indices: Tensor
-
-
-class TableLoader(IndexLoader):
-    """Iterates over batches of rows by indexing; as resumable as its `sampler`.
-
-    Args:
-        features: float32 `(N, F)`.
-        targets: float32 `(N, T)`.
-        order: the batches of indices.
-    """
-
-    def __init__(self, features: Tensor, targets: Tensor, order: EpochBatches) -> None:
-        super().__init__(order)
-        self.features = features
-        self.targets = targets
-
-    def __iter__(self) -> Iterator[TableBatch]:
-        """Yields the batches of the epoch from the current position on."""
-        for indices in self.sampler:
-            yield TableBatch(self.features[indices], self.targets[indices], indices)
+STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
 
 class TabularData(SplitData):
@@ -71,9 +44,14 @@ class TabularData(SplitData):
         output_size: number of targets T.
 
     Raises:
-        DataError: a batch size below 1, a number that is not finite, too few rows for the splits, a target that is
-            constant in the training split, or statistics that do not fit the columns.
+        DataError: a batch size below 1, a number that is not finite, too few rows for the splits (none are enough
+            to predict on others, with all statistics given), a target that is constant in the training split, or
+            statistics that do not fit the columns.
     """
+
+    predicts_on = "table"
+    delimiter = ","  # of files to predict on
+    no_rows = "its table has no rows"  # why there are no splits
 
     def __init__(
         self,
@@ -103,19 +81,19 @@ class TabularData(SplitData):
         self.drop_last = drop_last
         self.seed = seed
         table = _finite(features, self.feature_names), _finite(targets, self.target_names)
-        self.splits: dict[Split, tuple[Tensor, Tensor]] = self._split(*table, test_size, val_size)
-        mean, std = _statistics(self.splits["train"][0])
-        self.feature_mean = _fitting("feature_mean", feature_mean or mean, self.input_size)
-        self.feature_std = _fitting("feature_std", feature_std or std, self.input_size)
-        if target_std is None:
-            self._check_targets()
-        mean, std = _statistics(self.splits["train"][1])
-        self.target_mean = _fitting("target_mean", target_mean or mean, self.output_size)
-        self.target_std = _fitting("target_std", target_std or std, self.output_size)
+        self.splits: dict[Split, tuple[Tensor, Tensor]] = {}
+        if len(features) or None in (feature_mean, feature_std, target_mean, target_std):
+            self.splits = self._split(*table, test_size, val_size)
+            if target_std is None:
+                self._check_targets()
+        self.feature_mean, self.feature_std = self._standard(0, "feature", feature_mean, feature_std)
+        self.target_mean, self.target_std = self._standard(1, "target", target_mean, target_std)
+        self.new_rows: tuple[Tensor, Tensor] | None = None
+        self.predict_source = "test"
 
     def __str__(self) -> str:
         """What it is, in words: Lightning would make loaders to count them, and jsonargparse prints what it links."""
-        sizes = ", ".join(f"{self.size_of(split)} {split}" for split in self.splits)
+        sizes = ", ".join(f"{self.size_of(split)} {split}" for split in self.splits) or "none"
         return f"{type(self).__name__}({self.input_size} features, {self.output_size} targets; rows: {sizes})"
 
     def _split(
@@ -144,9 +122,56 @@ class TabularData(SplitData):
                     f"the target {name!r} is {value} in all {len(column)} rows of training: nothing to learn"
                 )
 
+    def _standard(
+        self, part: int, what: str, mean: list[float] | None, std: list[float] | None
+    ) -> tuple[list[float], list[float]]:
+        """Mean and standard deviation of the features (part 0) or targets (1): as given, else those of training."""
+        if mean is None or std is None:
+            own = _statistics(self.splits["train"][part])
+            mean, std = mean or own[0], std or own[1]
+        size = (self.input_size, self.output_size)[part]
+        return _fitting(f"{what}_mean", mean, size), _fitting(f"{what}_std", std, size)
+
+    def has_split(self, split: Split) -> bool:
+        """Whether there are rows."""
+        return split in self.splits
+
     def size_of(self, split: Split) -> int:
         """Number of samples of a split."""
-        return len(self.splits[split][1])
+        return len(self._rows_of(split)[1])
+
+    def _rows_of(self, split: Split) -> tuple[Tensor, Tensor]:
+        if split not in self.splits:
+            raise DataError(f"{type(self).__name__} has no {split} split: {self.no_rows}")
+        return self.splits[split]
+
+    def predict_from(self, file: str | Path) -> None:
+        """`predict` then reads the rows of a CSV file instead of the test split.
+
+        Its columns may be in any order, and it may have others. Targets are read if all rows have all of them.
+
+        Args:
+            file: with the columns `feature_names`, and the delimiter of the table itself.
+
+        Raises:
+            DataError: no such file, no rows, no such column, or a feature that is missing or no number.
+        """
+        table = CSVFile(file, self.delimiter)
+        names = self.target_names if set(self.target_names) <= set(table.names) else []
+        values = table.read([*self.feature_names, *names], may_miss=names)
+        targets = values[:, self.input_size :].float()
+        if not names or targets.isnan().any():
+            targets = torch.full((len(values), self.output_size), math.nan)
+        self.new_rows = values[:, : self.input_size].float(), targets
+        self.predict_source = f"table_{table.file.stem}"
+
+    def predict_dataloader(self) -> TableLoader:
+        """The test split, or the rows of the file that `predict_from` named."""
+        if self.new_rows is None:
+            return self.loader("test")
+        size = len(self.new_rows[0])
+        order = EpochBatches(size, self.eval_batch_size, shuffle=False, drop_last=False, **self.share())
+        return TableLoader(*self.new_rows, order)
 
     def loader(self, split: Split) -> TableLoader:
         """Batches of a split for this process."""
@@ -158,7 +183,7 @@ class TabularData(SplitData):
             drop_last=train and self.drop_last,
             **self.share(),
         )
-        return TableLoader(*self.splits[split], order)
+        return TableLoader(*self._rows_of(split), order)
 
 
 def _finite(values: Tensor, names: Sequence[str]) -> Tensor:

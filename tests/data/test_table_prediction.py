@@ -1,0 +1,98 @@
+"""`predict --table FILE`: the numbers for new rows, also where the table of the training is not."""
+
+import csv
+
+import pytest
+import torch
+
+FIT = (
+    "fit -c configs/regression_quickstart.yaml -c configs/overlays/debug.yaml --run_name=tiny --test_after_fit=false "
+    "--data=CSV --data.file=train.csv --data.target_names=y"
+)
+NEW = [[0.5, -1.0], [2.0, 3.5], [-0.25, 0.0]]
+
+
+@pytest.fixture
+def run(lit, workspace):
+    """A net for `y` from `a` and `b`, with the rows of `NEW` in new.csv: other columns, in another order."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(60, 2, generator=generator).tolist()
+    (workspace / "train.csv").write_text("a,b,y\n" + "".join(f"{a},{b},{a - 2 * b}\n" for a, b in rows))
+    write(workspace / "new.csv", [[str(n), b, "text", a] for n, (a, b) in enumerate(NEW)], "number,b,note,a")
+    result = lit(FIT)
+    assert result.status == 0, result.err
+    return result.run
+
+
+def write(file, rows, header):
+    file.write_text("\n".join([header, *(",".join(map(str, row)) for row in rows)]) + "\n")
+
+
+def predicted(run, name="table_new"):
+    return list(csv.DictReader((run / "predictions" / f"{name}.csv").open()))
+
+
+def test_new_rows_are_predicted_by_the_names_of_their_columns(lit, run):
+    from lit_project.tasks import Regressor
+
+    assert lit(f"predict --run {run} --table new.csv").status == 0
+    rows = predicted(run)
+    task = Regressor.load_from_checkpoint(next((run / "checkpoints").glob("best*.ckpt")), weights_only=True).eval()
+    with torch.no_grad():
+        expected = task(torch.tensor(NEW))[:, 0].tolist()
+    assert [list(row) for row in rows] == [["index", "prediction"]] * 3
+    assert [row["index"] for row in rows] == ["0", "1", "2"]
+    assert [float(row["prediction"]) for row in rows] == pytest.approx(expected, rel=1e-5)
+
+
+def test_targets_are_shown_where_all_rows_have_them(lit, run, workspace):
+    for name, last, columns in (
+        ("known", "7", {"index", "prediction", "target"}),
+        ("hole", "", {"index", "prediction"}),
+    ):
+        write(workspace / f"{name}.csv", [[1, 2, 5], [3, 4, last]], "a,b,y")
+        assert lit(f"predict --run {run} --table {name}.csv --data.eval_batch_size=1").status == 0
+        rows = predicted(run, f"table_{name}")
+        assert [set(row) for row in rows] == [columns] * 2
+    assert [float(row["target"]) for row in predicted(run, "table_known")] == [5, 7]
+
+
+def test_the_table_of_the_training_is_not_needed(lit, run, workspace):
+    assert lit(f"predict --run {run} --table new.csv").status == 0
+    before = predicted(run)
+    (workspace / "train.csv").unlink()
+    assert lit(f"predict --run {run} --table new.csv").status == 0
+    assert predicted(run) == before
+    for command in ("test", "predict", "validate", "fit"):
+        result = lit(f"{command} --run {run}", "--trainer.max_epochs=9" if command == "fit" else "")
+        assert (result.status, len(result.err.splitlines())) == (2, 1)
+        assert "no such file: train.csv" in result.err
+
+
+BAD = {
+    "absent.csv": (None, ["no such file: absent.csv"]),
+    "empty.csv": ("", ["empty.csv is empty"]),
+    "names.csv": ("a,b\n", ["no rows"]),
+    "column.csv": ("A,b\n1,2\n", ["no column 'a'", "did you mean A?"]),
+    "word.csv": ("a,b\n1,2\n3,four\n", ["word.csv, line 3, column 'b'", "'four' is not a number"]),
+    "hole.csv": ("a,b\n1,2\n3,\n", ["hole.csv, line 3, column 'b': no value"]),
+    "marks.csv": ("a;b\n1;2\n", ["is the delimiter ';'?"]),
+}
+
+
+def test_what_is_wrong_with_a_table_is_said_in_a_line(lit, run, workspace):
+    for name, (text, words) in BAD.items():
+        if text is not None:
+            (workspace / name).write_text(text)
+        result = lit(f"predict --run {run} --table {name}")
+        assert (result.status, len(result.err.splitlines())) == (2, 1), result.err
+        assert [word for word in words if word not in result.err] == []
+    assert "CSV cannot predict on a folder of images" in lit(f"predict --run {run} --images .").err
+    assert "table is not an option of test" in lit(f"test --run {run} --table new.csv").err
+    assert not (run / "predictions").exists()
+
+
+def test_pictures_are_no_table(lit, trained):
+    result = lit(f"predict --run {trained} --table new.csv")
+    assert result.status == 2
+    assert "Digits cannot predict on a table" in result.err
