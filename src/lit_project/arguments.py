@@ -49,7 +49,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         return Invocation(args, None, name_of(first))
     run = RunDir.open(run_path)
     args[position + 1 : position + 1] = [FLAG, config_here(run.config_file)]
-    return Invocation(args, run, run.path.parent.name)
+    return Invocation(args, run, run.path.absolute().parent.name)
 
 
 def _value(args: list[str], flag: str) -> str | None:

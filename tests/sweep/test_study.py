@@ -136,6 +136,17 @@ def test_rows_are_sorted_and_say_what_happened(tmp_path):
     assert study.histories() == [[-0.1, -0.4, -0.2], [-0.9], [-0.95], [-0.5]]  # lower is better
 
 
+def test_runs_are_found_where_the_folder_of_the_sweep_has_gone_to(tmp_path):
+    (tmp_path / "here").mkdir()
+    study = Study(tmp_path / "here", GRID)
+    number = study.next(100).number
+    study.note(number, run=str(tmp_path / "here" / "quickstart" / "trial-0000"))
+    study.finish(number, [0.5], "finished")
+    (tmp_path / "here").rename(tmp_path / "there")
+    (row,) = Study(tmp_path / "there", GRID, create=False).rows()
+    assert row.run == str(tmp_path / "there" / "quickstart" / "trial-0000")
+
+
 def test_less_is_better_where_the_sweep_minimises(tmp_path):
     study = Study(tmp_path, replace(GRID, maximize=False))
     for history in ([3.0, 1.0, 2.0], [0.5]):

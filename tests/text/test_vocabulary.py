@@ -41,6 +41,20 @@ def test_splitting_follows_the_language():
     assert split_words("j'ai", "de") == ["j'ai"]
 
 
+def test_marks_that_combine_with_letters_are_parts_of_words():
+    assert split_words("मैं हिन्दी बोलता हूँ।") == ["मैं", "हिन्दी", "बोलता", "हूँ", "￭।"]
+    assert split_words("e\u0301te\u0301, n'est-ce pas?", "fr") == [
+        "e\u0301te\u0301",
+        "￭,",
+        "n'￭",
+        "est",
+        "￭-ce",
+        "pas",
+        "￭?",
+    ]
+    assert join_words(split_words("नमस्ते-दुनिया! \u0301a")) == "नमस्ते-दुनिया! \u0301a"
+
+
 def test_building_counts_words():
     vocabulary = WordVocabulary.build(["b a a", "a c b"], language="en")
     assert vocabulary.words == ["a", "b", "c"]

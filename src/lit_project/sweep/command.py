@@ -7,7 +7,6 @@ lit-project sweep configs/sweeps/fashion_mnist_mlp.yaml --dry_run       all comm
 
 import argparse
 import contextlib
-import fcntl
 import io
 import json
 import shlex
@@ -207,15 +206,17 @@ def _alone(folder: Path) -> Iterator[None]:
     Raises:
         UserError: another process works on it, or it cannot be written.
     """
+    from lit_project.processes import Hold  # Lightning takes seconds
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        hold = Hold(folder)
+    except BlockingIOError as error:
+        raise UserError(f"another process works on {folder}; see how it is with --report") from error
     except OSError as error:
         raise UserError(f"cannot write the sweep to {folder}: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"another process works on {folder}; see how it is with --report") from error
+    try:
         yield
         sys.stdout.flush()
+    finally:
+        hold.release()

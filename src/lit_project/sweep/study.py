@@ -192,9 +192,12 @@ class Study:
         found = []
         for trial in self.trials():
             facts = trial.user_attrs
+            run = (
+                self.file.parent.joinpath(*Path(facts["run"]).parts[-2:]) if "run" in facts else ""
+            )  # it may have moved
             found.append(
                 Row(trial.number, STATES.get(trial.state, "unfinished"), facts.get("best"),
-                    json.loads(facts["values"]), facts.get("seconds"), facts.get("run", ""), facts.get("error", ""))
+                    json.loads(facts["values"]), facts.get("seconds"), str(run), facts.get("error", ""))
             )  # fmt: skip
         sign = -1 if self.config.maximize else 1
         return sorted(

@@ -5,12 +5,23 @@ OpenNMT's tokenizer (Klein et al. 2017), so that no rules of a language are need
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable
+from functools import cache
 
 JOINER = "￭"
 
-# numbers with separators; words with inner apostrophes and hyphens; runs of one symbol ("...", "--")
-_TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|\w+(?:[-'’]\w+)*|([^\w\s])\1*")
+
+@cache
+def _token(marks: str) -> re.Pattern[str]:
+    r"""Numbers with separators; words with inner apostrophes and hyphens; runs of one symbol ("...", "--").
+
+    Combining marks, such as the vowels of Hindi, are parts of words, which Python's `\w` does not have.
+    """
+    letter = rf"\w{re.escape(marks)}"
+    return re.compile(rf"\d+(?:[.,:]\d+)+|[{letter}]+(?:[-'’][{letter}]+)*|([^{letter}\s])\1*")
+
+
 _FRENCH_ELISION = re.compile(r"(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)['’](?=\w)", re.IGNORECASE)
 # as-tu, y a-t-il, donne-le-moi: the pronouns are words of their own
 _FRENCH_ENCLITICS = re.compile(
@@ -43,7 +54,8 @@ def _parts(chunk: str, language: str) -> list[str]:
     """The pieces of one space-free chunk, in order; together they are the chunk."""
     rule = _RULES.get(language)
     parts: list[str] = []
-    for match in _TOKEN.finditer(chunk):
+    marks = "" if chunk.isascii() else "".join(sorted({c for c in chunk if unicodedata.category(c)[0] == "M"}))
+    for match in _token(marks).finditer(chunk):
         word = match.group()
         if rule is None or word.isalnum() or not word[0].isalnum():
             parts.append(word)
