@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 from lit_project.checkpoints import read
@@ -147,6 +148,19 @@ def test_predict_on_a_folder_of_images(lit, trained, pictures):
     probabilities = np.array([[float(row["probability"]) for row in rows] for rows in (mine, split[:12])])
     assert np.abs(probabilities[0] - probabilities[1]).max() < 0.15  # some were scaled up and down again
     assert set(split[0]) == {"index", "prediction", "class_name", "probability", "target"}
+
+
+def test_the_printed_config_of_a_run_makes_another(lit, trained, capfd, workspace):
+    with pytest.raises(SystemExit, match="0"):
+        lit(f"fit --run {trained} --print_config")
+    text = capfd.readouterr().out
+    assert yaml.safe_load(text)["run"] is None
+    (workspace / "printed.yaml").write_text(text)
+    assert lit("fit -c printed.yaml --test_after_fit=false").status == 0
+    before, after = (
+        yaml.safe_load((run / "config.yaml").read_text()) for run in (trained, *Path("runs/printed").iterdir())
+    )
+    assert after == before
 
 
 def test_unreadable_pictures_are_named_and_the_others_predicted(lit, trained, pictures):

@@ -49,6 +49,8 @@ def prepare(args: Sequence[str]) -> Invocation:
         return Invocation(args, None, name_of(first))
     run = RunDir.open(run_path)
     args[position + 1 : position + 1] = [FLAG, config_here(run.config_file)]
+    if "--print_config" in args:
+        args.append("--run=null")  # which no config may name
     return Invocation(args, run, run.path.absolute().parent.name)
 
 

@@ -233,7 +233,7 @@ class Session:
         os.environ.pop(RUN_DIR_OF_PARENT, None)
         if self._hold is not None:
             self._hold.release()
-        if self.run is None or not is_first():
+        if self.run is None or not is_first() or (self._record is None and not self.new):  # such as --print_config
             return
         kept = (self._record and self._record.started) or any((self.run.path / p).exists() for p in KEPT)
         if self.new and (self._smoke or not kept):

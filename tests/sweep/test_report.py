@@ -26,8 +26,8 @@ def ended(study, tmp_path):
 
     def end(value, state):
         number = study.next(100).number
-        run = tmp_path / f"trial-{number}"
-        run.mkdir()
+        run = tmp_path / "x" / f"trial-{number}"
+        run.mkdir(parents=True)
         (run / "config.yaml").write_text(f"# A run.\nnumber: {number}\ntest_after_fit: false\n")
         study.note(number, run=str(run))
         study.finish(number, [value], state)
