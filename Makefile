@@ -4,7 +4,8 @@
 # make lint    set up, then check style, types and the direction of imports
 # make docs    set up, then build the pages of docs/ into site/
 # make coverage  set up, then run the tests and list the lines that they do not reach
-# make lock    renew requirements.lock
+# make lock    bring requirements.lock in line with pyproject.toml; for newer versions delete it first
+# make clean   remove .venv and what the tools have cached
 #
 # PYTHON=python3.12      another interpreter (3.11 or newer) for .venv
 # TORCH_BACKEND=cpu      the CPU-only torch, or cu128…: resolved by uv, where it can reach PyTorch's own index

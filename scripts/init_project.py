@@ -1,6 +1,6 @@
 """Makes a project of yours from this template: under your name, with the examples that you keep.
 
-    python scripts/init_project.py NAME                               a copy in ../NAME
+    python scripts/init_project.py NAME                               a copy in ../NAME, with dashes
     python scripts/init_project.py NAME --dir FOLDER --keep classification
     python scripts/init_project.py NAME --dry-run                     says what would happen
     python scripts/init_project.py NAME --in-place                    converts this folder

@@ -95,10 +95,11 @@ def test_find_lr_from_the_command_line_trains_nothing(lit):
     assert lit(f"fit -c configs/quickstart.yaml {TINY} {option} --trainer.max_epochs=1").status == 0
 
 
-def test_find_batch_size_from_the_command_line(lit):
-    result = lit(f"fit -c configs/quickstart.yaml {TINY} --data.batch_size=1000 --find batch_size")
+@pytest.mark.parametrize(("first", "found"), [(64, 1024), (1000, 1000), (5000, 5000)])
+def test_find_batch_size_ends_at_the_samples_there_are(lit, first, found):
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --data.batch_size={first} --find batch_size")
     assert result.status == 0
-    assert "suggested: --data.batch_size=" in result.out
+    assert f"suggested: --data.batch_size={found} (" in result.out  # 1,257 samples of training
 
 
 def test_there_is_nothing_else_to_find(lit):

@@ -113,6 +113,9 @@ FAMILIES = {
             ),
             "CONTRIBUTING.md": ((": classification, regression", ": classification"),),
             "docs/make-it-yours.md": ((", `regression`", ""),),
+            "docs/new-task.md": (
+                ("python scripts/new_task.py NAME --kind regression         numbers from numbers\n", ""),
+            ),
         },
     ),
     # end family: regression

@@ -101,9 +101,9 @@ def add_options(parser: LightningArgumentParser) -> None:
     add("--find", type=What | None, default=None, help="fit: look for a learning rate or batch size, train nothing.")
     add("--plot_lr", type=bool, default=False, help="fit: draw the planned learning rate, train nothing.")
     add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
-    add("--allow_untrained", type=bool, default=False, help="validate, test, predict: without any checkpoint.")
+    add("--allow_untrained", type=bool, default=False, help="validate, test, predict: without --run or a checkpoint.")
     add("--images", type=str | None, default=None, help="predict: a folder of image files, not the test split.")
-    add("--table", type=str | None, default=None, help="predict: the rows of a CSV file, not the test split.")
+    add("--table", type=str | None, default=None, help="predict: a file of rows (or texts), not the test split.")
     for source, target in LINKS.items():
         parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 

@@ -24,7 +24,7 @@ SUBCOMMANDS = {
     "fit": "Train a new run, or go on with one",
     "validate": "Evaluate on the validation split",
     "test": "Evaluate on the test split",
-    "predict": "Predict on the test split or a folder of images",
+    "predict": "Predict on the test split, or on new images or rows",
 }
 TRAINER = (
     "accelerator", "strategy", "devices", "num_nodes", "precision", "logger", "callbacks", "fast_dev_run",

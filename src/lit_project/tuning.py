@@ -23,6 +23,7 @@ from lit_project.viz.figures import new_figure
 What = Literal["lr", "batch_size"]
 LR_STEPS = 100
 LR_RANGE = 1e-6, 10.0
+LARGEST = 8192  # Lightning's own limit
 
 
 def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
@@ -99,10 +100,18 @@ def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
 
 
 def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Doubles the batch until memory is full, three steps each."""
+    """Doubles the batch until memory is full, 8192 or the training data are reached, three steps each."""
     if getattr(datamodule, "batch_size", None) is None:
         raise UserError(f"{type(datamodule).__name__} has no batch_size to look for")
     before = datamodule.batch_size
-    found = Tuner(trainer).scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before)
+    # Lightning stops before it tries the limit itself
+    tuner = Tuner(trainer)
+    found = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
     datamodule.batch_size = before
-    print_once(f"suggested: --data.batch_size={found} (the largest power of two times {before}, up to 8192, that fits)")
+    why = "the largest tried" if found == LARGEST else f"the largest power of two times {before} that fits"
+    if found and hasattr(datamodule, "size_of"):
+        samples = datamodule.size_of("train") // trainer.world_size
+        if found > max(samples, before):  # batches of more samples than there are were no larger
+            doublings = max(samples // before, 1).bit_length() - 1
+            found, why = before * 2**doublings, f"there are {samples:,} training samples for a process"
+    print_once(f"suggested: --data.batch_size={found} ({why})")

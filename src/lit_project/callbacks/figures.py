@@ -20,7 +20,7 @@ Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, 
 
 class Figures(Callback):
     """Writes PNG files to `figures/`: learning curves and rates after `fit`; the confusion matrix and the most
-    confidently wrong images after `validate` and `test`. TensorBoard gets them too, if it is among the loggers.
+    confidently wrong images after `validate` and `test`. TensorBoard and W&B, if among the loggers, get them too.
 
     Args:
         wrong_images: size of the gallery; 0 for none.

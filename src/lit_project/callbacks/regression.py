@@ -13,7 +13,7 @@ from lit_project.callbacks.figures import save_figure
 
 class PredictedAgainstTrue(Callback):
     """Writes `figures/SPLIT_predicted.png` after `validate` and `test`, from tasks whose steps give `predictions` and
-    `targets` `(B, T)`. TensorBoard gets it too, if it is among the loggers.
+    `targets` `(B, T)`. TensorBoard and W&B get it too, if they are among the loggers.
     """
 
     def __init__(self) -> None:

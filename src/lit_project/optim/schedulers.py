@@ -208,7 +208,8 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
                     "schedulers: use eta_min 0, or use it alone"
                 )
             if isinstance(scheduler, _ABSOLUTE):
+                inside = isinstance(scheduler, lr_scheduler.SequentialLR)
                 raise ScheduleError(
                     f"{type(scheduler).__name__} sets the learning rate and cannot be multiplied with others; "
-                    "put it into lit_project.optim.SequentialLR, or use it alone"
+                    f"put {'them into it' if inside else 'it into lit_project.optim.SequentialLR'}, or use it alone"
                 )

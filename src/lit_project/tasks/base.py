@@ -28,9 +28,10 @@ from lit_project.tasks.totals import Totals
 class Task(LightningModule):
     """Base of the tasks.
 
-    A subclass implements the steps. In `training_step` it calls `self.running.add(batch_size, loss=…, accuracy=…)`;
-    the means are logged as `train/loss`, `train/accuracy` at the end of each epoch, with `train/samples_per_second`
-    and the learning rate of each parameter group (`lr`, or `lr/NAME` for several), and shown while it runs.
+    A subclass implements the steps. In `training_step` it calls `self.running.add(n, loss=mean * n, accuracy=correct)`
+    with sums over the n samples, and returns `{"loss": self.weighted(mean, n), "mean": mean.detach()}`. The means are
+    logged as `train/loss`, `train/accuracy` at the end of each epoch, with `train/samples_per_second` and the learning
+    rate of each parameter group (`lr`, or `lr/NAME` for several), and shown while it runs.
 
     Args:
         optimizer: makes the optimizer of the parameters.

@@ -42,8 +42,8 @@ class Translator(OnText, Task):
         label_smoothing: share of the target spread evenly over the vocabulary (Szegedy et al. 2016).
         teacher_forcing_ratio: how likely the decoder is fed the true token in training and not its own guess: a number,
             or points [optimizer step, ratio] with straight lines between them, such as [[0, 1.0], [5000, 0.5]].
-        decoding: the search of `test`, `predict` and `translate`.
-        validation_decoding: that of validation; default: greedy.
+        decoding: the search of `validate`, `test`, `predict` and `translate`.
+        validation_decoding: that of validation while it trains; default: greedy.
         parameter_groups: parameters with rates or decay of their own; see `lit_project.optim.ParameterGroups`.
 
     Raises:

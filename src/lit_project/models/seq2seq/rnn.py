@@ -31,7 +31,8 @@ class RNNSeq2Seq(Seq2Seq):
         bidirectional: the encoder reads both ways.
         cell: `gru` or `lstm`.
         attention: `none`; `location` (classic tutorial) or `additive` (Bahdanau), which feed each step and are computed
-            step by step; `dot` or `general` (Luong), which compute the whole target at once and are faster.
+            step by step; `dot` (needs `bidirectional` false) or `general` (Luong), which compute the whole target at
+            once and are faster.
         bridge: how the decoder begins: `linear` (tanh of a linear map of the encoder's final state), `copy` (that state
             itself; sizes and layers must agree) or `zero`.
         tied_embeddings: the output layer shares the weights of the target embedding (Press & Wolf 2017).
