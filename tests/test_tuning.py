@@ -95,14 +95,18 @@ def test_find_lr_from_the_command_line_trains_nothing(lit):
     assert lit(f"fit -c configs/quickstart.yaml {TINY} {option} --trainer.max_epochs=1").status == 0
 
 
-@pytest.mark.parametrize(("first", "found"), [(64, 1024), (1000, 1000), (5000, 5000)])
-def test_find_batch_size_ends_at_the_samples_there_are(lit, first, found):
-    result = lit(f"fit -c configs/quickstart.yaml {TINY} --data.batch_size={first} --find batch_size")
+@pytest.mark.parametrize(("first", "found", "more"), [(64, 1024, "true"), (1000, 1000, "false"), (5000, 5000, "false")])
+def test_find_batch_size_ends_at_the_samples_there_are(lit, first, found, more):
+    options = f"--data.batch_size={first} --data.drop_last={more}"
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} {options} --find batch_size")
     assert result.status == 0
     assert f"suggested: --data.batch_size={found} (" in result.out  # 1,257 samples of training
 
 
 def test_there_is_nothing_else_to_find(lit):
+    smoke = lit(f"fit -c configs/quickstart.yaml {TINY} --find batch_size --trainer.fast_dev_run=true")
+    assert smoke.status == 2
+    assert "leave trainer.fast_dev_run out" in smoke.err
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --find luck")
     assert result.status == 2
     assert "find" in result.err

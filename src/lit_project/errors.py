@@ -26,7 +26,7 @@ NO_ACCESS = tuple(getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "E
 
 def no_access(error: OSError) -> str | None:
     """The line for a disk that is full or read-only, and for permissions that are missing; None for anything else."""
-    if error.errno not in NO_ACCESS:
+    if error.errno not in NO_ACCESS or (error.filename is None and error.errno in (errno.EACCES, errno.EPERM)):
         return None
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
 

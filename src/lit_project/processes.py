@@ -1,5 +1,6 @@
 """Which of several processes this is, and a folder that one process at a time may write to."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -22,6 +23,20 @@ def print_once(text: str) -> None:
         print(text, flush=True)
 
 
+_handles: set[int] = set()  # of the locks that this process has
+
+
+def _forget() -> None:
+    """In a child that has been forked, such as a worker of a loader: the lock is its parent's and ends with it."""
+    for handle in _handles:
+        os.close(handle)
+    _handles.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
 class Hold:
     """A lock on a folder, which leaves nothing in it and ends with the process at the latest.
 
@@ -36,6 +51,7 @@ class Hold:
         if fcntl is None:
             return
         self._handle = os.open(folder, os.O_RDONLY)
+        _handles.add(self._handle)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -47,5 +63,8 @@ class Hold:
     def release(self) -> None:
         """Ends it."""
         if self._handle is not None:
+            _handles.discard(self._handle)
+            with contextlib.suppress(OSError):  # there may be no locks
+                fcntl.flock(self._handle, fcntl.LOCK_UN)  # for a child as well that has not forgotten it yet
             os.close(self._handle)
             self._handle = None

@@ -29,6 +29,7 @@ import torch
 from lit_project import averaging
 from lit_project.checkpoints import by_age, is_intact, read
 from lit_project.errors import RunError
+from lit_project.processes import Hold
 
 BEFORE_NAN = "before-nan.ckpt"  # what NaNGuard keeps
 PACKAGES = ("lit-project", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
@@ -121,6 +122,13 @@ class RunDir:
             shutil.copyfile(self.config_file, kept)  # so that other processes find one at any time
         write_text(self.config_file, text)
         return kept
+
+    def hold(self) -> Hold:
+        """Keeps other processes from training this run, until released; raises RunError if one does."""
+        try:
+            return Hold(self.path)
+        except BlockingIOError as error:
+            raise RunError(f"another process is training the run {self.path}") from error
 
     def newest(self) -> tuple[Path, list[Path]]:
         """The intact checkpoint of the latest step, and the damaged ones that were passed over.

@@ -18,7 +18,7 @@ from lit_project.callbacks.checkpoint import fast_dev_run
 from lit_project.callbacks.record import best_checkpoint, shown, without_averages
 from lit_project.checkpoints import SafeCheckpointIO, read
 from lit_project.data.splits import has_test
-from lit_project.errors import RunError, UserError
+from lit_project.errors import UserError
 from lit_project.lean import NoProfiler, emulated, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.planned import plot_lr
@@ -65,6 +65,7 @@ class Session:
         if subcommand != "fit":
             self.checkpoint = self._checkpoint_to_evaluate(subcommand, options)
         elif self.run is not None:
+            self._hold = self.run.hold() if is_first() else None  # before it is looked what there is
             self.checkpoint, damaged = self.run.newest()
             for path in damaged:
                 print(f"warning: {path} is damaged and was passed over", file=sys.stderr)
@@ -74,11 +75,8 @@ class Session:
                 os.environ[RUN_DIR_OF_PARENT] = str(self.run.path)  # for the processes that a strategy launches
             else:  # RunRecord has the first process tell the path where it was not inherited
                 self.run = RunDir(Path(os.environ.get(RUN_DIR_OF_PARENT, options.runs_dir)))
-        if subcommand == "fit" and is_first():
-            try:
-                self._hold = Hold(self.run.path)
-            except BlockingIOError as error:
-                raise RunError(f"another process is training the run {self.run.path}") from error
+        if subcommand == "fit" and is_first() and self._hold is None:
+            self._hold = self.run.hold()
         return self.run
 
     def _checkpoint_to_evaluate(self, subcommand: str, options: Namespace) -> Path | None:

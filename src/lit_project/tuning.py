@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.tuner import Tuner
 
 from lit_project.callbacks import RangeTest, Unfreezing
@@ -50,8 +51,10 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: Run
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         raise UserError(f"--find lr takes {LR_STEPS} steps: leave trainer.fast_dev_run out")
     finder = RangeTest(*LR_RANGE, LR_STEPS)
-    freezing = [callback.of_first_epoch() for callback in trainer.callbacks if isinstance(callback, Unfreezing)]  # type: ignore[attr-defined]
-    trainer.callbacks = [*freezing, finder]  # type: ignore[attr-defined]
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    freezing = [callback.of_first_epoch() for callback in callbacks if isinstance(callback, Unfreezing)]
+    accumulating = [callback for callback in callbacks if isinstance(callback, GradientAccumulationScheduler)]
+    trainer.callbacks = [*freezing, *accumulating, finder]  # type: ignore[attr-defined]
     trainer.loggers = []
     trainer.limit_val_batches = 0
     loop = trainer.fit_loop
@@ -103,6 +106,10 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     """Doubles the batch until memory is full, 8192 or the training data are reached, three steps each."""
     if getattr(datamodule, "batch_size", None) is None:
         raise UserError(f"{type(datamodule).__name__} has no batch_size to look for")
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        raise UserError("--find batch_size tries batches of its own: leave trainer.fast_dev_run out")
+    if hasattr(datamodule, "drop_last"):
+        datamodule.drop_last = False  # batches of more samples than there are would be none
     before = datamodule.batch_size
     # Lightning stops before it tries the limit itself
     tuner = Tuner(trainer)

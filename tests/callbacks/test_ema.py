@@ -76,6 +76,13 @@ def test_two_averages_are_refused(trainer):
         trainer(max_epochs=2, callbacks=[SWA(), EMA()]).fit(task, datamodule=data)
 
 
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
+def test_weights_that_are_not_float32_are_refused(trainer, precision):
+    task, data = regression()
+    with pytest.raises(UserError, match=f"float32, not with precision {precision}"):
+        trainer(max_epochs=2, precision=precision, callbacks=[EMA()]).fit(task, datamodule=data)
+
+
 @pytest.mark.parametrize("decay", [1, -0.1])
 def test_impossible_decay(decay):
     with pytest.raises(UserError, match=r"decay must be in \[0, 1\)"):

@@ -99,6 +99,36 @@ def test_bad_steps_are_left_out_and_counted(trainer):
         trainer(max_epochs=4, callbacks=[NaNGuard(skip=1)]).fit(task(), datamodule=Images())
 
 
+class Normed(nn.Module):
+    """With batch norm, whose statistics the white image spoils before any gradient is known."""
+
+    def __init__(self):
+        super().__init__()
+        self.burst, self.norm = Burst(), nn.BatchNorm1d(2)
+        self.head = self.burst.head
+
+    def forward(self, x):
+        return self.norm(self.burst(x))
+
+
+def test_a_step_that_is_left_out_leaves_no_trace_in_statistics_and_means(trainer, tmp_path):
+    def module():
+        torch.manual_seed(0)
+        return ImageClassifier(Normed(), lambda p: torch.optim.SGD(p, 0.1), ["a", "b"])
+
+    runner, trained = trainer(max_epochs=4, callbacks=[NaNGuard(skip=2)]), module()
+    runner.fit(trained, datamodule=Images())
+    assert runner.callback_metrics["train/skipped_steps"] == 2
+    assert trained.net.norm.running_mean.isfinite().all()
+    assert runner.callback_metrics["train/loss"].isfinite()
+    assert runner.callback_metrics["train/samples"] == 24  # without the batch of the white image
+    assert runner.callback_metrics["val/loss"].isfinite()
+    with pytest.raises(NonFiniteError):
+        trainer(max_epochs=4, callbacks=[NaNGuard()]).fit(module(), datamodule=Images())
+    saved = read(tmp_path / "checkpoints" / "before-nan.ckpt")["state_dict"]
+    assert all(value.isfinite().all() for value in saved.values())
+
+
 def test_without_it_weights_are_lost(trainer):
     """What it is for."""
     module = task()

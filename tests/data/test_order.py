@@ -173,15 +173,27 @@ def test_state_at_the_end_of_an_epoch_begins_the_next_one_at_its_start():
 
 def test_state_is_kept_if_it_is_saved_again_before_the_first_batch():
     order = EpochBatches(20, 6, shuffle=True)
-    state = {"epoch": 2, "position": 3}
+    state = {"epoch": 2, "position": 3, "batch": 6}
     order.load_state_dict(state)
     assert order.state_dict() == state
+
+
+def test_a_position_among_other_batches_is_none():
+    order = EpochBatches(20, 6, shuffle=True)
+    begun = iter(order)
+    next(begun)
+    for other in ({"batch_size": 3}, {"batch_size": 6, "num_replicas": 2}):
+        with pytest.raises(DataError, match=r"in batches of 6 samples .* go on in batches of"):
+            EpochBatches(20, shuffle=True, **other).load_state_dict(order.state_dict())
+    EpochBatches(20, 3, shuffle=True, num_replicas=2).load_state_dict(order.state_dict())  # the same in all
+    list(begun)
+    EpochBatches(20, 4, shuffle=True).load_state_dict(order.state_dict())  # at the end of an epoch
 
 
 def test_state_is_plain_numbers():
     order = EpochBatches(20, 6, shuffle=True)
     next(iter(order))
-    assert order.state_dict() == {"epoch": 0, "position": 1}
+    assert order.state_dict() == {"epoch": 0, "position": 1, "batch": 6}
     assert {type(value) for value in order.state_dict().values()} == {int}
 
 

@@ -91,6 +91,11 @@ def test_one_cycle_takes_the_peak_of_each_parameter_group_from_the_optimizer(tra
     assert [max(rates) for rates in zip(*task.rates, strict=True)] == close([0.1, LR])
 
 
+def test_one_cycle_to_another_peak_keeps_the_proportions_of_the_groups(train):
+    task = train(Schedule(partial(OneCycleLR, max_lr=2.0, cycle_momentum=False), "step"), batches=9, kind=Groups)
+    assert [max(rates) for rates in zip(*task.rates, strict=True)] == close([2 * 0.1 / LR, 2])
+
+
 def test_every_group_follows_the_schedule_from_its_own_rate(train):
     task = train(Schedule(CosineAnnealingLR, "step"), kind=Groups)
     assert [rate for rate, _ in task.rates] == close(cosine(step, 10, peak=0.1) for step in range(10))

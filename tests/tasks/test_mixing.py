@@ -40,6 +40,15 @@ def test_mixup_mixes_images_and_targets_in_one_proportion(batch):
     assert shares == pytest.approx([1.0] * 32)
 
 
+def test_it_works_where_weights_are_of_another_precision(batch):
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        images, targets = Mixing(mixup_alpha=0.4)(batch[0].bfloat16(), batch[1], K)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert images.dtype == targets.dtype == torch.bfloat16
+
+
 def test_shares_are_beta_distributed():
     images, targets = torch.ones(20000, 1, 1, 1), torch.zeros(20000, dtype=torch.int64)
     images[10000:], targets[10000:] = 0, 1

@@ -84,18 +84,18 @@ class Checkpoint(ModelCheckpoint):
             if not self.monitor.startswith("train/"):
                 raise UserError(f"the checkpoint callback watches {self.monitor!r}; there are: {known}")
         super().on_validation_end(trainer, pl_module)
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._save_if_cut_short(trainer)  # a validation within the epoch may have asked for it
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Saves the last checkpoint of a run that ends within an epoch: at its end the epoch would count as whole."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        # a stop that comes before min_epochs or min_steps has to wait for them
-        may_stop = trainer.current_epoch >= (trainer.min_epochs or 0) and trainer.global_step >= (
-            trainer.min_steps or 0
-        )
-        ends = (trainer.should_stop and may_stop) or trainer.global_step == trainer.max_steps
-        self._cut_short = ends and not trainer.is_last_batch
+        self._save_if_cut_short(trainer)
+
+    def _save_if_cut_short(self, trainer: Trainer) -> None:
+        self._cut_short = ends(trainer) and not trainer.is_last_batch
         if self._cut_short and not fast_dev_run(trainer) and self.dirpath is not None:
             trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt", weights_only=False)
 
@@ -106,6 +106,7 @@ class Checkpoint(ModelCheckpoint):
             return
         done = trainer.current_epoch + 1
         due = done % self._every_n_epochs == 0 or done == trainer.max_epochs or trainer.should_stop
+        due |= trainer.global_step == trainer.max_steps
         if due and not fast_dev_run(trainer) and self.dirpath is not None:
             trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt", weights_only=False)
             self._keep_epoch(trainer, Path(self.dirpath))
@@ -143,6 +144,12 @@ def better(metric: str) -> Literal["min", "max"]:
     if len(found) != 1:
         raise UserError(f"the checkpoint callback watches {metric!r}: give its mode, max (higher is better) or min")
     return found[0]
+
+
+def ends(trainer: Trainer) -> bool:
+    """Whether the training is to end here; a stop that comes before min_epochs or min_steps has to wait for them."""
+    may_stop = trainer.current_epoch >= (trainer.min_epochs or 0) and trainer.global_step >= (trainer.min_steps or 0)
+    return (trainer.should_stop and may_stop) or trainer.global_step == trainer.max_steps
 
 
 def fast_dev_run(trainer: Trainer) -> bool:

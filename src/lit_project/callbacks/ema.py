@@ -19,7 +19,7 @@ class LiveAverage(WeightAveraging):
     weights of the training where this trainer has trained before.
 
     Raises:
-        UserError: there is another average.
+        UserError: there is another average, or a precision whose weights are not float32.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -29,6 +29,8 @@ class LiveAverage(WeightAveraging):
         if stage == "fit" and others:
             names = " and ".join(sorted(type(one).__name__ for one in (self, *others)))
             raise UserError(f"only one average of the weights can be at work, and these are configured: {names}")
+        if stage == "fit" and str(trainer.precision).endswith("-true") and trainer.precision != "32-true":
+            raise UserError(f"an average of the weights needs them in float32, not with precision {trainer.precision}")
         super().setup(trainer, pl_module, stage)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -1,10 +1,12 @@
 """Stops a run whose loss or gradients are no longer numbers, before they reach the weights."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_project.errors import UserError
 from lit_project.run import BEFORE_NAN
@@ -36,13 +38,18 @@ class NaNGuard(Callback):
         self.skipped = 0
         self._batches: list[Any] = []  # of the optimizer step
         self._loss_is_finite: Tensor | bool = True
+        self._before: list[tuple[Tensor, Tensor]] = []  # statistics of batch norms, which a bad batch spoils, too
+        self._running: Any = None  # the task's means of the epoch
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """No batch has been seen."""
         self._batches, self._loss_is_finite = [], True
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Remembers what the step is computed from."""
+        """Remembers what the step is computed from, and what a batch changes before its gradients are known."""
+        if not self._batches:
+            self._before = [(buffer, buffer.clone()) for buffer in _statistics(pl_module)]
+            self._running = deepcopy(getattr(pl_module, "running", None))
         self._batches.append(batch)
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
@@ -66,6 +73,10 @@ class NaNGuard(Callback):
             bad = bool(found)
         if not bad:
             return
+        for buffer, before in self._before:
+            buffer.copy_(before)
+        if self._running is not None:
+            pl_module.running = self._running
         if self.skipped < self.skip:
             self.skipped += 1
             for parameter in pl_module.parameters():
@@ -95,6 +106,11 @@ class NaNGuard(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on counting."""
         self.skipped = state_dict["skipped"]
+
+
+def _statistics(module: nn.Module) -> list[Tensor]:
+    norms = [child for child in module.modules() if isinstance(child, _BatchNorm)]
+    return [buffer for norm in norms for buffer in norm.buffers()]
 
 
 def _samples(batches: list[Any]) -> str:

@@ -38,7 +38,7 @@ class RunRecord(KnowsValidation):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock; a run that was resumed after it had been stopped early has nothing more to do."""
         self._start = time.perf_counter()
-        if any(one.stopped_epoch > 0 for one in trainer.early_stopping_callbacks):
+        if any(one.stopped_epoch > 0 or one.wait_count >= one.patience for one in trainer.early_stopping_callbacks):
             trainer.should_stop = True
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -7,6 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lit_project.callbacks.checkpoint import ends, fast_dev_run
 from lit_project.callbacks.ema import LiveAverage
 from lit_project.errors import UserError
 from lit_project.processes import print_once
@@ -30,7 +31,7 @@ class SWA(LiveAverage):
         start: the first epoch, from 0, whose weights count; a share of the run if it is below 1.
 
     Raises:
-        UserError: it lies beyond the run.
+        UserError: it lies beyond the run, or there are batch norms and no `loader` of the data to measure them on.
     """
 
     def __init__(self, start: float = 0.75) -> None:
@@ -52,7 +53,10 @@ class SWA(LiveAverage):
             self.first_epoch = min(int(self.start * epochs), epochs - 1)
         else:
             self.first_epoch = int(self.start)
-        if epochs is not None and self.first_epoch >= epochs:
+        has_norms = any(isinstance(module, _BatchNorm) for module in pl_module.modules())
+        if has_norms and not hasattr(trainer.datamodule, "loader"):  # type: ignore[attr-defined]
+            raise UserError("SWA: batch norms are measured over the data, whose module has no method loader(split)")
+        if epochs is not None and self.first_epoch >= epochs and not fast_dev_run(trainer):
             raise UserError(f"SWA: would start in epoch {self.first_epoch}, but the run ends after {epochs} epochs")
 
     def on_train_batch_end(
@@ -80,7 +84,7 @@ class SWA(LiveAverage):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """The checkpoint holds the average and, to resume from, the weights of the training."""
-        if trainer.training and trainer.should_stop:  # the last one, within an epoch perhaps
+        if trainer.training and ends(trainer):  # the last one, within an epoch perhaps
             self._count(trainer, pl_module)
         self._follow(pl_module)
         super().on_save_checkpoint(trainer, pl_module, checkpoint)

@@ -7,7 +7,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from lit_project.callbacks.checkpoint import fast_dev_run
 from lit_project.errors import UserError, did_you_mean
+from lit_project.tasks.base import Task
 
 
 class Unfreezing(Callback):
@@ -34,9 +36,12 @@ class Unfreezing(Callback):
             if epoch is not None and epoch < 0:
                 raise UserError(f"Unfreezing: {path} cannot begin to train in epoch {epoch}: the first one is 0")
 
+    def _covering(self, name: str) -> list[str]:
+        return [path for path in self.schedule if name == path or name.startswith(path + ".")]
+
     def begins(self, name: str) -> int | None:
         """The epoch in which a parameter or module begins to train; None for never."""
-        covering = [path for path in self.schedule if name == path or name.startswith(path + ".")]
+        covering = self._covering(name)
         return self.schedule[max(covering, key=len)] if covering else 0
 
     def frozen(self, name: str, epoch: int) -> bool:
@@ -53,15 +58,12 @@ class Unfreezing(Callback):
         if stage != "fit":
             return
         modules = dict(pl_module.named_modules())
-        for path, epoch in self.schedule.items():
-            if path not in modules:
+        for path in self.schedule:
+            if path not in modules or not path:
                 hint = did_you_mean(path, filter(None, modules), cutoff=0.3)
                 raise UserError(f"Unfreezing: the model has no part {path!r}{hint}")
-            if epoch is not None and trainer.max_epochs not in (None, -1) and epoch >= (trainer.max_epochs or 0):
-                raise UserError(
-                    f"Unfreezing: {path} would begin to train in epoch {epoch}, but the run ends after "
-                    f"{trainer.max_epochs} epochs (0 to {(trainer.max_epochs or 0) - 1}); null is never"
-                )
+        if trainer.max_epochs not in (None, -1):
+            self._check_epochs(trainer, trainer.max_epochs)
         trained = [name for name, _ in pl_module.named_parameters() if not self.frozen(name, 0)]
         if not trained:
             raise UserError("Unfreezing: nothing is left to train in epoch 0")
@@ -69,8 +71,18 @@ class Unfreezing(Callback):
             if self.begins(name) is None:
                 parameter.requires_grad_(False)
 
+    def _check_epochs(self, trainer: Trainer, epochs: int | None) -> None:
+        for path, epoch in self.schedule.items():
+            if epoch is not None and epochs is not None and epoch >= epochs and not fast_dev_run(trainer):
+                raise UserError(
+                    f"Unfreezing: {path} would begin to train in epoch {epoch}, but the run ends after {epochs} epochs "
+                    f"(0 to {epochs - 1}); null is never"
+                )
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Freezes for the epoch in which the run starts or goes on."""
+        if isinstance(pl_module, Task):
+            self._check_epochs(trainer, pl_module.length("epoch"))  # max_steps, too, ends a run
         self._apply(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -81,7 +93,7 @@ class Unfreezing(Callback):
         epoch = trainer.current_epoch
         changed = False
         for name, parameter in pl_module.named_parameters():
-            if self.begins(name) is None:
+            if self.begins(name) is None or not self._covering(name):  # what the net has frozen by itself stays so
                 continue
             trains = not self.frozen(name, epoch)
             changed |= parameter.requires_grad != trains
@@ -89,7 +101,7 @@ class Unfreezing(Callback):
             if not trains:
                 parameter.grad = None
         for name, module in pl_module.named_modules():
-            if isinstance(module, _BatchNorm):
+            if isinstance(module, _BatchNorm) and self._covering(name):
                 module.train(not self.frozen(name, epoch))
         if changed and isinstance(trainer.strategy, DDPStrategy):
             _wrap_again(trainer.strategy, pl_module)

@@ -39,7 +39,7 @@ class CSVFile:
             raise DataError(f"{self.file} is empty")
 
     def read(self, columns: Sequence[str], may_miss: Collection[str] = ()) -> Tensor:
-        """The numbers of some columns, float64 `(N, K)`; a value that is missing is NaN in those that `may_miss` some.
+        """The numbers of some columns, float64 `(N, K)`; in those that `may_miss` some, what is no number is NaN.
 
         Raises:
             DataError: no rows, no such column or several of that name, a line of another length than the first, a
@@ -91,14 +91,16 @@ class CSVFile:
     def _number(self, text: str, line: int, column: str, optional: bool) -> float:
         where = f"{self.file}, line {line}, column {column!r}"
         text = text.strip()
-        if text.lower() in MISSING:
-            if optional:
-                return math.nan
+        if text.lower() in MISSING and not optional:
             raise DataError(f"{where}: no value" + (f" ({text})" if text else ""))
         try:
             value = float(text.replace("_", "x"))  # Python reads 1_000 as a number
         except ValueError:
+            if optional:
+                return math.nan
             raise DataError(f"{where}: {text!r} is not a number; feature_names can leave the column out") from None
         if not math.isfinite(value) or abs(value) > LARGEST:
+            if optional:
+                return math.nan
             raise DataError(f"{where}: {text!r} is not a finite number of float32")
         return value

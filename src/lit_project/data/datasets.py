@@ -71,7 +71,7 @@ class ResumableLoader(DataLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """Position in the epoch."""
-        return {"epoch": self.sampler.epoch, "position": self.position % len(self)}
+        return {**self.sampler.state_dict(), "position": self.position % len(self)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues at a position."""

@@ -41,7 +41,8 @@ class ImageFolder(DatasetImages):
         test_size: share of the images for the test split where there are no split folders; 0 for none.
         class_names: default: the names of the class folders, sorted. If given they must be the same; they are needed
             where all class folders hold folders and no images, which look like splits of unknown names.
-        mean: of each channel, of values in [0, 1]; default: ImageNet's for colour, 0.5 for grey.
+        mean: of each channel, of values in [0, 1]; default: ImageNet's, for grey their mean over the
+            colours, which weights of ImageNet want (those of GoogLeNet and Inception want 0.5 and 0.5).
         std: of each channel.
         **kwargs: of `DatasetImages` and `ImageData`.
 
@@ -76,8 +77,8 @@ class ImageFolder(DatasetImages):
             root=root,
             class_names=class_names,
             input_shape=(channels, image_size, image_size),
-            mean=mean or ([0.485, 0.456, 0.406] if colour else [0.5] * channels),
-            std=std or ([0.229, 0.224, 0.225] if colour else [0.5] * channels),
+            mean=mean or ([0.485, 0.456, 0.406] if colour else [0.449]),
+            std=std or ([0.229, 0.224, 0.225] if colour else [0.226]),
             **kwargs,
         )
         self.crop = crop

@@ -109,11 +109,26 @@ class EpochBatches(DistributedSampler, SequentialSampler):
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the iteration is: batches handed out in which epoch."""
-        return {"epoch": self.epoch, "position": self.position % len(self)}
+        """Where the iteration is: batches handed out in which epoch, and of how many samples in all processes."""
+        return {"epoch": self.epoch, "position": self.position % len(self), "batch": self.together}
+
+    @property
+    def together(self) -> int:
+        """Samples of a batch in all processes."""
+        return self.batch_size * self.num_replicas
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues there."""
+        """Continues there.
+
+        Raises:
+            DataError: it is within an epoch of larger or smaller batches: samples would be left out or repeated.
+        """
+        before = state.get("batch", self.together)
+        if state["position"] and before != self.together:
+            raise DataError(
+                f"the run was stopped within an epoch, in batches of {before} samples (of all processes), and would go "
+                f"on in batches of {self.together}: resume it with the batch size and the devices that it had"
+            )
         self.epoch = state["epoch"]
         self.position = self.start = state["position"]
 

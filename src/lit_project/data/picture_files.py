@@ -1,5 +1,6 @@
 """A folder of image files that a user wants classified."""
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 
 
 # what Pillow raises on files that are no images, truncated or hostile
-UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+UNREADABLE = (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError)
 
 
 def plain(image: Image.Image) -> Image.Image:

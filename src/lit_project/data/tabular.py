@@ -148,7 +148,7 @@ class TabularData(SplitData):
     def predict_from(self, file: str | Path) -> None:
         """`predict` then reads the rows of a CSV file instead of the test split.
 
-        Its columns may be in any order, and it may have others. Targets are read if all rows have all of them.
+        Its columns may be in any order, and it may have others. Targets are read if each row has a number for each.
 
         Args:
             file: with the columns `feature_names`, and the delimiter of the table itself.
@@ -157,7 +157,7 @@ class TabularData(SplitData):
             DataError: no such file, no rows, no such column, or a feature that is missing or no number.
         """
         table = CSVFile(file, self.delimiter)
-        names = self.target_names if set(self.target_names) <= set(table.names) else []
+        names = self.target_names if all(table.names.count(name) == 1 for name in self.target_names) else []
         values = table.read([*self.feature_names, *names], may_miss=names)
         targets = values[:, self.input_size :].float()
         if not names or targets.isnan().any():

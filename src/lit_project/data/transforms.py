@@ -137,7 +137,7 @@ class PerSample(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """`(B, C, H, W)` → `(B, C', H', W')`."""
-        return torch.stack([self.transform(image) for image in images])
+        return torch.stack([self.transform(image) for image in images]) if len(images) else images
 
 
 def is_random(transform: nn.Module) -> bool:

@@ -45,7 +45,8 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
 
     Args:
         optimizer: given by the task.
-        max_lr: the peak; default: the rate of each parameter group of the optimizer.
+        max_lr: the peak; default: the rate of each parameter group of the optimizer. A single number is that of the
+            group with the largest rate; the others keep their proportions to it.
         pct_start: share of the run on the way up.
         anneal_strategy: `cos` or `linear`.
         cycle_momentum: lower the momentum while the rate is high; the optimizer must have one.
@@ -69,9 +70,12 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         final_div_factor: float = 1e4,
         three_phase: bool = False,
     ) -> None:
+        rates = [group["lr"] for group in optimizer.param_groups]
+        if isinstance(max_lr, float | int) and max(rates) > 0:
+            max_lr = [max_lr * (rate / max(rates)) for rate in rates]
         super().__init__(
             optimizer,
-            max_lr=[group["lr"] for group in optimizer.param_groups] if max_lr is None else max_lr,
+            max_lr=rates if max_lr is None else max_lr,
             # Lightning steps once more after the last update, where torch would raise
             total_steps=horizon() + 1,
             pct_start=pct_start,

@@ -153,7 +153,7 @@ class Task(LightningModule):
         self._step_mean.reset()
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._logged = self.trainer.global_step
-        self._clock = Clock()  # a run that is resumed within an epoch does not begin one
+        self._clock.skip()  # a run that is resumed within an epoch does not begin one
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}
         if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
@@ -161,12 +161,14 @@ class Task(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps the sums of the epoch, for a run that is resumed within it."""
-        checkpoint["running"] = self.running.reduce(self).state_dict()
+        checkpoint["running"] = {**self.running.reduce(self).state_dict(), "seconds": self._clock.seconds}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Goes on with the sums, which are those of all processes, in the first one."""
-        if "running" in checkpoint and self.global_rank == 0:
-            self.running.load_state_dict(checkpoint["running"])
+        running = checkpoint.get("running", {})
+        self._clock = Clock(running.get("seconds", 0.0))
+        if running and self.global_rank == 0:
+            self.running.load_state_dict(running)
 
     def on_train_epoch_start(self) -> None:
         """Starts the sums and the clock."""

@@ -6,8 +6,8 @@ from time import perf_counter
 class Clock:
     """Seconds of laps, without what lies between a pause and its end."""
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
         self._mark = perf_counter()
 
     def lap(self) -> None:

@@ -67,7 +67,9 @@ class Mixing:
             return images, target_BK
         use_cutmix = self.cutmix_alpha > 0 and (self.mixup_alpha == 0 or cut < self.cutmix_share)
         alpha = self.cutmix_alpha if use_cutmix else self.mixup_alpha
-        share_B = torch.distributions.Beta(alpha, alpha).sample((len(images),)).to(images)
+        share_B = (
+            torch.distributions.Beta(*torch.tensor([alpha, alpha], dtype=torch.float)).sample((len(images),)).to(images)
+        )
         partner_B = torch.randperm(len(images)).to(images.device)
         if use_cutmix:
             inside_BHW, share_B = rectangles(share_B, images.shape[2], images.shape[3])

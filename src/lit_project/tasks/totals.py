@@ -20,10 +20,10 @@ class Totals:
         for name, value in sums.items():
             value = value.detach()
             if name in self.sums:
-                self.sums[name] += value
+                self.sums[name] = self.sums[name].to(value.device) + value  # those of a checkpoint are on the CPU
             else:  # double: a million float32 additions lose digits
                 dtype = torch.double if value.device.type != "mps" else torch.float
-                self.sums[name] = value.to(dtype, copy=True)  # the next addition is in place
+                self.sums[name] = value.to(dtype)
 
     def state_dict(self) -> dict[str, Any]:
         """The sums and the count, as plain tensors and a number."""

@@ -50,6 +50,7 @@ class TokenBatches(EpochBatches):
         for name, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
             if value is not None and value < 1:
                 raise DataError(f"{name} must be at least 1, got {value}")
+        self._budget = batch_tokens or batch_size or 0
         size = len(lengths_source)
         super().__init__(
             size, max(size, 2), shuffle=shuffle, seed=seed, num_replicas=num_replicas, rank=rank
@@ -63,6 +64,11 @@ class TokenBatches(EpochBatches):
             assert batch_tokens is not None
             bounds = _cut(longest.tolist(), batch_tokens)
         self.bounds = _divisible(bounds, num_replicas)  # where batches begin in the sorted sequence, and its end
+
+    @property
+    def together(self) -> int:
+        """Positions, or pairs, of a batch in all processes."""
+        return self._budget * self.num_replicas
 
     def __len__(self) -> int:
         """Number of batches a process makes in one epoch."""

@@ -1,0 +1,62 @@
+"""Runs that end in uncommon places keep what they have trained, and go on from there."""
+
+from functools import partial
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EarlyStopping
+from small_images import Images
+from torch import nn
+
+from lit_project.callbacks import Checkpoint, RunRecord
+from lit_project.checkpoints import read
+from lit_project.run import RunDir
+from lit_project.tasks import ImageClassifier
+
+
+def task():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    return ImageClassifier(net, partial(torch.optim.SGD, lr=0.1), ["a", "b", "c"], [0.4], [0.3])
+
+
+class StopAfterValidation(Callback):
+    """Asks for the end once."""
+
+    def on_validation_end(self, trainer, module):
+        trainer.should_stop |= trainer.global_step == 2
+
+
+@pytest.mark.parametrize(("steps", "every"), [(4, 2), (12, 2), (8, 3)])
+def test_the_end_of_max_steps_is_saved_however_rarely_epochs_are(trainer, tmp_path, steps, every):
+    callback = Checkpoint(monitor=None, every_n_epochs=every)
+    run = trainer(max_epochs=-1, max_steps=steps, callbacks=[callback], enable_checkpointing=True)
+    run.fit(task(), datamodule=Images())
+    assert read(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == steps
+
+
+def test_a_stop_that_a_validation_within_an_epoch_asks_for_loses_no_batch(trainer, tmp_path):
+    options = {"max_epochs": 2, "val_check_interval": 2, "enable_checkpointing": True}
+    whole = task()
+    trainer(**options).fit(whole, datamodule=Images())
+    stopped = trainer(callbacks=[StopAfterValidation(), Checkpoint(monitor=None)], **options)
+    stopped.fit(task(), datamodule=Images())
+    assert stopped.global_step == 2
+    last, resumed = tmp_path / "checkpoints" / "last.ckpt", task()
+    run = trainer(callbacks=[Checkpoint(monitor=None)], **options)
+    run.fit(resumed, datamodule=Images(), ckpt_path=last, weights_only=True)
+    assert run.global_step == 8
+    assert torch.equal(resumed.net[1].weight, whole.net[1].weight)
+
+
+def test_a_run_that_was_stopped_early_in_its_first_epoch_has_ended(trainer, tmp_path):
+    def run(**resumed):
+        stopping = EarlyStopping("val/loss", min_delta=100, patience=1, check_on_train_epoch_end=False)
+        parts = [RunRecord(RunDir(tmp_path)), stopping, Checkpoint(monitor=None)]
+        runner = trainer(max_epochs=3, val_check_interval=1, callbacks=parts, enable_checkpointing=True)
+        runner.fit(task(), datamodule=Images(), **resumed)
+        return runner.global_step
+
+    assert run() == 2
+    assert run(ckpt_path=tmp_path / "checkpoints" / "last.ckpt", weights_only=True) <= 3  # Lightning makes one step
