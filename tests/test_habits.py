@@ -135,7 +135,7 @@ def test_the_layer_of_dependencies_has_all_that_an_installation_reads(tmp_path):
 
 def test_devcontainer_is_set_up_by_the_makefile():
     content = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert made(content["postCreateCommand"]) == ["setup"]
+    assert made(content["postCreateCommand"]) == ["clean", "setup"]  # not a .venv of the host
 
 
 # ------------------------------------------------------------------------------------------------------------- pages

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from lit_project.run import RunDir, resume_step
+from lit_project.checkpoints import resume_step
+from lit_project.run import RunDir
 from lit_project.wandb_files import reached
 from tiny import TINY
 from wandb_file import Logged, records

@@ -94,6 +94,11 @@ class SafeCheckpointIO(TorchCheckpointIO):
         return read(path, map_location if map_location is not None else "cpu")
 
 
+def resume_step(checkpoint: Path) -> int:
+    """The optimizer step that a checkpoint was saved at."""
+    return int(read(checkpoint).get("global_step", 0))
+
+
 def _reason(error: BaseException) -> str:
     """The system's own words, also where torch has wrapped them."""
     inner: BaseException | None = error

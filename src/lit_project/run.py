@@ -240,8 +240,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def resume_step(checkpoint: Path) -> int:
-    """The optimizer step that a checkpoint was saved at."""
-    return int(read(checkpoint).get("global_step", 0))

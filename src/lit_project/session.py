@@ -16,14 +16,14 @@ from lit_project.arguments import NEW_SAMPLES
 from lit_project.callbacks import PredictionTable, ProgressLines, RichProgress, RunRecord
 from lit_project.callbacks.checkpoint import fast_dev_run
 from lit_project.callbacks.record import best_checkpoint, shown, without_averages
-from lit_project.checkpoints import SafeCheckpointIO, read
+from lit_project.checkpoints import SafeCheckpointIO, read, resume_step
 from lit_project.data.splits import has_test
 from lit_project.errors import UserError
 from lit_project.lean import NoProfiler, emulated, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.planned import plot_lr
 from lit_project.processes import Hold, is_first, print_once
-from lit_project.run import RunDir, resume_step, weights_of
+from lit_project.run import RunDir, weights_of
 from lit_project.tuning import find
 from lit_project.warm_start import check_fits, check_kept, warm_start
 from lit_project.weights import described
