@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,18 @@ import torch
 
 from lit_project.checkpoints import read
 from tiny import TINY
+
+
+@contextmanager
+def limit_on_files():
+    """Gives a function that sets how many bytes a file may have: beyond them, writing fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def test_truncated_best_checkpoint_is_named_and_the_intact_one_offered(lit, trained):
@@ -84,20 +97,15 @@ def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monke
 
     def disk_fills(self, trainer, module):
         if trainer.current_epoch == 1:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))  # a limit on file sizes fails as a full disk does
+            limit(5000)
         epoch_end(self, trainer, module)
 
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     monkeypatch.setattr(Checkpoint, "on_train_epoch_end", disk_fills)
-    try:
+    with limit_on_files() as limit:
         result = lit(
             f"fit {options} --trainer.max_epochs=3 --run_name=full --trainer.callbacks=null "
             "--trainer.callbacks+=lit_project.callbacks.Checkpoint --trainer.callbacks.monitor=null"
         )
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
     assert result.status == 2
     assert "cannot save" in result.err
     assert "intact" in result.err
@@ -111,14 +119,9 @@ def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monke
 def test_full_disk_after_a_test_shows_the_metrics_and_one_line(lit, trained):
     assert lit(f"test --run {trained}").status == 0
     before = (trained / "metrics.json").read_text()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
+    with limit_on_files() as limit:
+        limit(len(before) // 2)
         result = lit(f"test --run {trained} --trainer.callbacks=null")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
     assert result.status == 2
     assert "test/accuracy" in result.out
     assert "(360 samples)" in result.out

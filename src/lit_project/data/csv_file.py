@@ -56,7 +56,7 @@ class CSVFile:
                 raise DataError(
                     f"{self.file}, line {line}: {len(cells)} values for the {len(self.names)} columns of line 1"
                 )
-            rows.append([self._number(cells[k], line, self.names[k], optional) for k, optional in chosen])
+            rows.append([self._value(cells[k], line, self.names[k], optional) for k, optional in chosen])
         if not rows:
             raise DataError(f"{self.file} has a line of names and no rows")
         return torch.tensor(rows, dtype=torch.double)
@@ -88,19 +88,23 @@ class CSVFile:
         if self.names.count(name) > 1:
             raise DataError(f"{self.file} has {self.names.count(name)} columns named {name!r}")
 
-    def _number(self, text: str, line: int, column: str, optional: bool) -> float:
+    def _value(self, text: str, line: int, column: str, optional: bool) -> float:
+        try:
+            return self._number(text, line, column)
+        except DataError:
+            if optional:
+                return math.nan
+            raise
+
+    def _number(self, text: str, line: int, column: str) -> float:
         where = f"{self.file}, line {line}, column {column!r}"
         text = text.strip()
-        if text.lower() in MISSING and not optional:
+        if text.lower() in MISSING:
             raise DataError(f"{where}: no value" + (f" ({text})" if text else ""))
         try:
             value = float(text.replace("_", "x"))  # Python reads 1_000 as a number
         except ValueError:
-            if optional:
-                return math.nan
             raise DataError(f"{where}: {text!r} is not a number; feature_names can leave the column out") from None
         if not math.isfinite(value) or abs(value) > LARGEST:
-            if optional:
-                return math.nan
             raise DataError(f"{where}: {text!r} is not a finite number of float32")
         return value

@@ -41,8 +41,8 @@ class ImageFolder(DatasetImages):
         test_size: share of the images for the test split where there are no split folders; 0 for none.
         class_names: default: the names of the class folders, sorted. If given they must be the same; they are needed
             where all class folders hold folders and no images, which look like splits of unknown names.
-        mean: of each channel, of values in [0, 1]; default: ImageNet's, for grey their mean over the
-            colours, which weights of ImageNet want (those of GoogLeNet and Inception want 0.5 and 0.5).
+        mean: of each channel, of values in [0, 1]; default: ImageNet's, for grey their mean over the colours,
+            which weights of ImageNet want (those of GoogLeNet and Inception want 0.5 and 0.5).
         std: of each channel.
         **kwargs: of `DatasetImages` and `ImageData`.
 
