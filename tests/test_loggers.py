@@ -35,12 +35,9 @@ def environment(tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     return {
-        **kept,
-        **threads,
-        "HOME": str(home),
-        "WANDB_BASE_URL": "http://127.0.0.1:9",
-        "WANDB_ERROR_REPORTING": "false",
-    }
+        **kept, **threads, "HOME": str(home),
+        "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_ERROR_REPORTING": "false",
+    }  # fmt: skip
 
 
 def run(workspace, environment, command, *more):

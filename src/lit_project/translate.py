@@ -12,7 +12,6 @@ above 1 a line is `score<TAB>translation`, best first, with an empty line betwee
 
 import argparse
 import io
-import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -150,8 +149,8 @@ def _write(lines: Iterable[str], output: str | None) -> None:
                 sys.stdout.reconfigure(encoding="utf-8")  # in files and pipes, whatever the locale
             sys.stdout.write(text)
             sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has enough; Python flushes once more when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        raise  # `| head` has enough: an end for any command, see commands.py
     except OSError as error:
         raise UserError(f"cannot write {output or 'standard output'}: {error.strerror}") from error
 
