@@ -64,14 +64,15 @@ ifeq ($(INSTALLER),pip)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 else
 	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
+# bytecode for all packages now, as pip does: else the first start (every one, where Python may not write it) compiles them
 ifeq ($(TORCH_BACKEND),)
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 else
 	# the versions of the lock, but files (and hashes) of PyTorch's own index
 	$(UV) pip install --quiet --python $(BIN)/python hatchling editables
-	$(UV) pip install --quiet --python $(BIN)/python --torch-backend=$(TORCH_BACKEND) --no-verify-hashes \
-	    --constraints requirements.lock --no-build-isolation --editable ".[dev]"
+	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --torch-backend=$(TORCH_BACKEND) \
+	    --no-verify-hashes --constraints requirements.lock --no-build-isolation --editable ".[dev]"
 endif
 endif
 	@touch $@

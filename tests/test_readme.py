@@ -41,9 +41,12 @@ def test_lit_project_commands_run_in_order(lit, small_data, image_folder, imagen
         if command.startswith("lit-project"):
             _, *args = shlex.split(command)
             new = args[0] == "fit" and "--run" not in args
-            # two epochs, but for a schedule that has something in the third
-            epochs = ["--trainer.max_epochs=3"] if "configs/mnist_resnet18_from_fashion.yaml" in args else []
-            debug = ["-c", "configs/overlays/debug.yaml", *epochs] if new else []
+            config = args[args.index("-c") + 1] if new and "-c" in args else ""
+            # two epochs, but for a schedule that has something in the third; few images where each takes long
+            epochs = ["--trainer.max_epochs=3"] if config.endswith("mnist_resnet18_from_fashion.yaml") else []
+            large = "resnet18" in config or "finetune_imagefolder" in config
+            batch = ["--data.batch_size=8", "--data.eval_batch_size=8"] if large else []
+            debug = ["-c", "configs/overlays/debug.yaml", *epochs, *batch] if new else []
             result = lit(args, debug)
             assert result.status == 0, f"{command}\n{result.err}"
     if page.name == "README.md":
