@@ -75,6 +75,13 @@ def test_a_trained_run_needs_no_weights_from_elsewhere(lit, image_folder, imagen
     assert "missing" not in warm.out
 
 
+def test_a_backend_that_torch_does_not_know_is_refused_before_the_training(lit):
+    result = lit(f"fit -c configs/quickstart.yaml {DEBUG} --model.compile=inductr")
+    assert result.status == 2
+    assert "has no backend 'inductr'; did you mean inductor?" in result.err
+    assert "Traceback" not in result.err
+
+
 def test_compiled_training_leaves_no_trace_in_the_checkpoint(lit):
     runs = [lit(f"fit -c configs/quickstart.yaml {DEBUG} {option}").run for option in ("", "--model.compile=aot_eager")]
     plain, compiled = (read(run / "checkpoints" / "last.ckpt")["state_dict"] for run in runs)

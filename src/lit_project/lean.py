@@ -6,6 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from lightning.pytorch.profilers import PassThroughProfiler
+from torch import nn
+
+from lit_project.errors import UserError, did_you_mean
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -27,6 +30,23 @@ def remember_missing_cuda() -> None:
     """
     if not torch.cuda.is_available():
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
+
+
+def compile_in_place(net: nn.Module, backend: str) -> None:
+    """Runs the net through `torch.compile` from now on; the names of its parts stay as they are.
+
+    Args:
+        net: any.
+        backend: a name that torch knows, such as `inductor` or `aot_eager`.
+
+    Raises:
+        UserError: torch knows no such backend.
+    """
+    known = torch.compiler.list_backends(exclude_tags=())  # with those for debugging, such as aot_eager
+    if backend not in known:
+        usual = ", ".join(torch.compiler.list_backends())
+        raise UserError(f"torch.compile has no backend {backend!r}{did_you_mean(backend, known)}; usual ones: {usual}")
+    net.compile(backend=backend)
 
 
 def emulated(precision: str, device: str) -> str | None:

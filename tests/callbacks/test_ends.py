@@ -50,6 +50,32 @@ def test_a_stop_that_a_validation_within_an_epoch_asks_for_loses_no_batch(traine
     assert torch.equal(resumed.net[1].weight, whole.net[1].weight)
 
 
+class StopAfterBatch(Callback):
+    """Asks for the end after this micro-batch."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        trainer.should_stop |= batch_idx + 1 == self.number
+
+
+@pytest.mark.parametrize(("asked", "steps"), [(1, 1), (2, 1), (4, 2), (7, 3), (8, 3)])
+def test_a_stop_waits_for_the_step_of_accumulated_gradients(trainer, tmp_path, asked, steps):
+    """Eight micro-batches in windows of three: the last one has two."""
+    options = {"max_epochs": 2, "accumulate_grad_batches": 3, "enable_checkpointing": True}
+    whole = task()
+    trainer(**options).fit(whole, datamodule=Images(batch_size=4))
+    stopped = trainer(callbacks=[StopAfterBatch(asked), Checkpoint(monitor=None)], **options)
+    stopped.fit(task(), datamodule=Images(batch_size=4))
+    assert stopped.global_step == steps
+    last, resumed = tmp_path / "checkpoints" / "last.ckpt", task()
+    run = trainer(**options)
+    run.fit(resumed, datamodule=Images(batch_size=4), ckpt_path=last, weights_only=True)
+    assert run.global_step == 6
+    assert torch.allclose(resumed.net[1].weight, whole.net[1].weight, atol=1e-7)
+
+
 def test_a_run_that_was_stopped_early_in_its_first_epoch_has_ended(trainer, tmp_path):
     def run(**resumed):
         stopping = EarlyStopping("val/loss", min_delta=100, patience=1, check_on_train_epoch_end=False)

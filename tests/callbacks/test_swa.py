@@ -108,12 +108,20 @@ class Ends(Callback):
         trainer.should_stop |= trainer.global_step == self.stop
 
 
-@pytest.mark.parametrize("stop", ["max_steps", "max_time"])
 @pytest.mark.parametrize(
-    ("end", "counted"), [(2, [2]), (STEPS + 2, [STEPS + 2]), (3 * STEPS + 2, [3 * STEPS, 3 * STEPS + 2])]
+    ("stop", "end", "counted"),
+    [
+        ("max_steps", 2, [2]),
+        ("max_steps", STEPS + 2, [STEPS + 2]),
+        ("max_steps", 3 * STEPS + 2, [3 * STEPS, 3 * STEPS + 2]),
+        ("max_time", 2, [2]),
+        ("max_time", 2 * STEPS + 2, [2 * STEPS + 2]),
+        ("max_time", 3 * STEPS + 2, [3 * STEPS]),
+        ("max_time", 4 * STEPS, [3 * STEPS, 4 * STEPS]),
+    ],
 )
 def test_a_run_that_ends_within_an_epoch(trainer, tmp_path, capsys, stop, end, counted):
-    """Before `start` its weights are those of the training; later, what it ended with counts."""
+    """Until an end has counted its weights are those of the training; that of `max_steps` counts, a stop does not."""
     module, seen = task(), Ends(end if stop == "max_time" else None)
     options = {"max_steps": end} if stop == "max_steps" else {}
     callbacks = [seen, SWA(start=2), Checkpoint(monitor=None)]
@@ -125,7 +133,19 @@ def test_a_run_that_ends_within_an_epoch(trainer, tmp_path, capsys, stop, end, c
         assert torch.allclose(value, expected[name], atol=1e-6), name
         assert torch.equal(saved["state_dict"][name], value), name
         assert torch.equal(saved["current_model_state"][name], seen.steps[-1][name]), name
-    assert ("ended before the end of epoch 2" in capsys.readouterr().out) == (end < 2 * STEPS)
+    no_average = counted == [end] and end % STEPS != 0
+    assert ("ended before the end of epoch 2" in capsys.readouterr().out) == no_average
+
+
+@pytest.mark.parametrize("stop", [2, 2 * STEPS + 1, 3 * STEPS, 3 * STEPS + 2])
+def test_stopped_and_resumed_it_ends_with_the_same_average(trainer, trained, tmp_path, stop):
+    """A stop in order, as by `max_time`, and not a copy of the state in passing."""
+    callbacks = [Ends(stop), SWA(start=2), Checkpoint(monitor=None)]
+    trainer(max_epochs=5, callbacks=callbacks, enable_checkpointing=True).fit(task(), datamodule=Images())
+    last, resumed = tmp_path / "checkpoints" / "last.ckpt", task()
+    trainer(max_epochs=5, callbacks=[SWA(start=2)]).fit(resumed, datamodule=Images(), ckpt_path=last, weights_only=True)
+    for name, value in trained[0].state_dict().items():
+        assert torch.allclose(resumed.state_dict()[name], value, atol=1e-7), name
 
 
 def test_validation_within_an_epoch_sees_the_weights_of_the_training_until_there_is_an_average(trainer):

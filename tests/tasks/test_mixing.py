@@ -120,6 +120,16 @@ def test_the_last_epochs_of_a_run_that_ends_by_steps_see_whole_images(trainer, l
     assert trained == [2] * mixed + [1] * (length["max_steps"] - mixed)
 
 
+@pytest.mark.parametrize("off", [2, 3])
+def test_a_run_without_an_epoch_to_mix_in_is_told_so(trainer, capsys, off):
+    for last, said in ((off, True), (1, False)):
+        task = classifier(mixing=Mixing(off_last_epochs=last))
+        trainer(max_epochs=2, limit_val_batches=0).fit(task, datamodule=Images(batch_size=8))
+        assert (
+            "nothing is mixed: off_last_epochs leaves out all of the run's 2 epochs" in capsys.readouterr().out
+        ) == said
+
+
 def test_the_penalty_is_logged_beside_the_loss_and_not_within_it(trainer):
     """As `train/loss` and, where single steps are logged, as `train/loss_step`."""
     task = classifier(penalty=WeightPenalty(l2=1.0), lr=0.0)

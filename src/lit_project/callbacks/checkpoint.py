@@ -55,6 +55,7 @@ class Checkpoint(ModelCheckpoint):
         )
         self.keep_last = keep_last
         self._cut_short = False  # whether the epoch ends before its last batch
+        self._stop_later = False  # whether a stop was asked for within a window of accumulated gradients
 
     @cached_property
     def state_key(self) -> str:
@@ -85,6 +86,7 @@ class Checkpoint(ModelCheckpoint):
                 raise UserError(f"the checkpoint callback watches {self.monitor!r}; there are: {known}")
         super().on_validation_end(trainer, pl_module)
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._end_of_window(trainer, pl_module)
             self._save_if_cut_short(trainer)  # a validation within the epoch may have asked for it
 
     def on_train_batch_end(
@@ -92,7 +94,15 @@ class Checkpoint(ModelCheckpoint):
     ) -> None:
         """Saves the last checkpoint of a run that ends within an epoch: at its end the epoch would count as whole."""
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+        self._end_of_window(trainer, pl_module)
         self._save_if_cut_short(trainer)
+
+    def _end_of_window(self, trainer: Trainer, module: LightningModule) -> None:
+        """A stop waits for the step of the gradients that are being accumulated: no checkpoint holds them."""
+        window = getattr(module, "accumulate", None) or trainer.accumulate_grad_batches
+        within = trainer.fit_loop.epoch_loop.batch_progress.current.ready % window != 0 and not trainer.is_last_batch
+        asked = self._stop_later or trainer.should_stop
+        self._stop_later, trainer.should_stop = asked and within, asked and not within
 
     def _save_if_cut_short(self, trainer: Trainer) -> None:
         self._cut_short = ends(trainer) and not trainer.is_last_batch

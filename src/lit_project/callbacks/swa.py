@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lit_project.callbacks.checkpoint import ends, fast_dev_run
+from lit_project.callbacks.checkpoint import fast_dev_run
 from lit_project.callbacks.ema import LiveAverage
 from lit_project.errors import UserError
 from lit_project.processes import print_once
@@ -16,8 +16,9 @@ from lit_project.processes import print_once
 class SWA(LiveAverage):
     """The mean of the weights at the ends of the last epochs (Izmailov et al. 2018), validated, saved and tested.
 
-    Until the first of these ends the weights are those of the training. An epoch that the end of the run cuts short
-    (`max_steps`, `max_time`) counts with the weights it ended with.
+    Until the first of these ends the weights are those of the training. An epoch that `max_steps` cuts short counts
+    with the weights it ended with; one that is stopped before its end (`max_time`) does not, so that a run that goes on
+    from there ends as if it had not been stopped.
 
     Batch-norm statistics are not averaged but measured anew for the averaged weights, over the training data of the
     epoch, at each end that counts; those that `Unfreezing` keeps frozen stay as they are. Rates stay those of the
@@ -66,10 +67,6 @@ class SWA(LiveAverage):
         if batch_idx + 1 >= trainer.num_training_batches or 0 < trainer.max_steps <= trainer.global_step:
             self._count(trainer, pl_module)
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An epoch that was stopped before its last batch."""
-        self._count(trainer, pl_module)
-
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The average becomes the model; says so if there is none."""
         self._follow(pl_module)
@@ -84,8 +81,6 @@ class SWA(LiveAverage):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """The checkpoint holds the average and, to resume from, the weights of the training."""
-        if trainer.training and ends(trainer):  # the last one, within an epoch perhaps
-            self._count(trainer, pl_module)
         self._follow(pl_module)
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
 

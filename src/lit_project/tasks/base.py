@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from lit_project.errors import UserError
 from lit_project.optim import (
     OptimizerFactory,
     ParameterGroups,
@@ -164,11 +165,29 @@ class Task(LightningModule):
         checkpoint["running"] = {**self.running.reduce(self).state_dict(), "seconds": self._clock.seconds}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Goes on with the sums, which are those of all processes, in the first one."""
+        """Goes on with the sums, which are those of all processes, in the first one.
+
+        Raises:
+            UserError: the optimizer of the checkpoint trains another number of parameters.
+        """
+        self._check_trained(checkpoint)
         running = checkpoint.get("running", {})
         self._clock = Clock(running.get("seconds", 0.0))
         if running and self.global_rank == 0:
             self.running.load_state_dict(running)
+
+    def _check_trained(self, checkpoint: dict[str, Any]) -> None:
+        states = checkpoint.get("optimizer_states", [])
+        before = sum(len(group["params"]) for state in states for group in state["param_groups"])
+        if self._trainer is None or self.trainer.state.fn != "fit" or not before:
+            return
+        groups = list(self.parameter_groups())
+        now = sum(len(list(group["params"])) if isinstance(group, dict) else 1 for group in groups)
+        if now != before:
+            raise UserError(
+                f"the run has trained {before} parameter tensors and would go on with {now}: what never trains "
+                "(null in Unfreezing) cannot change within a run; start a new one from its weights with --init_from"
+            )
 
     def on_train_epoch_start(self) -> None:
         """Starts the sums and the clock."""

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
+from lit_project.lean import compile_in_place
 from lit_project.models.penalty import WeightPenalty
 from lit_project.optim import OptimizerFactory, ParameterGroups, Schedule
+from lit_project.processes import print_once
 from lit_project.tasks.base import Task
 from lit_project.tasks.mixing import Mixing
 from lit_project.tasks.totals import Totals
@@ -126,12 +128,14 @@ class ImageClassifier(Task):
         if self.channels_last is None:
             self._order("16" in str(self.trainer.precision))
         if self.backend is not None and self.net._compiled_call_impl is None:
-            self.net.compile(backend=self.backend)
+            compile_in_place(self.net, self.backend)
 
     def on_train_start(self) -> None:
         """Learns how long the run is, for what ends before it does."""
         super().on_train_start()
         self.epochs = self.length("epoch")
+        if self.mixing is not None and not self.mixing.active(0, self.epochs):
+            print_once(f"mixing: nothing is mixed: off_last_epochs leaves out all of the run's {self.epochs} epochs")
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """The loss of one batch of `(images, targets, …)`."""
