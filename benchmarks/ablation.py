@@ -45,6 +45,7 @@ INGREDIENTS: dict[str, list[str]] = {
     "EMA": ["-c", f"{OVERLAY}/ema.yaml"],
     "SWA": ["-c", f"{OVERLAY}/swa.yaml"],
     "mirrored at test time": ["-c", f"{OVERLAY}/flips.yaml"],
+    "mirrored and shifted at test time": ["-c", f"{OVERLAY}/flips.yaml", "--model.test_time_shift=1"],
 }
 
 
@@ -102,10 +103,10 @@ def main() -> None:
 
     with ThreadPoolExecutor(options.workers) as pool:
         list(pool.map(one, jobs))
-    print(f"{'ingredient':<32}{'seeds':>6}{'accuracy %':>11}{'gain':>16}")
+    print(f"{'ingredient':<34}{'seeds':>6}{'accuracy %':>11}{'gain':>16}")
     for name, row in sorted(table(accuracy).items(), key=lambda item: -item[1]["gain"]):
         seeds = len(row["test accuracy %"])
-        print(f"{name:<32}{seeds:>6}{row['mean']:>11.2f}{row['gain']:>+9.2f} ± {row['std of gain'] or 0:.2f}")
+        print(f"{name:<34}{seeds:>6}{row['mean']:>11.2f}{row['gain']:>+9.2f} ± {row['std of gain'] or 0:.2f}")
 
 
 if __name__ == "__main__":

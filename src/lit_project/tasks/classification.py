@@ -1,8 +1,7 @@
 """Image classification with one class an image."""
 
-import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +14,7 @@ from lit_project.processes import print_once
 from lit_project.tasks.base import Task
 from lit_project.tasks.mixing import Mixing
 from lit_project.tasks.totals import Totals
-
-Flip = Literal["horizontal", "vertical"]
-FLIPS = {"horizontal": -1, "vertical": -2}
+from lit_project.tasks.views import Flip, mean_logits
 
 
 class ImageClassifier(Task):
@@ -49,12 +46,13 @@ class ImageClassifier(Task):
             the target that lies on the predicted class.
         penalty: of large weights, added to the loss in training; logged as `train/penalty`, no part of `train/loss`.
         test_time_flips: `test` and `predict` average the probabilities of the image and of these mirror images of it.
+        test_time_shift: and of the image shifted by so many pixels into each corner, black behind it; see `views`.
         compile: run the net through `torch.compile` with this backend, usually `inductor` (on CPUs it needs a C++
             compiler); checkpoints are the same as without.
 
     Raises:
-        ValueError: `label_smoothing` next to a `loss`, or outside [0, 1); `top_k` beyond the number of classes; a loss
-            that does not take the soft targets of `mixing`.
+        ValueError: `label_smoothing` next to a `loss`, or outside [0, 1); `top_k` beyond the number of classes; a
+            negative `test_time_shift`; a loss that does not take the soft targets of `mixing`.
     """
 
     def __init__(
@@ -73,6 +71,7 @@ class ImageClassifier(Task):
         mixing: Mixing | None = None,
         penalty: WeightPenalty | None = None,
         test_time_flips: Sequence[Flip] = (),
+        test_time_shift: int = 0,
         compile: str | None = None,
     ) -> None:
         super().__init__(optimizer, schedulers, parameter_groups)
@@ -85,6 +84,8 @@ class ImageClassifier(Task):
             top_k = 3 if num_classes > 3 else 1
         if not 1 <= top_k <= num_classes:
             raise ValueError(f"top_k must be between 1 and the {num_classes} classes, got {top_k}")
+        if test_time_shift < 0:
+            raise ValueError(f"test_time_shift must be at least 0 pixels, got {test_time_shift}")
         self.net = net
         self.loss = loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
         self.class_names = list(class_names)
@@ -92,9 +93,7 @@ class ImageClassifier(Task):
         if mixing is not None:
             _check_soft(self.loss, num_classes)
         self.penalty = penalty
-        self.flips = [[FLIPS[name]] for name in dict.fromkeys(test_time_flips)]
-        if len(self.flips) == 2:
-            self.flips.append([-1, -2])
+        self.test_time_flips, self.test_time_shift = test_time_flips, test_time_shift
         self.epochs: int | None = None  # of the run, where its end is known
         self.backend = compile
         self.channels_last, self.last = channels_last, False
@@ -156,12 +155,8 @@ class ImageClassifier(Task):
         return {"loss": self.weighted(loss, size), "mean": mean.detach()}
 
     def _test_logits(self, images: Tensor) -> Tensor:
-        """Logits of images, or the logarithm of the mean probabilities over them and their mirror images."""
-        logits = self(images).float()
-        if not self.flips:
-            return logits
-        views = [logits, *(self(images.flip(axes)).float() for axes in self.flips)]
-        return torch.stack([view.log_softmax(dim=1) for view in views]).logsumexp(dim=0) - math.log(len(views))
+        """Logits of images, or the logarithm of the mean probabilities over their views."""
+        return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
 
     def _evaluation_step(self, batch: Any, logits: Tensor) -> dict[str, Tensor]:
         targets = batch[1]
