@@ -13,24 +13,16 @@ import argparse
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Never
 
 from lit_project.errors import UserError, did_you_mean
-from lit_project.explain import UsageError
+from lit_project.explain import OptionParser
 
 KINDS = {"": "configs", "overlays": "overlays, put on top of a config", "sweeps": "sweeps"}
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises `UsageError`, which is shown shortly, instead of printing the usage."""
-
-    def error(self, message: str) -> Never:
-        raise UsageError(message.removeprefix("argument "), self)
-
-
 def option_parser() -> argparse.ArgumentParser:
     """The parser of the command line after `examples`."""
-    parser = _Parser(
+    parser = OptionParser(
         prog="lit-project examples",
         description="Lists the configs that come with the project; `copy NAME [DEST]` copies one to change it.",
         allow_abbrev=False,

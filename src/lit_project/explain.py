@@ -1,12 +1,13 @@
 """Turns jsonargparse's nested messages into one or two lines: the key, the value, the nearest valid name."""
 
+import argparse
 import ast
 import inspect
 import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from lit_project.errors import UserError, nearest
 
@@ -50,6 +51,21 @@ class UsageError(UserError):
         self.parser = parser
 
 
+class OptionParser(argparse.ArgumentParser):
+    """For commands with options of their own: raises what is shown in one line, instead of printing the usage."""
+
+    def error(self, message: str) -> Never:
+        """Ends the parsing.
+
+        Raises:
+            UserError: always; a `UsageError` where another word may have been meant.
+        """
+        _, required, missing = message.partition("arguments are required: ")
+        if required:
+            raise UserError(f"{self.prog} needs {missing}; see {self.prog} --help")
+        raise UsageError(message.removeprefix("argument "), self)
+
+
 def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ()) -> str:
     """What is wrong, in a few lines.
 
@@ -70,7 +86,7 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
         if root in _RENAMED:
             return _RENAMED[root]
         return f"no such option: {option}{_nearest(option, options)}"
-    if found := re.search(r"argument (?:-\w/)?(--\S+): expected one argument", message):
+    if found := re.search(r"(?:argument )?(?:-\w/)?(--\S+): expected one argument", message):
         return f"{found[1]} needs a value, as in {found[1]}=true or {found[1]}=3"
     if found := re.search(r"does not accept option '([^']*)'", message):
         return f"no such key: {found[1]}{_nearest(found[1], [option[2:] for option in options])}"

@@ -5,20 +5,12 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Never
 
 from lit_project.data.translation.pairs import read_lines
 from lit_project.errors import UserError
-from lit_project.explain import UsageError
+from lit_project.explain import OptionParser
 from lit_project.text import UNK, Vocabulary, WordVocabulary
 from lit_project.text.tokens import JOINER, split_words
-
-
-class _Parser(argparse.ArgumentParser):
-    """Raises `UsageError`, which `main` shows shortly, instead of printing the usage."""
-
-    def error(self, message: str) -> Never:
-        raise UsageError(message.removeprefix("argument "), self)
 
 
 def _whole(text: str) -> int:
@@ -39,7 +31,7 @@ def _number(text: str) -> float:
 
 def option_parser() -> argparse.ArgumentParser:
     """The parser of the command line after `translate`; its errors are `UsageError`s."""
-    parser = _Parser(
+    parser = OptionParser(
         prog="lit-project translate",
         description="Translates with a trained run. Without TEXT and --input it reads standard input.",
         allow_abbrev=False,

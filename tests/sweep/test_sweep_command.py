@@ -92,12 +92,22 @@ def test_a_value_of_the_wrong_type_is_said_before_the_first_trial(lit, written):
         ("--count -1", "count must be at least 1, got -1"),
         ("--seed -1", "seed must be at least 0, got -1"),
         ("--report", "holds no sweep"),
+        ("--worker 2", "no such option: --worker; did you mean --workers?"),
+        ("--workers two", "--workers: invalid int value: 'two'"),
+        ("--count", "--count needs a value"),
     ],
 )
 def test_options_are_checked(lit, written, options, message):
     result = lit(f"sweep {written({})} {options}")
     assert result.status == 2
     assert message in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_sweep_needs_a_file(lit):
+    result = lit("sweep --workers 2")
+    assert (result.status, result.out) == (2, "")
+    assert result.err == "error: lit-project sweep needs FILE; see lit-project sweep --help\n"
 
 
 def test_a_search_needs_an_end(lit, written):

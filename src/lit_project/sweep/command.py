@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from lit_project.errors import UserError
+from lit_project.explain import OptionParser
 from lit_project.sweep.config import SweepConfig
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ WANDB = "WandbLogger"  # local trials do without it: its runs would belong to no
 
 def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="lit-project sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )  # fmt: skip
-    parser.add_argument("file", type=Path, help="the sweep, such as configs/sweeps/fashion_mnist_mlp.yaml")
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as configs/sweeps/fashion_mnist_mlp.yaml")
     parser.add_argument("--workers", type=int, default=1, help="trials at a time (default: 1)")
     parser.add_argument("--count", type=int, help="trials in all (default: run_cap of the file, or the whole grid)")
     parser.add_argument("--dir", type=Path, help="where the sweep is kept (default: sweeps/NAME_OF_THE_FILE)")
