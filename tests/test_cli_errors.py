@@ -16,6 +16,7 @@ CASES = {
     f"{Q} --trainer.accelerator=gpux": ["accelerator", "gpux", "cpu"],
     f"{Q} --seed_everything=x": ["seed_everything", "x"],
     f"{Q} --model.net.hiden=3": ["model.net.hiden", "did you mean hidden"],
+    f"{Q} --model.optimizr.lr=3": ["no such key: model.optimizr.lr", "did you mean optimizer"],
     f"{Q} --model.init_args.net.init_args.hiden=3": ["hiden", "did you mean hidden"],
     f"{Q} --model.net.hidden=abc": ["model.net.hidden", "abc", "int"],
     f"{Q} --model.net.class_path=lit_project.models.CNM": ["CNM", "did you mean lit_project.models.CNN"],

@@ -85,6 +85,9 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
         root = option.partition(".")[0]
         if root in _RENAMED:
             return _RENAMED[root]
+        given = [arg.partition("=")[0] for arg in args]
+        if option not in given and (whole := next((arg for arg in given if arg.endswith(f".{option[2:]}")), None)):
+            return f"no such key: {whole[2:]}{_nearest(root[2:], _parameters_in_use(args, message))}"
         return f"no such option: {option}{_nearest(option, options)}"
     if found := re.search(r"(?:argument )?(?:-\w/)?(--\S+): expected one argument", message):
         return f"{found[1]} needs a value, as in {found[1]}=true or {found[1]}=3"
