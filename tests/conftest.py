@@ -52,6 +52,18 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", local_only)
 
 
+@pytest.fixture(autouse=True)
+def _blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes half the time of a small run: files of figures are blank pages but in tests marked `draws`."""
+    if "draws" not in request.keywords:
+        from matplotlib.figure import Figure
+
+        def blank(self: Figure, file: str | Path, **_: object) -> None:
+            Image.new("L", (int(self.bbox.width), int(self.bbox.height))).save(file, format="png")
+
+        monkeypatch.setattr(Figure, "savefig", blank)
+
+
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder with the project's configs."""

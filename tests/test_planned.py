@@ -23,6 +23,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_the_plan_is_what_happens(lit, name, accumulate):

@@ -84,6 +84,7 @@ def test_find_lr_needs_a_rate_and_steps(trainer, tmp_path):
             find("lr", trainer(max_epochs=2, **options), task, data, RunDir(tmp_path))
 
 
+@pytest.mark.draws
 def test_find_lr_from_the_command_line_trains_nothing(lit):
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --find lr")
     assert result.status == 0

@@ -9,6 +9,8 @@ from PIL import Image
 
 from lit_project import viz
 
+pytestmark = pytest.mark.draws
+
 
 def png(figure):
     """The figure as it is written to a file."""

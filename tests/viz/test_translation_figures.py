@@ -11,6 +11,8 @@ from PIL import Image
 
 from lit_project import viz
 
+pytestmark = pytest.mark.draws
+
 
 def png(figure):
     file = io.BytesIO()
