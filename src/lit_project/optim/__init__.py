@@ -1,6 +1,6 @@
 """Optimizer and scheduler assembly. The classes here are what a config names under `schedulers`."""
 
-from lit_project.optim.groups import Group, GroupError, ParameterGroups
+from lit_project.optim.groups import Group, GroupError, ParameterGroups, check_trained
 from lit_project.optim.horizon import ScheduleError, horizon
 from lit_project.optim.schedulers import (
     ChainedScheduler,
@@ -35,6 +35,7 @@ __all__ = [
     "SchedulerFactory",
     "SequentialLR",
     "check_resumed",
+    "check_trained",
     "configure",
     "horizon",
     "run_length",

@@ -1,7 +1,7 @@
 """Which parameters share learning rate and weight decay: the groups of the optimizer."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -161,3 +161,19 @@ def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
             if name not in (*optimizer.defaults, "params", "name", "lr_factor"):
                 kind, hint = type(optimizer).__name__, did_you_mean(name, optimizer.defaults)
                 raise GroupError(f"parameter_groups: {kind} has no option {name!r}{hint}")
+
+
+def check_trained(states: Sequence[dict[str, Any]], groups: Iterable[Any]) -> None:
+    """Raises GroupError if the parameters to be optimised are more or fewer than those of a checkpoint's optimizers.
+
+    Args:
+        states: of the optimizers, as a checkpoint holds them.
+        groups: parameters, or groups of them.
+    """
+    before = sum(len(group["params"]) for state in states for group in state["param_groups"])
+    now = sum(len(list(group["params"])) if isinstance(group, dict) else 1 for group in groups)
+    if before and before != now:
+        raise GroupError(
+            f"the run has trained {before} parameter tensors and would go on with {now}: what never trains (null in "
+            "Unfreezing) cannot change within a run; start a new one from its weights with --init_from"
+        )

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lit_project.errors import UserError
 from lit_project.optim import (
     OptimizerFactory,
     ParameterGroups,
     Schedule,
     ScheduleError,
     check_resumed,
+    check_trained,
     configure,
     run_length,
 )
@@ -65,7 +65,7 @@ class Task(LightningModule):
         self._log_every = 50
         self._rates: dict[str, float] = {}
         self._gradient_norm: Tensor | None = None
-        self._logged = 0  # optimizer steps at the last log of a single step
+        self._done = 0  # optimizer steps
         self._validated = False  # whether this epoch was
         self._step_mean = StepMean()
 
@@ -153,7 +153,8 @@ class Task(LightningModule):
         self._seed = global_seed()
         self._step_mean.reset()
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
-        self._logged = self.trainer.global_step
+        self._done = self.trainer.global_step
+        self.running.mark()
         self._clock.skip()  # a run that is resumed within an epoch does not begin one
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}
@@ -168,26 +169,14 @@ class Task(LightningModule):
         """Goes on with the sums, which are those of all processes, in the first one.
 
         Raises:
-            UserError: the optimizer of the checkpoint trains another number of parameters.
+            GroupError: the optimizer of the checkpoint trains another number of parameters.
         """
-        self._check_trained(checkpoint)
+        if self._trainer is not None and self.trainer.state.fn == "fit":
+            check_trained(checkpoint.get("optimizer_states", []), self.parameter_groups())
         running = checkpoint.get("running", {})
         self._clock = Clock(running.get("seconds", 0.0))
         if running and self.global_rank == 0:
             self.running.load_state_dict(running)
-
-    def _check_trained(self, checkpoint: dict[str, Any]) -> None:
-        states = checkpoint.get("optimizer_states", [])
-        before = sum(len(group["params"]) for state in states for group in state["param_groups"])
-        if self._trainer is None or self.trainer.state.fn != "fit" or not before:
-            return
-        groups = list(self.parameter_groups())
-        now = sum(len(list(group["params"])) if isinstance(group, dict) else 1 for group in groups)
-        if now != before:
-            raise UserError(
-                f"the run has trained {before} parameter tensors and would go on with {now}: what never trains "
-                "(null in Unfreezing) cannot change within a run; start a new one from its weights with --init_from"
-            )
 
     def on_train_epoch_start(self) -> None:
         """Starts the sums and the clock."""
@@ -203,19 +192,22 @@ class Task(LightningModule):
             self._rates = self.learning_rates()  # of this step: at its end the schedulers have moved on
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Logs loss and rates of single steps every `log_every_n_steps` optimizer steps."""
+        """Logs loss and rates of single steps, micro-batches together, every `log_every_n_steps` optimizer steps."""
         self._clock.lap()
         done = self.trainer.global_step
-        if done % self._log_every == 0 and done != self._logged and outputs is not None:
-            self._logged = done
-            loss = outputs["mean"] if "mean" in outputs else (
-                outputs["loss"] * self.trainer.accumulate_grad_batches  # by which Lightning has divided it
-            )  # fmt: skip
-            values = {"train/loss_step": loss.item(), **self._rates, "epoch": self.current_epoch}
+        if done == self._done:
+            return
+        self._done = done
+        if done % self._log_every == 0 and outputs is not None:
+            loss = self.running.since_mark("loss")
+            if loss is None:  # a task that counts none: Lightning has divided it
+                loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
+            values = {"train/loss_step": loss, **self._rates, "epoch": self.current_epoch}
             if self._gradient_norm is not None:
                 values["train/gradient_norm"] = self._gradient_norm.item()
             for logger in self.trainer.loggers:
                 logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
+        self.running.mark()
 
     def on_validation_end(self) -> None:
         """Validation within an epoch is not training time."""

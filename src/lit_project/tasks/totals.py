@@ -13,6 +13,7 @@ class Totals:
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
         self.count: int | Tensor = 0
+        self.mark()
 
     def add(self, count: int | Tensor, **sums: Tensor) -> None:
         """Adds sums over `count` samples (or tokens); each is a scalar tensor. The device is not waited for."""
@@ -32,6 +33,17 @@ class Totals:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from there."""
         self.sums, self.count = {name: value.clone() for name, value in state["sums"].items()}, state["count"]
+
+    def mark(self) -> None:
+        """Remembers what there is."""
+        self._marked, self._marked_count = dict(self.sums), self.count
+
+    def since_mark(self, name: str) -> float | None:
+        """The mean over what was added since the mark, in this process; None if nothing was."""
+        count = self.count - self._marked_count
+        if name not in self.sums or not count:
+            return None
+        return float((self.sums[name] - self._marked.get(name, 0.0)).item() / count)
 
     def means(self) -> dict[str, float]:
         """Sum / count of each name in this process."""
