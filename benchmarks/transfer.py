@@ -75,7 +75,12 @@ def draw(accuracy: dict[Job, float]) -> None:
         axes.errorbar(seen, errors, yerr=list(spreads.values()), marker="o", capsize=3, label=way)
     axes.set(xscale="log", yscale="log", xlabel="training images seen", ylabel="test error in %",
              title="MNIST from Fashion-MNIST weights")  # fmt: skip
-    axes.grid(alpha=0.3, which="both")
+    seen = [EPOCHS * BATCH * steps for steps in budgets]
+    axes.set_xticks(seen, labels=[f"{count:,}" for count in seen])
+    axes.set_xticks([], minor=True)
+    axes.set_yticks([2, 5, 10, 20, 50, 100], labels=["2", "5", "10", "20", "50", "100"])
+    axes.set_yticks([], minor=True)
+    axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(ROOT / "docs" / "figures" / "transfer.png")
 
@@ -83,7 +88,7 @@ def draw(accuracy: dict[Job, float]) -> None:
 def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", nargs="+", type=int, default=[3, 10, 30, 100], help="of each of three epochs")
+    parser.add_argument("--steps", nargs="+", type=int, default=[3, 10, 30], help="of each of three epochs")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--source", type=Path, help="the run whose weights are taken")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time")
