@@ -22,7 +22,10 @@ from quality import BF16, run
 
 FILE = RESULTS / "ablation.json"
 OVERLAY = "configs/overlays"
-NET = ["--model.net.depth=8", "--model.net.width=16", "--model.label_smoothing=0", "--model.test_time_flips=[]"]
+NET = [
+    "--model.net.depth=8", "--model.net.width=16", "--model.channels_last=true",
+    "--model.label_smoothing=0", "--model.test_time_flips=[]",
+]  # fmt: skip
 CROP = "{class_path: lit_project.data.transforms.RandomCrop, init_args: {padding: 2}}"
 FLIP = "{class_path: lit_project.data.transforms.RandomHorizontalFlip}"
 SGD = "--model.optimizer"

@@ -14,7 +14,7 @@ BAD = {
     "--batch_size=0": ["batch_size", "0"],
     "--beamsize=3": ["no such option: --beamsize", "did you mean --beam_size"],
     "--beam=3": ["no such option: --beam", "did you mean --beam_size"],
-    "--n_best": ["--n_best", "expected one argument"],
+    "--n_best": ["--n_best needs a value"],
     "--ckpt_path nowhere.ckpt": ["nowhere.ckpt"],
     "--output .": ["cannot write ."],
     "--attention map.xyz": ["map.xyz", "xyz"],
@@ -23,6 +23,7 @@ BAD = {
 }
 
 
+@pytest.mark.draws
 @pytest.mark.parametrize("options", BAD)
 def test_mistake(translate, options, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
