@@ -5,21 +5,26 @@
 
 The base is `configs/fashion_mnist_resnet20.yaml` with a net of depth 8 and width 16 (77 thousand parameters) in
 bfloat16, without smoothed labels and mirror images at test time: crop, mirror, SGD with one cycle, weight decay. Each
-ingredient is added to it, or taken from it, alone. Differences of the test accuracy (of the checkpoint that validation
-chose) are between runs of the same seed; their spread says which of them are more than chance. Runs are kept in runs/.
+ingredient is added to it, or taken from it, alone; what acts at test time alone is measured on the base's weights.
+Differences of the test accuracy (of the checkpoint that validation chose) are between runs of the same seed; their
+spread says which of them are more than chance. Runs are kept in runs/.
 Prints a table, writes benchmarks/results/ablation.json.
 """
 
 import argparse
 import json
+import shutil
 import statistics
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from common import RESULTS
-from quality import BF16, run
+from quality import BF16, ROOT, environment, run
 
+CONFIG = "fashion_mnist_resnet20"
 FILE = RESULTS / "ablation.json"
 OVERLAY = "configs/overlays"
 NET = [
@@ -47,9 +52,26 @@ INGREDIENTS: dict[str, list[str]] = {
     "clipping by norm 1": ["--trainer.gradient_clip_val=1"],
     "EMA": ["-c", f"{OVERLAY}/ema.yaml"],
     "SWA": ["-c", f"{OVERLAY}/swa.yaml"],
-    "mirrored at test time": ["-c", f"{OVERLAY}/flips.yaml"],
-    "mirrored and shifted at test time": ["-c", f"{OVERLAY}/flips.yaml", "--model.test_time_shift=1"],
 }
+# ingredient → options of a test of the base's weights
+AT_TEST: dict[str, list[str]] = {
+    "mirrored at test time": ["--model.test_time_flips=[horizontal]"],
+    "mirrored and shifted at test time": ["--model.test_time_flips=[horizontal]", "--model.test_time_shift=1"],
+}
+
+
+def called(name: str, seed: int) -> str:
+    """The name of a run."""
+    return f"ablation-{name.replace(' ', '_').replace(',', '')}-seed{seed}"
+
+
+def tested(source: str, name: str, options: list[str], threads: int) -> dict[str, Any]:
+    """Tests a copy of a run, its best checkpoint, with other options; returns its metrics.json."""
+    folder = ROOT / "runs" / CONFIG / name
+    shutil.copytree(folder.with_name(source), folder, dirs_exist_ok=True)
+    command = [sys.executable, "-m", "lit_project", "test", "--run", str(folder), *options]
+    subprocess.run(command, cwd=ROOT, env=environment(threads), check=True, stdout=subprocess.DEVNULL)
+    return json.loads((folder / "metrics.json").read_text())
 
 
 def known(conditions: dict[str, Any]) -> dict[tuple[str, int], float]:
@@ -64,7 +86,7 @@ def known(conditions: dict[str, Any]) -> dict[tuple[str, int], float]:
 def table(accuracy: dict[tuple[str, int], float]) -> dict[str, dict[str, Any]]:
     """Each ingredient's accuracies by seed, their mean, and the gain over the base of the same seeds (mean, spread)."""
     rows: dict[str, dict[str, Any]] = {}
-    for name in INGREDIENTS:
+    for name in [*INGREDIENTS, *AT_TEST]:
         mine = {seed: value for (other, seed), value in accuracy.items() if other == name}
         done = {seed: value for seed, value in mine.items() if ("base", seed) in accuracy}
         if done:
@@ -81,7 +103,7 @@ def table(accuracy: dict[tuple[str, int], float]) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=list(INGREDIENTS), help="ingredients; the base is always there")
+    parser.add_argument("--only", nargs="+", default=[*INGREDIENTS, *AT_TEST], help="besides the base")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--workers", type=int, default=1, help="runs at a time")
     parser.add_argument("--threads", type=int, default=1, help="threads a run")
@@ -96,16 +118,18 @@ def main() -> None:
 
     def one(job: tuple[str, int]) -> None:
         name, seed = job
-        short = name.replace(" ", "_").replace(",", "")
-        budget = f"--trainer.max_epochs={options.epochs}"
-        more = [*BF16, *NET, *INGREDIENTS[name], budget]
-        metrics = run("fashion_mnist_resnet20", seed, options.threads, more, f"ablation-{short}-seed{seed}")
+        if name in AT_TEST:
+            metrics = tested(called("base", seed), called(name, seed), AT_TEST[name], options.threads)
+        else:
+            more = [*BF16, *NET, *INGREDIENTS[name], f"--trainer.max_epochs={options.epochs}"]
+            metrics = run(CONFIG, seed, options.threads, more, called(name, seed))
         with lock:
             accuracy[name, seed] = 100 * metrics["test"]["test/accuracy"]
             FILE.write_text(json.dumps({**conditions, "ingredients": table(accuracy)}, indent=2) + "\n")
 
-    with ThreadPoolExecutor(options.workers) as pool:
-        list(pool.map(one, jobs))
+    for later in (False, True):  # tests of the base once it is there
+        with ThreadPoolExecutor(options.workers) as pool:
+            list(pool.map(one, [job for job in jobs if (job[0] in AT_TEST) == later]))
     print(f"{'ingredient':<34}{'seeds':>6}{'accuracy %':>11}{'gain':>16}")
     for name, row in sorted(table(accuracy).items(), key=lambda item: -item[1]["gain"]):
         seeds = len(row["test accuracy %"])

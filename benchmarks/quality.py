@@ -33,6 +33,11 @@ CONFIGS: dict[str, tuple[list[str], float | None]] = {
 }
 
 
+def environment(threads: int) -> dict[str, str]:
+    """That of a run with so many threads."""
+    return {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
+
+
 def run(config: str, seed: int, threads: int, options: Sequence[str], name: str) -> dict[str, Any]:
     """Fits and tests a config with a seed as `runs/CONFIG/NAME`, unless that is finished; returns its metrics.json."""
     folder = ROOT / "runs" / config / name
@@ -41,9 +46,8 @@ def run(config: str, seed: int, threads: int, options: Sequence[str], name: str)
         started = ["--run", str(folder)] if (folder / "checkpoints" / "last.ckpt").exists() else [
             "-c", f"configs/{config}.yaml", *options, f"--seed_everything={seed}", "--run_name", name,
         ]  # fmt: skip
-        environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-m", "lit_project", "fit", *started, "--test_after_fit=true"]
-        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=ROOT, env=environment(threads), check=True, stdout=subprocess.DEVNULL)
     return json.loads(metrics.read_text())
 
 
