@@ -27,10 +27,7 @@ from quality import BF16, ROOT, environment, run
 CONFIG = "fashion_mnist_resnet20"
 FILE = RESULTS / "ablation.json"
 OVERLAY = "configs/overlays"
-NET = [
-    "--model.net.depth=8", "--model.net.width=16", "--model.channels_last=true",
-    "--model.label_smoothing=0", "--model.test_time_flips=[]",
-]  # fmt: skip
+NET = ["--model.net.depth=8", "--model.net.width=16", "--model.label_smoothing=0", "--model.test_time_flips=[]"]
 CROP = "{class_path: lit_project.data.transforms.RandomCrop, init_args: {padding: 2}}"
 FLIP = "{class_path: lit_project.data.transforms.RandomHorizontalFlip}"
 SGD = "--model.optimizer"
