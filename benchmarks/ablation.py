@@ -15,14 +15,12 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from common import RESULTS
-from quality import BF16, ROOT, environment, run
+from quality import BF16, ROOT, lit_project, run
 
 CONFIG = "fashion_mnist_resnet20"
 FILE = RESULTS / "ablation.json"
@@ -57,17 +55,16 @@ AT_TEST: dict[str, list[str]] = {
 }
 
 
-def called(name: str, seed: int) -> str:
-    """The name of a run."""
-    return f"ablation-{name.replace(' ', '_').replace(',', '')}-seed{seed}"
+def called(name: str, seed: int, epochs: int) -> str:
+    """The name of a run: another budget is another run."""
+    return f"ablation-{epochs}-{name.replace(' ', '_').replace(',', '')}-seed{seed}"
 
 
 def tested(source: str, name: str, options: list[str], threads: int) -> dict[str, Any]:
     """Tests a copy of a run, its best checkpoint, with other options; returns its metrics.json."""
     folder = ROOT / "runs" / CONFIG / name
     shutil.copytree(folder.with_name(source), folder, dirs_exist_ok=True)
-    command = [sys.executable, "-m", "lit_project", "test", "--run", str(folder), *options]
-    subprocess.run(command, cwd=ROOT, env=environment(threads), check=True, stdout=subprocess.DEVNULL)
+    lit_project(["test", "--run", str(folder), *options], threads)
     return json.loads((folder / "metrics.json").read_text())
 
 
@@ -115,11 +112,12 @@ def main() -> None:
 
     def one(job: tuple[str, int]) -> None:
         name, seed = job
+        title = called(name, seed, options.epochs)
         if name in AT_TEST:
-            metrics = tested(called("base", seed), called(name, seed), AT_TEST[name], options.threads)
+            metrics = tested(called("base", seed, options.epochs), title, AT_TEST[name], options.threads)
         else:
             more = [*BF16, *NET, *INGREDIENTS[name], f"--trainer.max_epochs={options.epochs}"]
-            metrics = run(CONFIG, seed, options.threads, more, called(name, seed))
+            metrics = run(CONFIG, seed, options.threads, more, title)
         with lock:
             accuracy[name, seed] = 100 * metrics["test"]["test/accuracy"]
             FILE.write_text(json.dumps({**conditions, "ingredients": table(accuracy)}, indent=2) + "\n")

@@ -33,9 +33,11 @@ CONFIGS: dict[str, tuple[list[str], float | None]] = {
 }
 
 
-def environment(threads: int) -> dict[str, str]:
-    """That of a run with so many threads."""
-    return {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
+def lit_project(arguments: Sequence[str], threads: int) -> None:
+    """Runs the command line with so many threads."""
+    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-m", "lit_project", *arguments]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def run(config: str, seed: int, threads: int, options: Sequence[str], name: str) -> dict[str, Any]:
@@ -46,8 +48,7 @@ def run(config: str, seed: int, threads: int, options: Sequence[str], name: str)
         started = ["--run", str(folder)] if (folder / "checkpoints" / "last.ckpt").exists() else [
             "-c", f"configs/{config}.yaml", *options, f"--seed_everything={seed}", "--run_name", name,
         ]  # fmt: skip
-        command = [sys.executable, "-m", "lit_project", "fit", *started, "--test_after_fit=true"]
-        subprocess.run(command, cwd=ROOT, env=environment(threads), check=True, stdout=subprocess.DEVNULL)
+        lit_project(["fit", *started, "--test_after_fit=true"], threads)
     return json.loads(metrics.read_text())
 
 
