@@ -3,7 +3,7 @@
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from lit_project.data import DatasetImages
 from lit_project.errors import DataError
@@ -56,6 +56,16 @@ def test_validation_is_carved_from_train_where_it_is_not_given():
     )
     assert len(val) == 4
     assert sorted(train + val) == list(range(20))
+
+
+def test_validation_has_each_class_in_its_proportion_also_of_a_part_of_a_dataset():
+    everything = Pairs(60)
+    everything.targets = [int(index >= 48) for index in range(60)]
+    for train, of_each in ((everything, [8, 2]), (Subset(everything, range(30, 60)), [3, 2])):
+        data = make(train, val_size=len(train) // 6, class_names=["a", "b"])
+        data.setup("fit")
+        targets = torch.cat([batch.targets for batch in data.loader("val")])
+        assert targets.bincount().tolist() == of_each
 
 
 @pytest.mark.parametrize("val", [None, Pairs(5)])

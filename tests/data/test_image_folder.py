@@ -73,6 +73,8 @@ def test_single_folder_is_split_into_three(tmp_path):
                 values[value] = split
     assert sorted(values) == list(range(60))
     assert [data.size_of(split) for split in ("train", "val", "test")] == [36, 9, 15]
+    for split, of_each in (("train", 12), ("val", 3), ("test", 5)):
+        assert [[classes[v] for v in values if values[v] == split].count(label) for label in range(3)] == [of_each] * 3
     other = {
         v
         for batch in batches(small(tmp_path / "root", test_size=0.25, seed=9), "test")

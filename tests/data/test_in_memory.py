@@ -5,7 +5,7 @@ import torch
 from picture_data import Pictures, Witness
 
 from lit_project.data import ImageBatch
-from lit_project.data.in_memory import TensorLoader, random_split
+from lit_project.data.in_memory import TensorLoader, random_split, stratified_split
 from lit_project.data.order import EpochBatches
 from lit_project.errors import DataError
 
@@ -40,6 +40,42 @@ def test_random_split_is_random():
 def test_random_split_of_an_impossible_size_is_an_error(val_size):
     with pytest.raises(DataError, match=f"{val_size} samples cannot be taken from 10"):
         random_split(10, val_size)
+
+
+LABELS = torch.tensor([3] * 50 + [7] * 7 + [0] * 2 + [9])
+
+
+@pytest.mark.parametrize("val_size", [0, 1, 5, 6, 30, 59, 60])
+def test_stratified_split_holds_out_each_class_in_its_proportion_to_within_one_sample(val_size):
+    train, val = stratified_split(LABELS, val_size)
+    assert len(val) == val_size
+    assert torch.equal(torch.cat([train, val]).sort().values, torch.arange(60))
+    assert torch.equal(train, train.sort().values)
+    assert torch.equal(val, val.sort().values)
+    for label in (3, 7, 0, 9):
+        due = LABELS.eq(label).sum().item() * val_size / 60
+        assert abs(LABELS[val].eq(label).sum().item() - due) <= 1
+
+
+@pytest.mark.parametrize("val_size", [1, 6, 30, 48])
+def test_stratified_split_leaves_each_class_a_sample_to_train_on(val_size):
+    train, _ = stratified_split(LABELS, val_size)
+    assert set(LABELS[train].tolist()) == {0, 3, 7, 9}
+
+
+def test_stratified_split_of_equal_classes_holds_out_as_many_of_each():
+    labels = torch.arange(1000) % 10
+    train, val = stratified_split(labels, 200)
+    assert labels[val].bincount().tolist() == [20] * 10
+    assert labels[train].bincount().tolist() == [80] * 10
+    assert abs(val.double().mean().item() - 500) < 5 * 1000 / 12**0.5 / 200**0.5
+    assert [part.tolist() for part in stratified_split(labels, 200)] == [train.tolist(), val.tolist()]
+
+
+@pytest.mark.parametrize("val_size", [-1, 61])
+def test_stratified_split_of_an_impossible_size_is_an_error(val_size):
+    with pytest.raises(DataError, match=f"{val_size} samples cannot be taken from 60"):
+        stratified_split(LABELS, val_size)
 
 
 def test_batches_equal_indexing():

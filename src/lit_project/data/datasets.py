@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from lit_project.data.batch import ImageBatch, check_images
 from lit_project.data.images import ImageData
-from lit_project.data.in_memory import random_split
+from lit_project.data.in_memory import random_split, stratified_split
 from lit_project.data.order import EpochBatches
 from lit_project.data.picture_files import to_tensor
 from lit_project.data.splits import Split
@@ -82,7 +82,8 @@ class ResumableLoader(DataLoader):
 class DatasetImages(ImageData):
     """Images from any map-style datasets that give `(image, target)`, such as those of torchvision.
 
-    Without `val`, a fixed `val_size` of `train` becomes validation; without `test`, only `fit` and `validate` work.
+    Without `val`, a fixed `val_size` of `train` becomes validation, each class in its proportion where the dataset has
+    `targets`, as those of torchvision have; without `test`, only `fit` and `validate` work.
 
     Args:
         train: training samples.
@@ -136,16 +137,16 @@ class DatasetImages(ImageData):
             return
         splits = {name: dataset for name, dataset in self._given.items() if dataset is not None}
         for name, dataset in splits.items():
-            targets = getattr(dataset, "targets", None)
+            targets = _labels(dataset)
             if targets is not None:
-                self.check_targets(torch.as_tensor(np.asarray(targets)), name)  # type: ignore[arg-type]
+                self.check_targets(targets, name)  # type: ignore[arg-type]
         if "val" not in splits and "train" in splits:
             size = len(splits["train"])  # type: ignore[arg-type]
             share = 0 < self._val_size < 1
             val_size = round(size * self._val_size) if share else self._val_size
             if not 0 < val_size < size:
                 raise DataError(f"val_size {self._val_size} leaves no training or no validation sample of {size}")
-            train, val = random_split(size, int(val_size))
+            train, val = split_by_class(splits["train"], int(val_size))
             splits["val"] = Subset(splits["train"], val.tolist())
             splits["train"] = Subset(splits["train"], train.tolist())
             _note_untrained(splits["train"], self.class_names)
@@ -180,15 +181,27 @@ class DatasetImages(ImageData):
         )
 
 
-def _note_untrained(train: Any, class_names: Sequence[str]) -> None:
-    """Says which classes have no sample in what is left of the training data, where the labels are at hand."""
-    indices, dataset = np.asarray(train.indices), train.dataset
-    while isinstance(dataset, Subset):
-        indices, dataset = np.asarray(dataset.indices)[indices], dataset.dataset
+def split_by_class(dataset: Any, val_size: int) -> tuple[Tensor, Tensor]:
+    """Indices `stratified_split` by label, where the labels are at hand without the images; else `random_split`."""
+    labels = _labels(dataset)
+    return random_split(len(dataset), val_size) if labels is None else stratified_split(labels, val_size)
+
+
+def _labels(dataset: Any) -> Tensor | None:
+    """The `targets` `(N,)` of a dataset, or of a part of one."""
+    if isinstance(dataset, Subset):
+        labels = _labels(dataset.dataset)
+        return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
     targets = getattr(dataset, "targets", None)
-    if targets is None:
+    return None if targets is None else torch.as_tensor(np.asarray(targets))
+
+
+def _note_untrained(train: Dataset, class_names: Sequence[str]) -> None:
+    """Says which classes have no sample in what is left of the training data, where the labels are at hand."""
+    labels = _labels(train)
+    if labels is None:
         return
-    seen = set(np.asarray(targets)[indices].tolist())
+    seen = set(labels.tolist())
     untrained = [name for index, name in enumerate(class_names) if index not in seen]
     if untrained:
         few = ", ".join(untrained[:5]) + (", …" if len(untrained) > 5 else "")

@@ -8,8 +8,7 @@ from typing import Any
 from PIL import Image
 from torch.utils.data import Subset
 
-from lit_project.data.datasets import DatasetImages
-from lit_project.data.in_memory import random_split
+from lit_project.data.datasets import DatasetImages, split_by_class
 from lit_project.data.picture_files import UNREADABLE, is_picture, plain
 from lit_project.errors import DataError
 
@@ -30,8 +29,9 @@ class ImageFolder(DatasetImages):
     """Images in `root/train/CLASS/`, `root/val/CLASS/`, `root/test/CLASS/`; or all in `root/CLASS/`.
 
     Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without them a fixed `test_size` of
-    all images becomes the test split; without a `val` folder a fixed `val_size` of the rest becomes validation. With
-    split folders and none for the test there is no test. Hidden files and folders are left out.
+    all images becomes the test split; without a `val` folder a fixed `val_size` of the rest becomes validation; either
+    has each class in its proportion. With split folders and none for the test there is no test. Hidden files and
+    folders are left out.
 
     Args:
         root: the folder.
@@ -95,7 +95,7 @@ def _read_splits(root: Path, test_size: float, class_names: list[str] | None) ->
         if not class_names:
             _check_no_splits(root)
         everything = _read_folder(root, class_names)
-        rest, test = random_split(len(everything), round(len(everything) * test_size))
+        rest, test = split_by_class(everything, round(len(everything) * test_size))
         splits: dict[str, Any] = {"train": Subset(everything, rest.tolist())}
         splits["train"].classes = everything.classes
         if len(test):

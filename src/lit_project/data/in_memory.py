@@ -19,10 +19,33 @@ SPLIT_SEED = 2017
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
     """Indices of train and validation, `(size - val_size,)` and `(val_size,)`, each ascending; always the same."""
+    order = _order(size, val_size)
+    return order[val_size:].sort().values, order[:val_size].sort().values
+
+
+def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
+    """As `random_split`, validation having each class in its proportion in `labels` `(N,)`, to within one sample.
+
+    Parts of samples are rounded up where they are largest; but a class keeps its last sample for training as long as
+    another can give one instead.
+    """
+    size = len(labels)
+    order = _order(size, val_size)
+    _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
+    held = counts * val_size // max(1, size)
+    parts = counts * val_size - held * size  # of a sample, times size
+    is_last = held + 1 == counts
+    held[(parts - size * is_last).argsort(descending=True, stable=True)[: val_size - int(held.sum())]] += 1
+    by_class = order[classes[order].argsort(stable=True)]
+    place_in_class = torch.arange(size) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    is_held = place_in_class < held.repeat_interleave(counts)
+    return by_class[~is_held].sort().values, by_class[is_held].sort().values
+
+
+def _order(size: int, val_size: int) -> Tensor:
     if not 0 <= val_size <= size:
         raise DataError(f"a split of {val_size} samples cannot be taken from {size}")
-    order = torch.randperm(size, generator=torch.Generator().manual_seed(derive(SPLIT_SEED, size)))
-    return order[val_size:].sort().values, order[:val_size].sort().values
+    return torch.randperm(size, generator=torch.Generator().manual_seed(derive(SPLIT_SEED, size)))
 
 
 class TensorLoader(IndexLoader):
