@@ -57,6 +57,20 @@ def test_file_is_complete_however_often_it_is_saved(tmp_path, every):
     assert (tmp_path / "metrics.csv").read_text().count("step") == 1  # one header
 
 
+def test_what_a_long_epoch_logs_is_in_the_file_before_its_end(tmp_path, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("lit_project.metrics_csv.monotonic", lambda: now)
+    logger = MetricsCSV(tmp_path)
+    in_file = []
+    for step in range(10):
+        now += 4.0
+        logger.log_metrics({"loss": float(step)}, step)
+        in_file.append(len(rows(tmp_path)) if (tmp_path / "metrics.csv").exists() else 0)
+    assert in_file == [0, 0, 3, 3, 3, 6, 6, 6, 9, 9]
+    logger.finalize("success")
+    assert rows(tmp_path) == [{"step": step, "loss": step} for step in range(10)]
+
+
 def test_values_are_numbers_of_seven_digits(tmp_path):
     log(
         MetricsCSV(tmp_path),

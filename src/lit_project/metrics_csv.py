@@ -4,14 +4,19 @@ import csv
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+SAVE_SECONDS = 10.0
+
 
 class MetricsCSV(Logger):
     """Writes `metrics.csv`; what is logged at one step (training, then validation) becomes one row.
+
+    Lightning saves at the end of epochs; in longer ones what is logged is in the file within about ten seconds.
 
     Lightning's CSVLogger deletes the file of an earlier run in the same folder, and so the history of a resumed run.
 
@@ -27,6 +32,7 @@ class MetricsCSV(Logger):
         self._rows: list[dict[str, Any]] = []
         self._written = 0  # rows that are in the file and final
         self._end = 0  # where they end in the file, in bytes
+        self._saved = monotonic()
         if resume_step is not None and self.file.exists():
             # a crash or a full disk may have cut the last line short
             lines = [line for line in self.file.read_text().splitlines(keepends=True) if line.endswith("\n")]
@@ -71,10 +77,13 @@ class MetricsCSV(Logger):
             leading = [c for c in ("epoch", "step") if c not in self._columns]
             self._columns += leading + [name for name in new if name not in ("epoch", "step")]
             self._written = self._end = 0  # another header: the file is written anew
+        if monotonic() - self._saved >= SAVE_SECONDS:
+            self.save()
 
     @rank_zero_only
     def save(self) -> None:
         """Writes what is new; the last row may still grow and is overwritten then."""
+        self._saved = monotonic()
         if not self._rows:
             return
         mode = "r+" if self._end else "w"
