@@ -182,7 +182,10 @@ class DatasetImages(ImageData):
 
 
 def split_by_class(dataset: Any, val_size: int) -> tuple[Tensor, Tensor]:
-    """Indices `stratified_split` by label, where the labels are at hand without the images; else `random_split`."""
+    """Indices of train `(N - val_size,)` and validation `(val_size,)`, each ascending; always the same.
+
+    They are those of `stratified_split` where the labels are at hand without the images, else of `random_split`.
+    """
     labels = _labels(dataset)
     return random_split(len(dataset), val_size) if labels is None else stratified_split(labels, val_size)
 
