@@ -68,6 +68,15 @@ def test_validation_has_each_class_in_its_proportion_also_of_a_part_of_a_dataset
         assert targets.bincount().tolist() == of_each
 
 
+@pytest.mark.parametrize("others", [-5, 5])
+def test_targets_of_other_samples_do_not_decide_which_are_validation(others):
+    train = Pairs(20)
+    train.targets = [index % 2 for index in range(20 + others)]
+    data = make(train, val_size=4)
+    data.setup("fit")
+    assert sorted([*data.splits["train"].indices, *data.splits["val"].indices]) == list(range(20))
+
+
 @pytest.mark.parametrize("val", [None, Pairs(5)])
 def test_label_out_of_range_is_an_error(val):
     with pytest.raises(DataError, match="sample 3 of the train split has label 2, but there are 2 classes"):

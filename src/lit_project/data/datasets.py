@@ -137,9 +137,9 @@ class DatasetImages(ImageData):
             return
         splits = {name: dataset for name, dataset in self._given.items() if dataset is not None}
         for name, dataset in splits.items():
-            targets = _labels(dataset)
+            targets = getattr(dataset, "targets", None)
             if targets is not None:
-                self.check_targets(targets, name)  # type: ignore[arg-type]
+                self.check_targets(torch.as_tensor(np.asarray(targets)), name)  # type: ignore[arg-type]
         if "val" not in splits and "train" in splits:
             size = len(splits["train"])  # type: ignore[arg-type]
             share = 0 < self._val_size < 1
@@ -191,12 +191,12 @@ def split_by_class(dataset: Any, val_size: int) -> tuple[Tensor, Tensor]:
 
 
 def _labels(dataset: Any) -> Tensor | None:
-    """The `targets` `(N,)` of a dataset, or of a part of one."""
+    """The `targets` `(N,)` of a dataset, or of a part of one; None without, or if they are of other samples."""
     if isinstance(dataset, Subset):
         labels = _labels(dataset.dataset)
         return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
     targets = getattr(dataset, "targets", None)
-    return None if targets is None else torch.as_tensor(np.asarray(targets))
+    return None if targets is None or len(targets) != len(dataset) else torch.as_tensor(np.asarray(targets))
 
 
 def _note_untrained(train: Dataset, class_names: Sequence[str]) -> None:
