@@ -3,10 +3,13 @@
 import difflib
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
+from lit_project.tasks.several_optimizers import Part, SeveralOptimizers
 from new_tasks import NOT_COPIED, ROOT, copied, new_task, python, refused
 
 KINDS = sorted(path.parent.name for path in (ROOT / "scripts" / "task_kinds").glob("*/about.toml"))
@@ -157,3 +160,19 @@ def test_what_it_writes_passes_its_own_tests(project):
     done = python(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     assert done.returncode == 0, done.stdout[-3000:]
     assert f"{len(KINDS) + 3} passed" in done.stdout
+
+
+def test_a_sequence_task_takes_several_optimizers(trainer):
+    made = {"__name__": "tried"}
+    for part in ("data", "model", "task"):
+        text = (ROOT / "scripts" / "task_kinds" / "sequence" / f"{part}.txt").read_text()
+        exec(text.replace("PACKAGE", "lit_project").replace("TaskName", "Tried"), made)
+    data = made["TriedData"]()
+    kind = type("OfParts", (SeveralOptimizers, made["TriedClassifier"]), {})
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    parts = [Part("body", ["net.embedding", "net.rnn"], sgd), Part("head", ["net.head"], sgd)]
+    task = kind(parts, net=made["TriedNet"](data.input_size, data.num_classes), class_names=data.class_names)
+    runner = trainer(max_epochs=1, limit_train_batches=3)
+    runner.fit(task, datamodule=data)
+    assert runner.global_step == 3
+    assert "val/accuracy" in runner.callback_metrics

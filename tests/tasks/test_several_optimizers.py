@@ -71,9 +71,9 @@ def test_each_follows_its_own_schedule_which_ends_with_the_run(trainer):
     seen = []
 
     class Watched(TranslatorOfParts):
-        def _step(self):
+        def _step_optimizers(self):
             seen.append(self.learning_rates())
-            super()._step()
+            super()._step_optimizers()
 
     task = Watched(
         parts=parts(schedules=schedules), accumulate=3, net=net(data).double(), vocabularies=data.vocabularies

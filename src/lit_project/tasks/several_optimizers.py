@@ -119,13 +119,13 @@ class SeveralOptimizers(Task):
         self.manual_backward(outputs["loss"])
         last = batch_idx + 1 == self.trainer.num_training_batches
         if (batch_idx + 1) % (self.accumulate or 1) == 0 or last:
-            self._step()
+            self._step_optimizers()
         return {name: value.detach() for name, value in outputs.items()}
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Nothing: it is done for all optimizers together."""
 
-    def _step(self) -> None:
+    def _step_optimizers(self) -> None:
         optimizers = _listed(self.optimizers())
         together = SimpleNamespace(param_groups=[group for o in optimizers for group in o.param_groups])
         self._step_mean.rescale(together, self.trainer)
