@@ -1,5 +1,6 @@
 """Gradients that are not finite never reach the weights."""
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,7 @@ from lit_project.callbacks.nan_guard import NonFiniteError
 from lit_project.checkpoints import read
 from lit_project.data import InMemoryImages
 from lit_project.tasks import ImageClassifier
+from tiny import TINY
 
 
 class Images(InMemoryImages):
@@ -204,3 +206,19 @@ def test_the_scale_of_losses_is_looked_for_in_peace(trainer):
     module = task()
     trainer(max_epochs=4, callbacks=[NaNGuard()], plugins=[Scaling()]).fit(module, datamodule=Images())
     assert module.net.head.weight.isnan().any()  # this scaler leaves out none
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_without_the_guard_a_run_that_diverges_ends_with_an_error_and_no_checkpoint(lit, validated):
+    blind = (
+        "--trainer.limit_val_batches=0 --trainer.callbacks=null "
+        "--trainer.callbacks+=lit_project.callbacks.Checkpoint --trainer.callbacks.monitor=null"
+    )
+    result = lit(
+        f"fit -c configs/quickstart.yaml {TINY} --model.optimizer.lr=1e30 --model.schedulers=null",
+        "" if validated else blind,
+    )
+    assert result.status == 2
+    assert re.search(rf"epoch 0: {'val' if validated else 'train'}/loss is (nan|inf)\. .*learning rate", result.err)
+    assert "best checkpoint" not in result.out
+    assert not list(result.run.glob("checkpoints/*"))

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision.transforms.v2.functional import five_crop, ten_crop
 
+from lit_project.models.losses import SmoothedCrossEntropy
 from lit_project.tasks import ImageClassifier
 
 
@@ -110,6 +111,27 @@ def test_label_smoothing_is_its_formula(smoothing):
         target = (1 - smoothing) * F.one_hot(targets, 4) + smoothing / 4
         expected = -(target * task(images).log_softmax(1)).sum(1).mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "smoothing",
+    [
+        {"label_smoothing": 0.3},
+        {"loss": nn.CrossEntropyLoss(label_smoothing=0.3)},
+        {"loss": SmoothedCrossEntropy(0.3)},
+    ],
+    ids=["the task's", "torch's", "ours"],
+)
+def test_the_loss_of_an_evaluation_is_without_label_smoothing(trainer, smoothing):
+    torch.manual_seed(0)
+    task, data = classifier(lr=0.0, **smoothing), Images()
+    runner = trainer(max_epochs=1)
+    runner.fit(task, datamodule=data)
+    for split, epsilon in (("train", 0.3), ("val", 0.0)):
+        images, targets = data.floats(split)
+        with torch.no_grad():
+            expected = F.cross_entropy(task(images), targets, label_smoothing=epsilon).item()
+        assert runner.callback_metrics[f"{split}/loss"].item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_own_loss(trainer):

@@ -1,5 +1,6 @@
 """Keeps the books of a run: metrics.json."""
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveragi
 from torch import Tensor
 
 from lit_project.callbacks.ema import LiveAverage
+from lit_project.callbacks.nan_guard import NonFiniteError
 from lit_project.callbacks.validated import KnowsValidation
 from lit_project.run import RunDir
 
@@ -18,8 +20,13 @@ from lit_project.run import RunDir
 class RunRecord(KnowsValidation):
     """Writes the final numbers of `fit`, `validate` and `test` to metrics.json, with the number of samples.
 
+    Ends a training whose loss is no longer a number, before a checkpoint of such weights is saved.
+
     Args:
         run: the run directory of this process; all processes use that of the first.
+
+    Raises:
+        NonFiniteError: from the end of an epoch or validation, see above.
 
     Attributes:
         started: whether training began, so that the run holds something.
@@ -45,6 +52,12 @@ class RunRecord(KnowsValidation):
         """Nothing was refused."""
         self.started = True
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Looks at the training loss; a gradient scaler leaves out the steps of one that is not finite."""
+        running = getattr(pl_module, "running", None)
+        if running is not None and getattr(trainer.precision_plugin, "scaler", None) is None:
+            _check_finite(trainer, "train/loss", running.reduce(pl_module).means().get("loss"))
+
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Records the last epoch and which checkpoint is best."""
         if not self.started or not trainer.is_global_zero:
@@ -67,6 +80,8 @@ class RunRecord(KnowsValidation):
         super().on_validation_end(trainer, pl_module)
         if trainer.state.fn == "validate":
             self._evaluated(trainer, pl_module, "validate", "val")
+        elif not trainer.sanity_checking:
+            _check_finite(trainer, "val/loss", trainer.callback_metrics.get("val/loss"))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Records `test`."""
@@ -102,6 +117,14 @@ def shown(metrics: Mapping[str, Tensor]) -> str:
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
     return "  ".join(f"{name} {value:.4f}" for name, value in values.items()) + count
+
+
+def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
+    if value is not None and not math.isfinite(value):
+        raise NonFiniteError(
+            f"epoch {trainer.current_epoch}: {name} is {float(value)}. Start a new run with a lower learning rate, a "
+            "warm-up or trainer.gradient_clip_val; the callback NaNGuard names the step and the samples"
+        )
 
 
 def _numbers(trainer: Trainer, prefixes: tuple[str, ...]) -> dict[str, float]:

@@ -7,6 +7,7 @@ model:
       init_args: {smoothing: 0.1, over: others}
 """
 
+from copy import copy
 from typing import Literal
 
 import torch
@@ -38,7 +39,7 @@ class SmoothedCrossEntropy(nn.Module):
         super().__init__()
         if not 0 <= smoothing < 1:
             raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
-        self.smoothing = smoothing
+        self.label_smoothing = smoothing
         self.over = over
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -48,10 +49,18 @@ class SmoothedCrossEntropy(nn.Module):
             targets = F.one_hot(targets, classes)
         targets = targets.to(logits.dtype)
         if self.over == "all":
-            smooth = targets * (1 - self.smoothing) + self.smoothing / classes
+            smooth = targets * (1 - self.label_smoothing) + self.label_smoothing / classes
         else:
-            smooth = targets * (1 - self.smoothing) + (1 - targets) * self.smoothing / (classes - 1)
+            smooth = targets * (1 - self.label_smoothing) + (1 - targets) * self.label_smoothing / (classes - 1)
         return -(smooth * logits.log_softmax(dim=1)).sum(dim=1).mean()
+
+
+def unsmoothed(loss: nn.Module) -> nn.Module:
+    """The loss as it is evaluated: the same one, with its `label_smoothing` at 0 if it has any."""
+    plain = copy(loss)
+    if hasattr(loss, "label_smoothing"):
+        plain.label_smoothing = 0.0
+    return plain
 
 
 class FocalLoss(nn.Module):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from lit_project.lean import compile_in_place
+from lit_project.models.losses import unsmoothed
 from lit_project.models.penalty import WeightPenalty
 from lit_project.optim import OptimizerFactory, ParameterGroups, Schedule
 from lit_project.processes import print_once
@@ -24,7 +25,8 @@ class ImageClassifier(Task):
     config takes from the data, and `forward` normalises.
 
     Logged at each epoch's end, over all samples and processes: `train/loss`, `train/accuracy`; for `val` and `test`
-    also `top{k}_accuracy`, `class_accuracy/NAME` (recall) and `samples`.
+    also `top{k}_accuracy`, `class_accuracy/NAME` (recall) and `samples`. `val/loss` and `test/loss` are without label
+    smoothing, `train/loss` is with it.
 
     Args:
         net: images in, logits out (no softmax).
@@ -34,8 +36,8 @@ class ImageClassifier(Task):
         std: the same.
         schedulers: learning rate schedules; see `lit_project.optim.Schedule`.
         loss: of logits `(B, num_classes)` and classes `(B,)`, averaged over the batch; default: cross-entropy.
-        label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016); only for the
-            default loss.
+        label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016), in training; only for
+            the default loss.
         top_k: also report how often the class is among the k likeliest; default: 3 if there are more classes; 1 for
             not.
         channels_last: keep images and convolutions in (B, H, W, C) order in memory, which is faster on many CPUs and
@@ -160,7 +162,7 @@ class ImageClassifier(Task):
 
     def _evaluation_step(self, batch: Any, logits: Tensor) -> dict[str, Tensor]:
         targets = batch[1]
-        self.evaluated.add(len(targets), loss=self.loss(logits, targets) * len(targets))
+        self.evaluated.add(len(targets), loss=unsmoothed(self.loss)(logits, targets) * len(targets))
         self.confusion.update(logits, targets)
         self.top_k.update(logits, targets)
         return {"logits": logits, "targets": targets}
