@@ -1,9 +1,11 @@
 """A mistake in a config or on the command line: exit status 2, a few lines, the key, the value, the nearest name."""
 
-import subprocess
 import sys
 
 import pytest
+
+from lit_project.__main__ import entry_point
+from tiny import TINY
 
 Q = "fit -c configs/quickstart.yaml"
 CASES = {
@@ -15,6 +17,8 @@ CASES = {
     f"{Q} --trainer.precision=bf17": ["trainer.precision", "bf17", "did you mean bf16"],
     f"{Q} --trainer.accelerator=gpux": ["accelerator", "gpux", "cpu"],
     f"{Q} --seed_everything=x": ["seed_everything", "x"],
+    f"{Q} --seed_everything=-1": ["seed_everything", "from 0 to 4294967295", "-1"],
+    f"{Q} --seed_everything={2**40}": ["seed_everything", f"{2**40}"],
     f"{Q} --model.net.hiden=3": ["model.net.hiden", "did you mean hidden"],
     f"{Q} --model.optimizr.lr=3": ["no such key: model.optimizr.lr", "did you mean optimizer"],
     f"{Q} --model.init_args.net.init_args.hiden=3": ["hiden", "did you mean hidden"],
@@ -53,6 +57,9 @@ CASES = {
     f"{Q} --trainer.max_epochs=null": ["max_epochs"],
     f"{Q} --trainer.max_epochs=-1": ["max_epochs"],  # one cycle over a run without end
     f"{Q} --run_name a/b": ["run_name", "a/b"],
+    f"{Q} --run_name=~": ["--run_name needs a value"],
+    f"{Q} --init_from=": ["--init_from needs a value"],
+    "test -c configs/quickstart.yaml --ckpt_path=": ["--ckpt_path needs a value"],
     f"{Q} --run": ["--run", "value"],
     f"{Q} --images folder": ["images", "fit"],
     "fit -c configs": ["configs is a folder"],
@@ -174,18 +181,18 @@ def test_a_part_that_refuses_to_be_made_says_why(lit, mine, option):
     assert result.err.strip() == f"error: {mine}.Refusing: no such server"
 
 
-def test_modules_where_the_command_is_called_are_found(workspace, mine):
-    command = ["fit", "-c", "configs/quickstart.yaml", f"--model.net={mine}.Wide", "--trainer.max_epochs=1"]
-    # with -P this folder is as absent from the path of modules as it is for the console script
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "lit_project", *command],
-        cwd=workspace,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Wide: " in done.stdout
+def test_modules_where_the_command_is_called_are_found(workspace, monkeypatch, capfd):
+    """Wherever the config lies: the parser changes to its folder."""
+    (workspace / "mine_of_paths.py").write_text(MINE)
+    (workspace / "configs" / "mine.yaml").write_text("model: {init_args: {net: {class_path: mine_of_paths.Wide}}}")
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    fit = f"fit -c configs/quickstart.yaml -c configs/mine.yaml {TINY.partition(' ')[2]} --trainer.max_epochs=1"
+    for command in (f"{fit} --run_name=a", "test --run runs/quickstart/a"):
+        monkeypatch.setattr(sys, "argv", ["lit-project", *command.split()])
+        with pytest.raises(SystemExit, match="0"):
+            entry_point()
+        assert "Wide: " in capfd.readouterr().out
+    del sys.modules["mine_of_paths"]
 
 
 def test_debug_switch_shows_the_traceback(lit, monkeypatch):

@@ -54,7 +54,7 @@ def test_runs_of_one_second_get_different_stamps(tmp_path):
         assert path.parent == tmp_path / "example"
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/tmp/a", "a\\b"])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/tmp/a", "a\\b", "a\nb"])
 def test_name_must_be_a_plain_folder_name(tmp_path, name):
     with pytest.raises(RunError, match="run_name must be a plain folder name"):
         RunDir.create(tmp_path / "runs", "example", name)

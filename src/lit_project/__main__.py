@@ -11,7 +11,8 @@ from lit_project import commands
 def entry_point() -> None:
     """Runs the command line and ends the process with its exit status."""
     args = sys.argv[1:]
-    sys.path.append("")  # the working folder, where your modules are, as with `python -m`; behind all that is installed
+    # your modules; behind all that is installed, and by its full path: the parser changes the folder while it reads
+    sys.path.append(os.getcwd())
     if args and args[0] in commands.COMMANDS:
         sys.exit(commands.run(args))
     statuses: list[int] = []

@@ -41,6 +41,9 @@ def prepare(args: Sequence[str]) -> Invocation:
         UserError: `--run` without a folder; RunError: it is not a run directory.
     """
     args = spelled_out(args)
+    for flag in ("--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table"):
+        if _value(args, flag) in ("", "~"):  # which YAML reads as nothing
+            raise UserError(f"{flag} needs a value")
     position = next((i for i, arg in enumerate(args) if arg in SUBCOMMANDS), None)
     run_path = _value(args, "--run")
     first = _value(args, FLAG)
@@ -142,6 +145,8 @@ def check(subcommand: str, options: Namespace) -> None:
             raise UserError(f"{name} is not an option of {subcommand}")
     if options.run and options.run_name:
         raise UserError("run_name names a new run, and --run goes on with an old one: give one of them")
+    if not 0 <= options.seed_everything < 2**32:
+        raise UserError(f"seed_everything must be from 0 to {2**32 - 1}, got {options.seed_everything}")
     if fit and options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: --init_from does not go with it")
     split = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}[subcommand]

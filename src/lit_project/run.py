@@ -67,7 +67,7 @@ class RunDir:
             RunError: it exists, the name is not a plain folder name, or it cannot be written.
         """
         parent = Path(runs) / config
-        if name is not None and (not name or name in (".", "..") or re.search(r"[/\\]", name)):
+        if name is not None and (name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", name)):
             raise RunError(f"run_name must be a plain folder name, got {name!r}")
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
         try:
