@@ -77,13 +77,21 @@ def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batc
     evaluate = {"val": runner.validate, "test": runner.test}[split]
     (metrics,) = evaluate(task, datamodule=data, verbose=False)
     predicted, true = predictions(task, data, split)
-    assert metrics[f"{split}/mse"] == pytest.approx(mean_squared_error(true, predicted), rel=1e-6)
-    assert metrics[f"{split}/mae"] == pytest.approx(mean_absolute_error(true, predicted), rel=1e-6)
+    errors = {}
+    for name, function, power in (("mse", mean_squared_error, 2), ("mae", mean_absolute_error, 1)):
+        each = function(true, predicted, multioutput="raw_values")
+        if targets == 1:
+            errors[name] = each[0]
+        else:
+            errors |= {f"{name}/u": each[0], f"{name}/v": each[1]}
+            errors[f"{name}_standardised"] = (each / torch.tensor(data.target_std).double().numpy() ** power).mean()
+    for name, value in errors.items():
+        assert metrics[f"{split}/{name}"] == pytest.approx(value, rel=1e-6)
     each = r2_score(true, predicted, multioutput="raw_values")
     assert list(task.r2.values()) == pytest.approx(each.tolist(), rel=1e-9, abs=1e-7)  # float32 predictions
     assert metrics[f"{split}/r2"] == pytest.approx(each.mean(), rel=1e-6)
     assert metrics[f"{split}/samples"] == 17
-    assert set(metrics) == {f"{split}/{name}" for name in ("loss", "mse", "mae", "r2", "samples")}
+    assert set(metrics) == {f"{split}/{name}" for name in ("loss", *errors, "r2", "samples")}
 
 
 @pytest.mark.parametrize("value", [0.1, 1e4 / 3])

@@ -20,10 +20,13 @@ class Regressor(Task):
     The checkpoint holds all that prediction needs: names and statistics are hyper-parameters that the config takes from
     the data; `forward` standardises features and gives predictions in the units of the targets.
 
-    Logged at each epoch's end, over all samples and processes: `train/loss`; for `val` and `test`: `loss` of the
-    standardised targets; `mse`, `mae` and `r2` in the units of the targets, each the mean over the targets; `samples`.
-    R² = 1 - SS_res / SS_tot, with SS_tot about the mean of the split that is evaluated. A target that is constant there
-    has no R² and is left out of its mean; where there is no other, `r2` is not logged.
+    Logged at each epoch's end, over all samples and processes: `train/loss`; for `val` and `test`:
+
+    - `loss` of the standardised targets, and `samples`;
+    - of one target, `mse` and `mae` in its unit; of several, `mse/NAME` and `mae/NAME` of each in its own unit, with
+      `mse_standardised` and `mae_standardised`, the means over the targets in units of their `target_std`;
+    - `r2`, the mean over the targets: 1 - SS_res / SS_tot, with SS_tot about the mean of the split that is evaluated. A
+      target that is constant there has no R² and is left out; where there is no other, `r2` is not logged.
 
     Args:
         net: `(B, F)` → `(B, T)`.
@@ -126,12 +129,17 @@ class Regressor(Task):
             torch.tensor([means[f"{name}/{k}"] for k in range(len(self.target_names))], dtype=torch.double)
             for name in SUMS
         )
-        self.r2 = _r2(squared / _double(self.target_std.cpu()) ** 2, first, second, self.target_names)
-        values = {
-            f"{split}/loss": means["loss"],
-            f"{split}/mse": squared.mean().item(),
-            f"{split}/mae": absolute.mean().item(),
-        }
+        std = _double(self.target_std.cpu())
+        self.r2 = _r2(squared / std**2, first, second, self.target_names)
+        values = {f"{split}/loss": means["loss"]}
+        for name, each, scale in (("mse", squared, std**2), ("mae", absolute, std)):
+            if len(each) == 1:
+                values[f"{split}/{name}"] = each.item()
+            else:  # whose units differ
+                values |= {
+                    f"{split}/{name}/{target}": e.item() for target, e in zip(self.target_names, each, strict=True)
+                }
+                values[f"{split}/{name}_standardised"] = (each / scale).mean().item()
         if self.r2:
             values[f"{split}/r2"] = sum(self.r2.values()) / len(self.r2)
         self.log_dict({**values, f"{split}/samples": float(count)}, sync_dist=True)
