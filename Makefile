@@ -46,7 +46,7 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports
 
 docs: $(INSTALLED)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/zensical build --clean --strict
 
 coverage: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term --cov-report=html
@@ -82,4 +82,4 @@ $(BIN)/uv:
 	@command -v uv >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache site htmlcov .coverage*
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .cache site htmlcov .coverage*

@@ -54,6 +54,24 @@ def test_workflow_calls_targets_that_exist_and_all_of_ci_run():
         assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"])
 
 
+def test_ci_run_completes_the_data_and_then_wants_all_of_them(tmp_path):
+    """With archives beside the checkout; a stand-in for make shows what it is told."""
+    archive = tmp_path / "shared" / "data" / "MNIST" / "raw" / "images.gz"
+    cut = tmp_path / "project" / "data" / "MNIST" / "raw" / "images.gz"
+    make = tmp_path / "bin" / "make"
+    for file, text in ((archive, "whole"), (cut, "who"), (make, '#!/bin/sh\necho "$1 $REAL_DATA"\n')):
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    cut.chmod(0o444)
+    make.chmod(0o755)
+    script = shutil.copytree(ROOT / ".ci", tmp_path / "project" / ".ci") / "run"
+    path = f"{make.parent}:{os.environ['PATH']}"
+    done = subprocess.run([script], env={"PATH": path}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("test 1\n")
+    assert cut.read_text() == "whole"
+
+
 def test_workflow_tests_each_python_that_the_project_promises():
     versions = CI["jobs"]["test"]["strategy"]["matrix"]["python"]
     assert versions == ["3.11", "3.12", "3.13"]
@@ -141,13 +159,27 @@ def test_devcontainer_is_set_up_by_the_makefile():
 # ------------------------------------------------------------------------------------------------------------- pages
 
 
-def test_pages_build_without_a_warning_and_fetch_nothing(tmp_path):
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def build(tmp_path):
+    """Builds the pages in a copy of them, as `make docs` does."""
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    recipe = re.search(r"^docs:.*\n\t\$\(BIN\)/zensical (.*)", MAKEFILE, re.MULTILINE)[1].split()
+    command = [sys.executable, "-m", "zensical", *recipe]
+    return lambda: subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+
+def test_a_link_to_nowhere_ends_the_build(build, tmp_path):
+    with (tmp_path / "docs" / "index.md").open("a") as page:
+        page.write("\n[to nowhere](nowhere.md)\n")
+    assert build().returncode != 0
+
+
+def test_pages_build_without_a_warning_and_fetch_nothing(build, tmp_path):
+    done = build()
     assert done.returncode == 0, done.stderr
     for page in PAGES:
-        html = (tmp_path / page.with_suffix(".html").name).read_text()
+        html = (tmp_path / "site" / page.with_suffix(".html").name).read_text()
         assert not re.findall(r"<(?:script|img)[^>]*src=\"?https?:|<link[^>]*stylesheet[^>]*https?:", html), page
 
 

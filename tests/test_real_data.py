@@ -2,19 +2,10 @@
 
 import json
 import os
-from pathlib import Path
-
-import pytest
-
-ROOT = Path(__file__).parents[1]
-ARCHIVE = ROOT / "data" / "FashionMNIST" / "raw" / "train-images-idx3-ubyte.gz"
 
 
-@pytest.mark.skipif(
-    not ARCHIVE.exists(), reason="data/FashionMNIST has not been downloaded (any fit of a Fashion-MNIST config does)"
-)
-def test_fashion_mnist_mlp_learns(lit, workspace):
-    os.symlink(ROOT / "data", workspace / "data")
+def test_fashion_mnist_mlp_learns(lit, workspace, official):
+    os.symlink(official("FashionMNIST/raw/train-images-idx3-ubyte.gz"), workspace / "data")
     result = lit("fit -c configs/fashion_mnist_mlp.yaml --trainer.max_epochs=1 --data.batch_size=256")
     assert result.status == 0, result.err
     metrics = json.loads((result.run / "metrics.json").read_text())

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import wraps
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlparse
@@ -67,7 +66,7 @@ class WandbLogger(LightningWandbLogger):
         log_checkpoints: the best and the last checkpoint become an artifact when the run ends.
 
     Raises:
-        UserError: when the run begins: `online` is asked for without a key, or wandb is not installed.
+        UserError: when the run begins: `online` is asked for without a key.
     """
 
     _experiment: Any = None
@@ -93,17 +92,15 @@ class WandbLogger(LightningWandbLogger):
         self.before, self._logged = Reached(), Reached()  # by earlier processes, and by all
         self.take_up(trains=True)
         self.lost = False  # W&B broke
-        self.missing = find_spec("wandb") is None
-        if not self.missing:  # an error in here would be shown as one of the config
-            super().__init__(
-                name=name or "/".join(folder.parts[-2:]),
-                save_dir=save_dir,
-                project=known.get("project", project),
-                version=known.get("id"),
-            )
-            own = {"entity": known.get("entity") or entity, "group": group, "notes": notes, "tags": list(tags) or None}
-            # what is None is left to wandb
-            self._wandb_init = {key: value for key, value in {**self._wandb_init, **own}.items() if value is not None}
+        super().__init__(
+            name=name or "/".join(folder.parts[-2:]),
+            save_dir=save_dir,
+            project=known.get("project", project),
+            version=known.get("id"),
+        )
+        own = {"entity": known.get("entity") or entity, "group": group, "notes": notes, "tags": list(tags) or None}
+        # what is None is left to wandb
+        self._wandb_init = {key: value for key, value in {**self._wandb_init, **own}.items() if value is not None}
         self.folder = folder
         self.mode = os.environ.get("WANDB_MODE") or mode
         self.init_timeout, self.finish_timeout = init_timeout, finish_timeout
@@ -129,8 +126,6 @@ class WandbLogger(LightningWandbLogger):
 
     @guarded
     def _start(self) -> Any:
-        if self.missing:
-            raise UserError("the logger of W&B needs wandb: pip install 'lit-project[wandb]'")
         import wandb
 
         if self.mode == "auto":

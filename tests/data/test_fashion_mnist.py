@@ -180,10 +180,8 @@ def test_nothing_is_read_to_predict_on_a_folder(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [FashionMNIST, MNIST])
-def test_real_archives(kind, tmp_path):
-    source = ROOT / "data" / kind.NAME / "raw"
-    if not all((source / archive).exists() for archive in FILES.values()):
-        pytest.skip(f"the archives of {kind.NAME} are not in {source}")
+def test_real_archives(kind, tmp_path, official):
+    source = official(*(f"{kind.NAME}/raw/{archive}" for archive in FILES.values())) / kind.NAME / "raw"
     raw = tmp_path / kind.NAME / "raw"
     raw.mkdir(parents=True)
     for archive in FILES.values():  # unpacked here, not there

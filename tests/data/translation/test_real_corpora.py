@@ -6,29 +6,22 @@ import pytest
 
 from lit_project.data import Multi30k, Tatoeba
 
-ROOT = Path(__file__).parents[3] / "data"
 NOTHING = {"sources": 0, "targets": 0, "pairs": 0}
 SEPTEMBER_2017 = 142_787  # pairs of the release that the numbers below are of
 
-tatoeba = pytest.mark.skipif(
-    not (ROOT / "tatoeba" / "fra-eng.zip").exists(), reason="data/tatoeba has not been downloaded (any fit on it does)"
-)
-multi30k = pytest.mark.skipif(
-    not (ROOT / "multi30k" / "train.en.gz").exists(),
-    reason="data/multi30k has not been downloaded (any fit on it does)",
-)
 
-
-def release():
-    if len(Tatoeba(root=ROOT).pool()) != SEPTEMBER_2017:
+@pytest.fixture
+def tatoeba(official) -> Path:
+    """The folder with the archive of that release."""
+    folder = official("tatoeba/fra-eng.zip")
+    if len(Tatoeba(root=folder).pool()) != SEPTEMBER_2017:
         pytest.skip("data/tatoeba holds another release than that of September 2017")
+    return folder
 
 
-@tatoeba
 @pytest.mark.parametrize("prefixes", [None, "classic"])
-def test_tatoeba_does_not_leak(prefixes):
-    release()
-    data = Tatoeba(root=ROOT, prefixes=prefixes, seed=1, batch_tokens=4000)
+def test_tatoeba_does_not_leak(tatoeba, prefixes):
+    data = Tatoeba(root=tatoeba, prefixes=prefixes, seed=1, batch_tokens=4000)
     data.setup("fit")
     report = data.report
     assert sum(own["pairs"] for own in report["splits"].values()) == (SEPTEMBER_2017 if prefixes is None else 13_515)
@@ -36,11 +29,9 @@ def test_tatoeba_does_not_leak(prefixes):
     assert report["padding"]["target"] < 0.03
 
 
-@tatoeba
-def test_the_classic_filter_is_of_all_splits():
-    release()
+def test_the_classic_filter_is_of_all_splits(tatoeba):
     classic = {"prefixes": "classic", "lowercase": True, "strip_accents": True, "space_punctuation": True}
-    data = Tatoeba(root=ROOT, source="fr", target="en", max_length=9, seed=1, **classic)
+    data = Tatoeba(root=tatoeba, source="fr", target="en", max_length=9, seed=1, **classic)
     data.setup("fit")
     data.setup("test")
     assert sum(data.size_of(split) for split in ("train", "val", "test")) == 10_860
@@ -51,19 +42,17 @@ def test_the_classic_filter_is_of_all_splits():
         assert target.lengths.max() <= 11
 
 
-@tatoeba
-def test_tatoeba_round_trip():
-    release()
-    data = Tatoeba(root=ROOT, prefixes="classic")
+def test_tatoeba_round_trip(tatoeba):
+    data = Tatoeba(root=tatoeba, prefixes="classic")
     for source, target in data.pairs("train"):
         assert data.source_vocabulary.decode(data.source_vocabulary.encode(source)) == source
         assert data.target_vocabulary.decode(data.target_vocabulary.encode(target)) == target
 
 
-@multi30k
 @pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("de", "en")])
-def test_multi30k(tmp_path, source, target):
-    (tmp_path / "multi30k").symlink_to(ROOT / "multi30k")  # models of subwords go elsewhere
+def test_multi30k(official, tmp_path, source, target):
+    folder = official(f"multi30k/train.{source}.gz", f"multi30k/train.{target}.gz")
+    (tmp_path / "multi30k").symlink_to(folder / "multi30k")  # models of subwords go elsewhere
     data = Multi30k(
         root=tmp_path, source=source, target=target, vocabulary="bpe", vocabulary_size=6000, joint=True,
         batch_tokens=4000, seed=1,
