@@ -207,14 +207,14 @@ class Session:
             if options[kind]:
                 if getattr(datamodule, "predicts_on", None) != kind:
                     raise UserError(f"{type(datamodule).__name__} cannot predict on {what}")
-                table.files = datamodule.predict_from(options[kind])
+                table.inputs = datamodule.predict_from(options[kind])
                 table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
         trainer.predict(
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )
-        if is_first() and table.files is not None:
-            for index in table.missing:
-                print(f"error: cannot read {table.files[index]}", file=sys.stderr)
+        if is_first():
+            for sample in table.missing:
+                print(f"error: cannot read {sample['file']}", file=sys.stderr)
                 self.status = 1
         print_once(f"{table.count} predictions: {table.file}" if table.count else "0 predictions: no table is written")
 

@@ -18,7 +18,7 @@ def run(lit, workspace):
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(60, 2, generator=generator).tolist()
     (workspace / "train.csv").write_text("a,b,y\n" + "".join(f"{a},{b},{a - 2 * b}\n" for a, b in rows))
-    write(workspace / "new.csv", [[str(n), b, "text", a] for n, (a, b) in enumerate(NEW)], "number,b,note,a")
+    write(workspace / "new.csv", [[n, b, "text", a] for n, (a, b) in enumerate(NEW)], "prediction,b,note,a")
     result = lit(FIT)
     assert result.status == 0, result.err
     return result.run
@@ -40,22 +40,32 @@ def test_new_rows_are_predicted_by_the_names_of_their_columns(lit, run):
     task = Regressor.load_from_checkpoint(next((run / "checkpoints").glob("best*.ckpt")), weights_only=True).eval()
     with torch.no_grad():
         expected = task(torch.tensor(NEW))[:, 0].tolist()
-    assert [list(row) for row in rows] == [["index", "prediction"]] * 3
-    assert [row["index"] for row in rows] == ["0", "1", "2"]
+    columns = ["index", "input/prediction", "b", "note", "a", "prediction"]  # those of the file between
+    assert [list(row) for row in rows] == [columns] * 3
+    assert [(row["index"], row["input/prediction"], row["note"]) for row in rows] == [
+        (str(n), str(n), "text") for n in range(3)
+    ]
     assert [float(row["prediction"]) for row in rows] == pytest.approx(expected, rel=1e-5)
 
 
 def test_targets_are_shown_where_all_rows_have_numbers(lit, run, workspace):
     for name, last, columns in (
-        ("known", "7", {"index", "prediction", "target"}),
-        ("hole", "", {"index", "prediction"}),
-        ("words", "pending", {"index", "prediction"}),
+        ("known", "7", {"index", *"aby", "prediction", "target"}),
+        ("hole", "", {"index", *"aby", "prediction"}),
+        ("words", "pending", {"index", *"aby", "prediction"}),
     ):
         write(workspace / f"{name}.csv", [[1, 2, 5], [3, 4, last]], "a,b,y")  # pending
         assert lit(f"predict --run {run} --table {name}.csv --data.eval_batch_size=1").status == 0
         rows = predicted(run, f"table_{name}")
         assert [set(row) for row in rows] == [columns] * 2
     assert [float(row["target"]) for row in predicted(run, "table_known")] == [5, 7]
+
+
+def test_blank_lines_are_counted_and_shift_no_index(lit, run, workspace):
+    (workspace / "gaps.csv").write_text('\na,b,note\n1,2,"two\nlines"\n\n3,4,\n\n\n5,6,\n\n')
+    result = lit(f"predict --run {run} --table gaps.csv")
+    assert [(row["index"], row["a"]) for row in predicted(run, "table_gaps")] == [("0", "1"), ("2", "3"), ("5", "5")]
+    assert "gaps.csv: blank lines are left out: 3" in result.out
 
 
 def test_the_table_of_the_training_is_not_needed(lit, run, workspace):

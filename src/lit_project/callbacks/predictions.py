@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,16 @@ class PredictionTable(Callback):
 
     Args:
         file: where to; its folder is made.
-        files: the file of each index, if the samples are files; adds the column `file`.
+        inputs: of new samples, in their order: index in the table → columns that say what was predicted on.
 
     Attributes:
-        missing: indices that got no prediction although they were read.
+        missing: those of `inputs` that got no prediction although they were read.
     """
 
-    def __init__(self, file: Path, files: Sequence[Path] | None = None) -> None:
+    def __init__(self, file: Path, inputs: Mapping[int, Mapping[str, Any]] | None = None) -> None:
         self.file = file
-        self.files = files
-        self.missing: list[int] = []
+        self.inputs = inputs
+        self.missing: list[Mapping[str, Any]] = []
         self._rows: list[dict[str, Any]] = []
 
     def on_predict_batch_end(
@@ -51,14 +51,15 @@ class PredictionTable(Callback):
             torch.distributed.all_gather_object(shares, rows)
             rows = [row for share in shares for row in share]
         rows.sort(key=lambda row: row["index"])
-        if self.files is not None:
-            rows = [{"index": row["index"], "file": str(self.files[row["index"]]), **row} for row in rows]
+        if self.inputs is not None:
             found = {row["index"] for row in rows}
+            samples = list(self.inputs.items())
+            rows = [_with_inputs(row, *samples[row["index"]]) for row in rows]
             # with a limit, what comes after the last one that was predicted may not have been read
             limit = trainer.limit_predict_batches
             limited = isinstance(limit, int) or limit != 1.0  # 1 is a batch, 1.0 are all
-            read = range(max(found, default=-1) + 1 if limited else len(self.files))
-            self.missing = [index for index in read if index not in found]
+            read = range(max(found, default=-1) + 1 if limited else len(samples))
+            self.missing = [samples[number][1] for number in read if number not in found]
         if trainer.is_global_zero and rows:
             text = io.StringIO()
             writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -67,3 +68,9 @@ class PredictionTable(Callback):
             write_text(self.file, text.getvalue())
         self._rows = []
         self.count = len(rows)
+
+
+def _with_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with what it was predicted on after its index; `input/NAME` is a column whose name is taken."""
+    named = {f"input/{name}" if name in row else name: value for name, value in inputs.items()}
+    return {"index": index, **named, **{name: value for name, value in row.items() if name != "index"}}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_project.errors import DataError, did_you_mean
+from lit_project.processes import print_once
 
 TAB = "\t"
 MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")  # in lower case
@@ -16,7 +17,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 class CSVFile:
-    """A CSV file whose first line names the columns. Blank lines are passed over.
+    """A CSV file whose first line names the columns. Blank lines are left out.
 
     Args:
         file: where it is; UTF-8.
@@ -33,7 +34,7 @@ class CSVFile:
     def __init__(self, file: str | Path, delimiter: str = ",") -> None:
         self.file = Path(file).expanduser()
         self.delimiter = TAB if delimiter in ("tab", r"\t") else delimiter
-        _, header = next(self._lines(), (1, []))
+        _, _, header = next(self._lines(), (0, 1, []))
         self.names = [name.strip() for name in header]
         if not any(self.names):
             raise DataError(f"{self.file} is empty")
@@ -48,21 +49,30 @@ class CSVFile:
         for name in columns:
             self._check(name)
         chosen = [(self.names.index(name), name in may_miss) for name in columns]
+        rows, blank = [], 0
         lines = self._lines()
-        next(lines)
-        rows = []
-        for line, cells in lines:
+        first, _, _ = next(lines)
+        for place, line, cells in lines:
             if len(cells) != len(self.names):
                 raise DataError(
                     f"{self.file}, line {line}: {len(cells)} values for the {len(self.names)} columns of line 1"
                 )
             rows.append([self._value(cells[k], line, self.names[k], optional) for k, optional in chosen])
+            blank = place - first - len(rows)
         if not rows:
             raise DataError(f"{self.file} has a line of names and no rows")
+        if blank:
+            print_once(f"note: {self.file}: blank lines are left out: {blank}")
         return torch.tensor(rows, dtype=torch.double)
 
-    def _lines(self) -> Iterator[tuple[int, list[str]]]:
-        """The lines that are not blank, with the number of the line on which each begins."""
+    def cells(self) -> dict[int, dict[str, str]]:
+        """The cells of each row by column. Rows are numbered from 0 below the names, blank lines counted."""
+        lines = self._lines()
+        first, _, _ = next(lines)
+        return {place - first - 1: dict(zip(self.names, cells, strict=False)) for place, _, cells in lines}
+
+    def _lines(self) -> Iterator[tuple[int, int, list[str]]]:
+        """The lines that are not blank: how many stand before each, and the number of the line on which it begins."""
         if len(self.delimiter) != 1:
             raise DataError(f"delimiter must be one character, got {self.delimiter!r}")
         if not self.file.is_file():
@@ -71,9 +81,9 @@ class CSVFile:
             reader = csv.reader(handle, delimiter=self.delimiter, skipinitialspace=True)
             begin = 1
             try:
-                for cells in reader:
+                for place, cells in enumerate(reader):
                     if any(cell.strip() for cell in cells) or len(cells) > 1:
-                        yield begin, cells
+                        yield place, begin, cells
                     begin = reader.line_num + 1
             except (csv.Error, UnicodeDecodeError) as error:
                 raise DataError(f"{self.file}, line {begin} or after: cannot be read as UTF-8 CSV ({error})") from error

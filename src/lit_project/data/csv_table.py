@@ -14,7 +14,7 @@ from lit_project.errors import DataError
 class CSV(TabularData):
     """Numbers of a CSV file whose first line names the columns.
 
-    Blank lines are passed over. Columns that are neither feature nor target may hold anything. Without the file a
+    Blank lines are left out. Columns that are neither feature nor target may hold anything. Without the file a
     trained run can still predict on another (`predict --run RUN --table FILE`): its checkpoint knows the rest.
 
     Args:

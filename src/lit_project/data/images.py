@@ -72,17 +72,20 @@ class ImageData(SplitData):
         """Number of classes."""
         return len(self.class_names)
 
-    def predict_from(self, folder: str | Path) -> list[Path]:
-        """`predict` then classifies the image files of `folder`, which it returns, instead of the test split.
+    def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
+        """`predict` then classifies the image files of `folder` instead of the test split.
 
         Args:
             folder: one with image files, or an image file.
+
+        Returns:
+            `file` of each image by its number, for the table of predictions.
 
         Raises:
             DataError: no such folder, or no image file in it.
         """
         self.pictures = PictureFiles(Path(folder).expanduser(), self.input_shape, self.crop)
-        return self.pictures.files
+        return {number: {"file": str(file)} for number, file in enumerate(self.pictures.files)}
 
     @property
     def predict_source(self) -> str:

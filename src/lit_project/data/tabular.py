@@ -145,13 +145,16 @@ class TabularData(SplitData):
             raise DataError(f"{type(self).__name__} has no {split} split: {self.no_rows}")
         return self.splits[split]
 
-    def predict_from(self, file: str | Path) -> None:
+    def predict_from(self, file: str | Path) -> dict[int, dict[str, str]]:
         """`predict` then reads the rows of a CSV file instead of the test split.
 
         Its columns may be in any order, and it may have others. Targets are read if each row has a number for each.
 
         Args:
             file: with the columns `feature_names`, and the delimiter of the table itself.
+
+        Returns:
+            The columns of each row by its number in the file, for the table of predictions.
 
         Raises:
             DataError: no such file, no rows, no such column, or a feature that is missing or no number.
@@ -164,6 +167,7 @@ class TabularData(SplitData):
             targets = torch.full((len(values), self.output_size), math.nan)
         self.new_rows = values[:, : self.input_size].float(), targets
         self.predict_source = f"table_{table.file.stem}"
+        return table.cells()
 
     def predict_dataloader(self) -> TableLoader:
         """The test split, or the rows of the file that `predict_from` named."""

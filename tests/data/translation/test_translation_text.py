@@ -152,11 +152,12 @@ def test_words_never_seen_are_counted(corpus, tmp_path):
     assert data.report["unknown"]["val"] == {"source": 0.5, "target": 1.0}
 
 
-def test_prefixes_keep_the_english_side(corpus):
+def test_prefixes_keep_the_english_side(corpus, capsys):
     pairs = [(f"I'm {i}", f"Je suis {i}") for i in range(20)] + [("É I am", "x"), ("i am z", "y"), ("He isn't", "z")]
     kept = corpus(pairs, prefixes="classic", val_size=2, test_size=2)
     found = [pair for split in ("train", "val", "test") for pair in kept.pairs(split)]
     assert sorted(found) == sorted([*pairs[:20], pairs[21], pairs[22]])
+    assert "prefixes keep 22 of 63 pairs" in capsys.readouterr().out
     assert len(corpus(pairs, prefixes=["e i"], val_size=0, test_size=0).pairs("train")) == 1
 
 

@@ -166,7 +166,12 @@ class TranslationData(SplitData):
 
     def keep(self, pairs: Pairs) -> Pairs:
         """Those that pass the filter of prefixes."""
-        return pairs if self.prefixes is None else with_prefix(pairs, self.prefixes, self.source, self.target)
+        if self.prefixes is None:
+            return pairs
+        kept = with_prefix(pairs, self.prefixes, self.source, self.target)
+        if len(kept) < len(pairs):
+            print_once(f"prefixes keep {len(kept):,} of {len(pairs):,} pairs")
+        return kept
 
     def setup(self, stage: str) -> None:
         """Encodes the splits that the stage needs, once; a fit prints the report."""
