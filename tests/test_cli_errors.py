@@ -16,6 +16,10 @@ CASES = {
     f"{Q} --trainer.max_epochs=-5": ["max_epochs", "-5"],
     f"{Q} --trainer.precision=bf17": ["trainer.precision", "bf17", "did you mean bf16"],
     f"{Q} --trainer.accelerator=gpux": ["accelerator", "gpux", "cpu"],
+    f"{Q} --trainer.strategy=lightning.pytorch.strategies.ModelParallelStrategy": [
+        "--trainer.strategy.class_path=lightning.pytorch.strategies.ModelParallelStrategy"
+    ],
+    f"{Q} --trainer.strategy=ModelParallelStrategy": ["--trainer.strategy.class_path=ModelParallelStrategy"],
     f"{Q} --seed_everything=x": ["seed_everything", "x"],
     f"{Q} --seed_everything=-1": ["seed_everything", "from 0 to 4294967295", "-1"],
     f"{Q} --seed_everything={2**40}": ["seed_everything", f"{2**40}"],

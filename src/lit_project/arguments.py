@@ -149,6 +149,10 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError(f"seed_everything must be from 0 to {2**32 - 1}, got {options.seed_everything}")
     if fit and options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: --init_from does not go with it")
+    for name in ("strategy", "accelerator"):
+        value = options.trainer.get(name)
+        if isinstance(value, str) and ("." in value or value[:1].isupper()):
+            raise UserError(f"trainer.{name} takes the name of one; a class is --trainer.{name}.class_path={value}")
     split = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}[subcommand]
     if options.trainer.get(f"limit_{split}_batches") == 0:
         raise UserError(f"trainer.limit_{split}_batches is 0: that leaves no batch to {subcommand}")
