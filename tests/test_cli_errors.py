@@ -36,6 +36,10 @@ CASES = {
     f"{Q} --model lit_projekt.tasks.ImageClassifier": ["lit_projekt"],
     f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
     f"{Q} --model.optimizer.lr=fast": ["model.optimizer.lr", "fast", "float"],
+    f"{Q} --model.optimizer.lr=-0.1": ["optimizer: ", "learning rate: -0.1"],
+    f"{Q} --model.optimizer=torch.optim.Muon": ["optimizer: Muon only supports 2D parameters"],
+    f"{Q} --model.schedulers.scheduler=torch.optim.lr_scheduler.CosineAnnealingWarmRestarts "
+    "--model.schedulers.scheduler.T_0=0": ["schedulers[0]: ", "T_0"],
     f"{Q} --model.loss=torch.nn.CrossEntropyLos": ["CrossEntropyLos", "did you mean torch.nn.CrossEntropyLoss"],
     f"{Q} --model.top_k=30": ["top_k", "30", "10"],
     f"{Q} --model.label_smoothing=2": ["label_smoothing", "2"],

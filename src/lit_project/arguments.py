@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from lit_project.config_files import FLAG, name_of, spelled_out, with_configs
+from lit_project.config_files import FLAG, content_of, name_of, spelled_out, with_configs
 from lit_project.errors import UserError
 from lit_project.renamed import config_here
 from lit_project.run import RunDir
@@ -51,6 +51,7 @@ def prepare(args: Sequence[str]) -> Invocation:
     if run_path is None or position is None:
         return Invocation(args, None, name_of(first))
     run = RunDir.open(run_path)
+    content_of(str(run.config_file))  # refuses what is no config
     args[position + 1 : position + 1] = [FLAG, config_here(run.config_file)]
     if "--print_config" in args:
         args.append("--run=null")  # which no config may name

@@ -1,5 +1,6 @@
 """The config files of a command line: checked, and made so that a later list replaces an earlier one."""
 
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,17 @@ from lit_project.errors import UserError
 from lit_project.renamed import config_here, here
 
 FLAG = "--config"
+MOST_VALUES = 100_000  # of a file, with all that its aliases stand for
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in a mapping, of which YAML would drop the first."""
+    """Refuses a key that stands twice in a mapping, of which YAML would drop the first, and aliases without end."""
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if node is not None and (values := _expanded(node, {})) > MOST_VALUES:
+            raise yaml.MarkedYAMLError(problem=f"its aliases (*NAME) stand for {values:,.0f} values")
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -24,6 +32,28 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.MarkedYAMLError(problem=f"the key {name} stands twice", problem_mark=key.start_mark)
             seen.add(name if isinstance(name, str) else None)
         return super().construct_mapping(node, deep)
+
+
+def _expanded(node: Any, known: dict[int, float]) -> float:
+    """How many values a node stands for; infinitely many if it holds itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        flat = [one for part in parts for one in part] if isinstance(node, yaml.MappingNode) else parts
+        known[id(node)] = 1 + sum(_expanded(part, known) for part in flat)
+    return known[id(node)]
+
+
+def load_yaml(text: str) -> Any:
+    """What YAML holds.
+
+    Raises:
+        yaml.YAMLError: it is none, a key stands twice, or its aliases or brackets are too many.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError as error:
+        raise yaml.MarkedYAMLError(problem="too many levels") from error
 
 
 def spelled_out(args: Sequence[str]) -> list[str]:
@@ -51,7 +81,7 @@ def with_configs(args: Sequence[str], first: bool) -> list[str]:
     found: list[str] = []
     for before, arg in zip(["", *args], args, strict=False):
         if before == FLAG:
-            content = _content(arg)
+            content = content_of(arg)
             empty = None if first or content is None else emptied(content)
             if empty:
                 found += [yaml.safe_dump(here(empty), sort_keys=False, allow_unicode=True), FLAG]
@@ -96,7 +126,7 @@ def emptied(content: dict[str, Any]) -> dict[str, Any] | None:
     return empty if found else None
 
 
-def _content(arg: str) -> dict[str, Any] | None:
+def content_of(arg: str) -> dict[str, Any] | None:
     """What a config holds; None for text of one, and for a file that is not there: the parser knows those that are."""
     file = Path(arg)
     if "\n" in arg or not file.exists():
@@ -104,7 +134,7 @@ def _content(arg: str) -> dict[str, Any] | None:
     if file.is_dir():
         raise UserError(f"{file} is a folder: -c takes a YAML file")
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+        content = load_yaml(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

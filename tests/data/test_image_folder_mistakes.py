@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from picture_data import CLASSES, batches, small, write
+from PIL import Image
 
 from lit_project.data import ImageFolder
 from lit_project.errors import DataError
@@ -85,3 +86,18 @@ def test_one_class_leaves_nothing_to_tell_apart(tmp_path):
         shutil.rmtree(tmp_path / name)
     with pytest.raises(DataError, match=r"one class folder only \(ant\)"):
         small(tmp_path)
+
+
+def test_links_that_lead_up_or_to_a_folder_again_add_no_images(tmp_path):
+    write(tmp_path, 10)
+    (tmp_path / "ant" / "more").mkdir()
+    Image.new("L", (6, 5), 99).save(tmp_path / "ant" / "more" / "10.png")
+    for link, target in (("ant/up", "."), ("ant/more/self", "ant"), ("ant/z", "ant/more"), ("bee/up", "bee")):
+        (tmp_path / link).symlink_to(tmp_path / target)
+    outside = tmp_path.with_name("outside")
+    (tmp_path / "cat").rename(outside)
+    (tmp_path / "cat").symlink_to(outside)  # as are data on another disk
+    (outside / "back").symlink_to(tmp_path)
+    data = small(tmp_path, test_size=0, val_size=1)
+    data.setup("fit")
+    assert data.size_of("train") + data.size_of("val") == 31

@@ -6,6 +6,7 @@ from translation_run import HELLO, train
 
 BAD = {
     "--beam_size=0": ["beam_size", "0"],
+    "--beam_size=1000000": ["beam_size must be between 1 and 1000", "1000000"],
     "--n_best=0": ["n_best", "0"],
     "--n_best=9": ["n_best", "beam_size 3", "9"],
     "--beam_size=x": ["--beam_size", "whole number", "'x'"],

@@ -1,5 +1,6 @@
 """A user's own images: one folder a class."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -144,6 +145,18 @@ def _check_no_splits(root: Path) -> None:
             )
 
 
+def _pictures_in(folder: Path) -> list[str]:
+    """The image files below a folder; links that lead up, or where it has been, are not followed."""
+    found = []
+    seen = {up for start in (folder.resolve(), folder.parent.resolve()) for up in (start, *start.parents)}
+    for path, folders, files in os.walk(folder, followlinks=True):
+        real = {Path(path, name).resolve(): name for name in sorted(folders, reverse=True) if name[0] != "."}
+        folders[:] = [name for place, name in real.items() if place not in seen]
+        seen |= real.keys()
+        found.append((path, [str(Path(path, name)) for name in sorted(files) if is_picture(Path(name))]))
+    return [file for _, inner in sorted(found) for file in inner]
+
+
 def _read_folder(folder: Path, class_names: list[str] | None) -> Any:
     from torchvision.datasets import ImageFolder as Folder
 
@@ -154,12 +167,15 @@ def _read_folder(folder: Path, class_names: list[str] | None) -> Any:
                 raise FileNotFoundError(f"no class folder in {directory}")
             return names, {name: index for index, name in enumerate(names)}
 
-    def valid(path: str) -> bool:
-        inner = Path(path).relative_to(folder)
-        return is_picture(inner) and not any(part.startswith(".") for part in inner.parts)
+        @staticmethod
+        def make_dataset(directory: str | Path, class_to_idx: dict[str, int], *_: Any, **__: Any) -> list[Any]:
+            found = {name: _pictures_in(Path(directory, name)) for name in class_to_idx}
+            if empty := [name for name, files in found.items() if not files]:
+                raise FileNotFoundError(f"{directory} has no image in {', '.join(empty)}")
+            return [(file, class_to_idx[name]) for name, files in found.items() for file in files]
 
     try:
-        dataset = Visible(str(folder), loader=open_image, is_valid_file=valid)
+        dataset = Visible(str(folder), loader=open_image)
     except FileNotFoundError as error:  # no class folder, or one without an image
         raise DataError(str(error)) from error
     if len(dataset.classes) < 2:

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 
+from lit_project.errors import UserError
 from lit_project.optim.groups import apply_factors, check_options
 from lit_project.optim.horizon import ScheduleError, horizon_is
 from lit_project.optim.schedulers import SchedulerFactory, check_length, check_multiply
@@ -93,9 +94,10 @@ def configure(
 
     Raises:
         ScheduleError: a schedule contradicts itself, another one or the length of the run.
+        UserError: the optimizer or a scheduler refuses its arguments.
     """
     given: list[Any] = list(parameters)
-    optim = optimizer(given)
+    optim = _made("optimizer", optimizer, given)
     check_options(given, optim)
     apply_factors(optim.param_groups, lr)
     configs = []
@@ -104,7 +106,7 @@ def configure(
             raise ScheduleError(f"schedulers[{number}]: frequency must be at least 1, got {schedule.frequency}")
         end = length(schedule.interval)
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
-            scheduler = schedule.scheduler(optim)
+            scheduler = _made(f"schedulers[{number}]", schedule.scheduler, optim)
             _check(scheduler, schedule, number)
         # an attribute, so that it is saved with the scheduler's state and compared on resume
         scheduler.planned_length = end if seen.used else None  # type: ignore[attr-defined]
@@ -129,6 +131,14 @@ def configure(
         )
     check_multiply([config["scheduler"] for config in configs])
     return [optim], configs
+
+
+def _made(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
+    """What a factory of the config makes; what it refuses, such as a negative rate, is the user's to put right."""
+    try:
+        return factory(argument)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:

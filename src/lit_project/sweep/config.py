@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
+from lit_project.config_files import load_yaml
 from lit_project.errors import UserError, did_you_mean
 from lit_project.sweep.hyperband import Hyperband, hyperband_of
 from lit_project.sweep.parameters import parameters_of
@@ -58,7 +59,7 @@ class SweepConfig:
             UserError: it is not there, no YAML, or something in it is wrong; it names the key.
         """
         try:
-            content = yaml.safe_load(file.read_text())
+            content = load_yaml(file.read_text())
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
             raise UserError(f"cannot read the sweep {file}: {reason}") from error

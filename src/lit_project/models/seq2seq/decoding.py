@@ -9,6 +9,8 @@ from torch import Tensor
 from lit_project.models.seq2seq.interface import Memory, Seq2Seq, full, select
 from lit_project.text import BOS, EOS, PAD
 
+MOST_HYPOTHESES = 1000  # memory and time of a search grow with them, and translations get worse long before
+
 
 @dataclass
 class Decoding:
@@ -35,8 +37,8 @@ class Decoding:
     max_length_extra: int = 10
 
     def __post_init__(self) -> None:
-        if self.beam_size < 1:
-            raise ValueError(f"beam_size must be at least 1, got {self.beam_size}")
+        if not 1 <= self.beam_size <= MOST_HYPOTHESES:
+            raise ValueError(f"beam_size must be between 1 and {MOST_HYPOTHESES}, got {self.beam_size}")
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"n_best must be between 1 and beam_size {self.beam_size}, got {self.n_best}")
         for name in ("length_penalty", "no_repeat_ngram", "max_length_ratio"):
