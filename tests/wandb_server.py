@@ -35,17 +35,14 @@ class Run:
     config: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     exit_code: int | None = None
-    lost: bool = False  # the agent has no such process any more
     agent_stops: bool = False  # its agent is told to, as when the sweep's early termination has chosen it
 
     @property
     def state(self) -> str:
-        """A process that ended without a word has crashed, as on W&B's server after minutes of silence."""
-        if self.exit_code is not None:
-            return "failed" if self.exit_code else "finished"
-        if self.lost:
-            return "crashed"
-        return "running" if self.config else "pending"
+        """As W&B shows it."""
+        if self.exit_code is None:
+            return "running"
+        return "failed" if self.exit_code else "finished"
 
     def logged(self, metric: str) -> list[Any]:
         """The values of a metric, in order."""
@@ -170,8 +167,6 @@ class Server(ThreadingHTTPServer):
     def commands(self, agent: str, alive: set[str]) -> list[dict[str, Any]]:
         """To stop what is to stop; otherwise the next point, one at a time, or the end. `exit` kills what runs."""
         sweep = next(sweep for sweep in self.sweeps if sweep.name == agent.partition("/")[0])
-        for run in sweep.runs:
-            run.lost |= run.agent == agent and run.name not in alive
         if alive or len(self.agents) < self.wanted:
             return [{"type": "stop", "run_id": name} for name in sorted(alive) if self.runs[name].agent_stops]
         if not sweep.points:

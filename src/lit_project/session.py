@@ -114,9 +114,6 @@ class Session:
             callbacks.append(self._table)
         loggers = [logger for logger in _listed(config.logger) if logger is not True]
         step = resume_step(self.checkpoint) if self.checkpoint and subcommand == "fit" else None
-        for logger in loggers:
-            if hasattr(logger, "take_up"):  # W&B
-                logger.take_up(subcommand == "fit", step)
         if config.logger is not False and subcommand == "fit":
             loggers.insert(0, MetricsCSV(self.run.path, step))
         self._loggers = loggers
