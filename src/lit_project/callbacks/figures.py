@@ -1,6 +1,7 @@
 """Draws the figures of a run when `fit`, `validate` or `test` ends."""
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from lit_project import viz
-from lit_project.callbacks.record import best_checkpoint
+from lit_project.callbacks.record import best_checkpoint, monitored
 
-# of which curves are drawn, where a run has them
+# of which curves are drawn, if a run has them, and of what callbacks monitor
 METRICS = ("loss", "accuracy", "token_accuracy", "bleu", "r2")
 
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
@@ -39,8 +40,9 @@ class Figures(Callback):
             rows = list(csv.DictReader(handle))
         columns = list(rows[0]) if rows else []
         curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
-        for metric in METRICS:
-            splits = {s: _points(rows, "epoch", f"{s}/{metric}", 1) for s in ("train", "val")}
+        for metric in dict.fromkeys([*METRICS, *(m.removeprefix("val/") for m in monitored(trainer))]):
+            names = {"train": f"train/{metric}", "val": f"val/{metric}", metric: metric}
+            splits = {split: _points(rows, "epoch", name) for split, name in names.items()}
             splits = {split: points for split, points in splits.items() if points}
             if splits:
                 curves[metric] = splits
@@ -109,13 +111,13 @@ class Figures(Callback):
         save_figure(trainer, f"{split}_confusion_matrix", viz.confusion_matrix(counts, names, title))
         wrong = sorted((item for share in shares for item in share), key=lambda item: -item[0])[: self.wrong_images]
         if wrong:
-            captions = [f"#{i}: {names[t]}\nas {names[p]} ({c:.0%})" for c, i, t, p, _ in wrong]
+            captions = [f"true: {names[t]}\npredicted: {names[p]} ({c:.0%})\nindex {i}" for c, i, t, p, _ in wrong]
             figure = viz.gallery([item[-1] for item in wrong], captions, f"{split}: most confidently wrong")
             save_figure(trainer, f"{split}_most_wrong", figure)
 
 
 def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None) -> None:
-    """Writes `figures/NAME.png` into the run, and to TensorBoard and W&B, if they are among the loggers.
+    """Writes `figures/NAME.png` into the run, with the run's name, and to TensorBoard and W&B, if among the loggers.
 
     Args:
         trainer: knows where the run is.
@@ -123,7 +125,9 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
         figure: of matplotlib.
         tag: the name in TensorBoard, which has a slider over the steps of one tag; default: `name`.
     """
-    file = Path(trainer.default_root_dir) / "figures" / f"{name}.png"
+    run = Path(trainer.default_root_dir).absolute()
+    figure.supxlabel(f"{run.parent.name}/{run.name}", x=0.99, ha="right", fontsize=7, color="grey", parse_math=False)
+    file = run / "figures" / f"{name}.png"
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     for logger in trainer.loggers:
@@ -134,12 +138,12 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
             logger.log_image(tag or name, [str(file)], step=trainer.global_step)
 
 
-def _points(rows: list[dict[str, str]], x: str, y: str, offset: int = 0) -> list[tuple[float, float]]:
-    return [(float(row[x]) + offset, float(row[y])) for row in rows if row.get(x) and row.get(y)]
+def _points(rows: list[dict[str, str]], x: str, y: str) -> list[tuple[float, float]]:
+    return [(float(row[x]), float(row[y])) for row in rows if row.get(x) and row.get(y)]
 
 
 def _best_epoch(trainer: Trainer) -> float | None:
-    """Epoch, counted from 1, of the best checkpoint, as its file name tells."""
+    """Epoch of the best checkpoint, as its file name tells."""
     best = best_checkpoint(trainer)
-    digits = Path(best.best_model_path).stem.rpartition("epoch")[2] if best else ""
-    return float(digits) + 1 if digits.isdigit() else None
+    found = re.search(r"epoch=?(\d+)", Path(best.best_model_path).stem) if best else None
+    return float(found[1]) if found else None

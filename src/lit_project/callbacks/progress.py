@@ -7,15 +7,16 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 
+from lit_project.callbacks.record import monitored
 from lit_project.callbacks.validated import KnowsValidation
 
 
 def shown(trainer: Trainer, pl_module: LightningModule) -> dict[str, str]:
-    """The means of the epoch so far and the newest validation loss and accuracy or BLEU, as text."""
+    """The means of the epoch so far and the newest of validation: loss, accuracy, BLEU or R², and what is monitored."""
     running = getattr(pl_module, "running", None)
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
-    for name in ("val/loss", "val/accuracy", "val/bleu"):
-        if name in trainer.callback_metrics:
+    for name in ("val/loss", "val/accuracy", "val/bleu", "val/r2", *monitored(trainer)):
+        if name in trainer.callback_metrics and not name.startswith("train/"):  # which is of the epoch before
             values[name] = trainer.callback_metrics[name].item()
     return {name: f"{value:.4f}" for name, value in values.items()}
 
@@ -79,8 +80,9 @@ class ProgressLines(KnowsValidation, ProgressBar):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Prints the line."""
         if self._enabled:
-            total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else "?"
+            # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
+            last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
             found = shown(trainer, pl_module).items()
             values = "  ".join(f"{name} {value}" for name, value in found if self.validated or name[:4] != "val/")
             seconds = perf_counter() - self._start
-            print(f"epoch {trainer.current_epoch + 1}/{total}  {values}  {seconds:.1f} s", flush=True)
+            print(f"epoch {trainer.current_epoch}/{last}  {values}  {seconds:.1f} s", flush=True)

@@ -106,6 +106,12 @@ def best_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
     return callbacks[0] if callbacks else None
 
 
+def monitored(trainer: Trainer) -> list[str]:
+    """The metrics that callbacks follow: a checkpoint is chosen by them, or the training stopped."""
+    callbacks = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks]
+    return [callback.monitor for callback in callbacks if getattr(callback, "monitor", None)]
+
+
 def without_averages(callbacks: Sequence[Callback]) -> list[Callback]:
     """Those that can evaluate a checkpoint: Lightning's own averages, once they have trained, load other weights."""
     return [one for one in callbacks if isinstance(one, LiveAverage) or not isinstance(one, WeightAveraging)]

@@ -24,13 +24,13 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | None = None) -> Figure:
-    """One panel a metric, one line a split.
+    """One panel a metric, one line a split; losses on a logarithmic axis.
 
     Args:
-        curves: metric → split → points (epoch, value), such as `{"loss": {"train": [(1, 2.3), …]}}`.
+        curves: metric → split → points (epoch, value), such as `{"loss": {"train": [(0, 2.3), …]}}`.
         best: the epoch of the best checkpoint, marked by a line.
     """
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import AutoLocator, LogLocator, MaxNLocator, NullLocator
 
     figure = new_figure(5.5 * max(len(curves), 1), 4)
     for number, (metric, splits) in enumerate(curves.items()):
@@ -40,6 +40,14 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
             axes.plot(x, y, marker="o" if len(points) < 30 else None, markersize=3, label=f"{split} (last {y[-1]:.4g})")
         if best is not None:
             axes.axvline(best, color="grey", linewidth=0.8, linestyle=":", label=f"best checkpoint (epoch {best:.0f})")
+        values = [y for points in splits.values() for _, y in points]
+        if metric.endswith("loss") and min(values) > 0:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(
+                LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator()
+            )
+            axes.yaxis.set_major_formatter("{x:g}")  # 0.2 and not 2 × 10⁻¹
+            axes.yaxis.set_minor_locator(NullLocator())
         axes.set(xlabel="epoch", ylabel=metric, title=metric)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
@@ -88,7 +96,8 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
     """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], in colours if C is 3."""
     columns = min(columns, max(len(images), 3))
     rows = -(-len(images) // columns) or 1
-    figure = new_figure(1.75 * columns, 2.15 * rows + 0.4)
+    lines = max((caption.count("\n") + 1 for caption in captions), default=0)
+    figure = new_figure(1.75 * columns, (1.75 + 0.17 * lines) * rows + 0.6)
     for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
         axes = figure.add_subplot(rows, columns, number + 1)
         pixels = image.clamp(0, 1).movedim(0, -1).numpy()

@@ -1,0 +1,59 @@
+"""What a run shows: lines and figures have what is monitored, and count epochs as its files do."""
+
+import csv
+import re
+
+import pytest
+
+from lit_project import viz
+from tiny import TINY
+
+MONITORED = "val/top3_accuracy"
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Figures that were made: name → arguments and figure."""
+    made = {}
+
+    def spy(name):
+        draw = getattr(viz, name)
+
+        def drawing(*args):
+            made[name] = args, draw(*args)
+            return made[name][1]
+
+        monkeypatch.setattr(viz, name, drawing)
+
+    for name in ("learning_curves", "gallery"):
+        spy(name)
+    return made
+
+
+def test_a_run_counts_epochs_in_one_way_and_shows_what_is_monitored(lit, drawn):
+    result = lit(
+        f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=4 --run_name=shown --trainer.callbacks=null "
+        "--trainer.callbacks+=lit_project.callbacks.Figures --trainer.callbacks+=lit_project.callbacks.Checkpoint "
+        f"--trainer.callbacks.monitor={MONITORED} --trainer.callbacks.mode=max"
+    )
+    assert result.status == 0, result.err
+    rows = {
+        row["epoch"]: row[MONITORED] for row in csv.DictReader((result.run / "metrics.csv").open()) if row[MONITORED]
+    }
+    lines = dict(re.findall(rf"^epoch (\d)/3 .* {MONITORED} (\S+)", result.out, re.MULTILINE))
+    assert list(lines) == list(rows) == ["0", "1", "2", "3"]
+    for epoch, value in rows.items():
+        assert float(lines[epoch]) == pytest.approx(float(value), abs=1e-4)
+    (curves, best), figure = drawn["learning_curves"]
+    assert curves["top3_accuracy"]["val"] == [(float(epoch), float(value)) for epoch, value in rows.items()]
+    assert best == float(max(rows, key=lambda epoch: float(rows[epoch])))
+    assert (result.run / "checkpoints" / f"best-epoch{best:03.0f}.ckpt").exists()
+    assert figure.axes[0].get_yscale() == "log"
+    assert figure.get_supxlabel() == "quickstart/shown"
+    (_, captions, _), _ = drawn["gallery"]
+    assert re.fullmatch(r"true: \d\npredicted: \d \(\d+%\)\nindex \d+", captions[0])
+
+
+def test_lines_of_a_regression_have_r2(lit):
+    result = lit("fit -c configs/regression_quickstart.yaml --trainer.max_epochs=1")
+    assert re.search(r"^epoch 0/0 .* val/r2 \S+", result.out, re.MULTILINE)
