@@ -79,7 +79,12 @@ class WandbLogger(LightningWandbLogger):
         self.timeouts: dict[str, Any] = {"init_timeout": init_timeout, "finish_timeout": finish_timeout}
         self.record = self.folder / "wandb.json"
         known = json.loads(self.record.read_text()) if self.record.exists() else {}
-        own = {"entity": known.get("entity") or entity, "group": group, "notes": notes, "tags": list(tags) or None}
+        own: dict[str, Any] = {
+            "entity": known.get("entity") or entity,
+            "group": group,
+            "notes": notes,
+            "tags": list(tags) or None,
+        }
         super().__init__(
             name=name or "/".join(self.folder.parts[-2:]),
             save_dir=save_dir,
