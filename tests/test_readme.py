@@ -13,10 +13,22 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
 
 
+WIDTH = 85  # characters of code that a page shows in a window of 1280 pixels
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Language and text of all code blocks: commands that are run here are `bash`, others `sh`."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def split(block: str) -> list[str]:
+    """The commands of a block."""
+    return [line for line in block.replace("\\\n", "").splitlines() if line]
+
+
 def commands(page: Path) -> list[str]:
-    """The lines of all bash blocks."""
-    blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line]
+    """The commands of all bash blocks."""
+    return [command for language, block in blocks(page) if language == "bash" for command in split(block)]
 
 
 COMMANDS = commands(PAGES[0])
@@ -27,10 +39,27 @@ def test_there_are_commands_and_nothing_unknown_among_them():
     assert {command.split()[0] for command in COMMANDS} == {"make", "lit-project"}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_can_be_pasted_and_seen_whole(page):
+    for language, block in blocks(page):
+        assert language in ("bash", "sh", "python", "yaml", "text"), block
+        for line in block.splitlines():
+            assert len(line) <= WIDTH, line
+        if language in ("bash", "sh"):
+            assert not re.search(r"\S\s+# |\S {3,}\S", block), "an explanation"
+        if language == "text":
+            assert not re.search(r"^(lit-project|python|make|wandb|git|torchrun) ", block, re.MULTILINE), block
+
+
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("make")])
 def test_make_knows_its_targets(command):
     done = subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def _steps(language: str, block: str) -> list[str]:
+    """What of a block is run: a bash block line by line, one of Python as a whole."""
+    return split(block) if language == "bash" else [block] if language == "python" else []
 
 
 @pytest.mark.parametrize(
@@ -39,8 +68,11 @@ def test_make_knows_its_targets(command):
 def test_lit_project_commands_run_in_order(lit, small_data, image_folder, imagenet_weights, workspace, page):
     (workspace / "pictures").mkdir()
     Image.new("RGB", (50, 30), "white").save(workspace / "pictures" / "white.jpg")
-    for command in commands(page):
-        if command.startswith("lit-project"):
+    names: dict[str, object] = {}
+    for command in [text for language, block in blocks(page) for text in _steps(language, block)]:
+        if not command.startswith(("lit-project", "make")):
+            exec(command, names)
+        elif command.startswith("lit-project"):
             _, *args = shlex.split(command)
             new = args[0] == "fit" and "--run" not in args
             config = args[args.index("-c") + 1] if new and "-c" in args else ""
