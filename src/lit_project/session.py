@@ -10,12 +10,13 @@ from typing import Any
 
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from lit_project.arguments import NEW_SAMPLES
 from lit_project.callbacks import PredictionTable, ProgressLines, RichProgress, RunRecord
 from lit_project.callbacks.checkpoint import fast_dev_run
-from lit_project.callbacks.record import best_checkpoint, shown, without_averages
+from lit_project.callbacks.record import best_checkpoint, shown
 from lit_project.checkpoints import SafeCheckpointIO, read, resume_step
 from lit_project.data.splits import has_test
 from lit_project.errors import UserError
@@ -186,7 +187,7 @@ class Session:
         """Validates or tests the checkpoint (or the weights as they are) and prints the metrics, unwritten ones too."""
         assert self._record is not None
         self._record.checkpoint = self.checkpoint
-        trainer.callbacks = without_averages(trainer.callbacks)  # type: ignore[attr-defined]
+        _drop_averages(trainer)
         try:
             getattr(trainer, subcommand)(
                 model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False
@@ -200,6 +201,7 @@ class Session:
         """Writes a table of predictions; unreadable image files are named and make the exit status 1."""
         table = self._table
         assert table is not None
+        _drop_averages(trainer)
         for kind, what in NEW_SAMPLES.items():
             if options[kind]:
                 if getattr(datamodule, "predicts_on", None) != kind:
@@ -237,6 +239,12 @@ class Session:
         if interrupted and self.run.checkpoints.is_dir():
             print(f"interrupted; go on with: lit-project fit --run {shlex.quote(str(self.run.path))}")
         print(f"run: {self.run.path}", flush=True)
+
+
+def _drop_averages(trainer: Trainer) -> None:
+    """The checkpoint holds the average; Lightning's callback would load the weights that train, if it has trained."""
+    kept = [one for one in trainer.callbacks if not isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
+    trainer.callbacks = kept  # type: ignore[attr-defined]
 
 
 def _listed(value: Any) -> list[Any]:

@@ -3,15 +3,14 @@
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from lit_project.callbacks.ema import LiveAverage
 from lit_project.callbacks.nan_guard import NonFiniteError
 from lit_project.callbacks.validated import KnowsValidation
 from lit_project.run import RunDir
@@ -110,11 +109,6 @@ def monitored(trainer: Trainer) -> list[str]:
     """The metrics that callbacks follow: a checkpoint is chosen by them, or the training stopped."""
     callbacks = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks]
     return [callback.monitor for callback in callbacks if getattr(callback, "monitor", None)]
-
-
-def without_averages(callbacks: Sequence[Callback]) -> list[Callback]:
-    """Those that can evaluate a checkpoint: Lightning's own averages, once they have trained, load other weights."""
-    return [one for one in callbacks if isinstance(one, LiveAverage) or not isinstance(one, WeightAveraging)]
 
 
 def shown(metrics: Mapping[str, Tensor]) -> str:

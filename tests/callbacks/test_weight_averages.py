@@ -1,14 +1,15 @@
-"""Stochastic weight averaging: the mean of the weights, with statistics of its own, where it is evaluated and saved."""
+"""EMA and SWA by their definitions: validated and saved, in one process and in two, also of a run that goes on."""
 
 from functools import partial
 
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
 
-from lit_project.callbacks import SWA, Checkpoint, Unfreezing
+from lit_project.callbacks import EMA, SWA, Checkpoint, Unfreezing
 from lit_project.errors import UserError
 from lit_project.tasks import ImageClassifier
 from saving import SaveAt
@@ -38,6 +39,55 @@ class Snapshots(Callback):
 
 def mean(snapshots):
     return {name: torch.stack([weights[name] for weights in snapshots]).mean(0) for name in snapshots[0]}
+
+
+@pytest.mark.parametrize("decay", [0.2, 0.999])
+def test_ema_by_its_definition(trainer, decay):
+    """After step n + 1, a ← d a + (1 - d) w with d = min(decay, (1 + n) / (10 + n)); the first step begins it."""
+    module, seen = task(), Ends()
+    trainer(max_epochs=2, callbacks=[seen, EMA(decay)]).fit(module, datamodule=Images())
+    average = dict(seen.steps[0])
+    for n, weights in enumerate(seen.steps[1:], 1):
+        d = min(decay, (1 + n) / (10 + n))
+        average = {name: d * average[name] + (1 - d) * weights[name] for name in average}
+    for name, value in module.named_parameters():
+        assert torch.allclose(value, average[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("step", [STEPS, STEPS + 2])
+def test_ema_resumed_ends_with_the_same_average(trainer, tmp_path, step):
+    whole, resumed, file = task(), task(), tmp_path / "saved.ckpt"
+    trainer(max_epochs=2, callbacks=[EMA(0.9), SaveAt(step, file)]).fit(whole, datamodule=Images())
+    trainer(max_epochs=2, callbacks=[EMA(0.9)]).fit(resumed, datamodule=Images(), ckpt_path=file, weights_only=True)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], value), name
+
+
+class Compared(Callback):
+    """Writes the averages of all processes."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def on_train_end(self, trainer, module):
+        weights = module.all_gather(module.net[1].weight.detach())
+        if trainer.is_global_zero:
+            torch.save(weights, self.file)
+
+
+@pytest.mark.parametrize("average", [EMA(0.9), SWA(0)], ids=["EMA", "SWA"])
+def test_two_processes_have_one_average_and_the_best_checkpoint_holds_it(trainer, tmp_path, average):
+    strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
+    best = Checkpoint(monitor="val/samples", mode="min", every_n_epochs=2)  # the last epoch is the only one
+    callbacks = [average, Compared(tmp_path / "weights.pt"), best]
+    options = {"max_epochs": 2, "devices": 2, "strategy": strategy, "enable_checkpointing": True}
+    trainer(callbacks=callbacks, **options).fit(task(), datamodule=Images())
+    here, there = torch.load(tmp_path / "weights.pt", weights_only=True)
+    assert torch.equal(here, there)
+    (file,) = (tmp_path / "checkpoints").glob("best*")
+    saved = torch.load(file, weights_only=True)
+    assert torch.equal(saved["state_dict"]["net.1.weight"], here)
+    assert not torch.equal(saved["current_model_state"]["net.1.weight"], here)
 
 
 @pytest.fixture
@@ -111,16 +161,12 @@ class Ends(Callback):
 @pytest.mark.parametrize(
     ("stop", "end", "counted"),
     [
-        ("max_steps", 2, [2]),
-        ("max_steps", STEPS + 2, [STEPS + 2]),
         ("max_steps", 3 * STEPS + 2, [3 * STEPS, 3 * STEPS + 2]),
-        ("max_time", 2, [2]),
         ("max_time", 2 * STEPS + 2, [2 * STEPS + 2]),
         ("max_time", 3 * STEPS + 2, [3 * STEPS]),
-        ("max_time", 4 * STEPS, [3 * STEPS, 4 * STEPS]),
     ],
 )
-def test_a_run_that_ends_within_an_epoch(trainer, tmp_path, capsys, stop, end, counted):
+def test_a_run_that_ends_within_an_epoch(trainer, tmp_path, stop, end, counted):
     """Until an end has counted its weights are those of the training; that of `max_steps` counts, a stop does not."""
     module, seen = task(), Ends(end if stop == "max_time" else None)
     options = {"max_steps": end} if stop == "max_steps" else {}
@@ -133,11 +179,9 @@ def test_a_run_that_ends_within_an_epoch(trainer, tmp_path, capsys, stop, end, c
         assert torch.allclose(value, expected[name], atol=1e-6), name
         assert torch.equal(saved["state_dict"][name], value), name
         assert torch.equal(saved["current_model_state"][name], seen.steps[-1][name]), name
-    no_average = counted == [end] and end % STEPS != 0
-    assert ("ended before the end of epoch 2" in capsys.readouterr().out) == no_average
 
 
-@pytest.mark.parametrize("stop", [2, 2 * STEPS + 1, 3 * STEPS, 3 * STEPS + 2])
+@pytest.mark.parametrize("stop", [2 * STEPS + 1, 3 * STEPS + 2])
 def test_stopped_and_resumed_it_ends_with_the_same_average(trainer, trained, tmp_path, stop):
     """A stop in order, as by `max_time`, and not a copy of the state in passing."""
     callbacks = [Ends(stop), SWA(start=2), Checkpoint(monitor=None)]
@@ -175,3 +219,14 @@ def test_share_of_the_run_and_starts_that_cannot_be(trainer):
         trainer(max_epochs=4, callbacks=[SWA(start=4)]).fit(task(), datamodule=Images())
     with pytest.raises(UserError, match="at least 0"):
         SWA(start=-1)
+
+
+@pytest.mark.parametrize("decay", [1, -0.1])
+def test_impossible_decay(decay):
+    with pytest.raises(UserError, match=r"decay must be in \[0, 1\)"):
+        EMA(decay)
+
+
+def test_weights_that_are_not_float32_are_refused(trainer):
+    with pytest.raises(UserError, match="float32, not with precision bf16-true"):
+        trainer(max_epochs=2, precision="bf16-true", callbacks=[EMA()]).fit(task(), datamodule=Images())
