@@ -42,12 +42,13 @@ def test_resume_at_an_epoch_boundary_equals_the_uninterrupted_run(lit):
     assert len(json.loads((half.run / "provenance.json").read_text())) == 2
 
 
-def test_resuming_a_finished_run_does_nothing_and_says_so(lit, trained):
-    weights = (trained / "checkpoints" / "last.ckpt").read_bytes()
-    result = lit(f"fit --run {trained}")
+def test_resuming_a_finished_run_changes_nothing_and_says_so(lit, trained):
+    assert lit(f"test --run {trained}").status == 0
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    result = lit(f"fit --run {trained} --data.eval_batch_size=7 --test_after_fit=true --trainer.limit_test_batches=1")
     assert result.status == 0
     assert "nothing to do" in result.out
-    assert (trained / "checkpoints" / "last.ckpt").read_bytes() == weights
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
 def test_a_schedule_that_ends_with_the_run_refuses_another_length(lit, trained):
@@ -68,11 +69,12 @@ def test_a_schedule_that_ends_with_the_run_refuses_another_length(lit, trained):
 ])  # fmt: skip
 def test_a_resumed_run_that_is_refused_stays_as_it_was(lit, trained, change, expected):
     """Lightning puts the optimizer of the checkpoint back without a word."""
-    config = (trained / "config.yaml").read_text()
+    config, entries = ((trained / name).read_text() for name in ("config.yaml", "provenance.json"))
     result = lit(["fit", "--run", str(trained), *shlex.split(change)])
     assert result.status == 2
     assert expected in result.err
     assert (trained / "config.yaml").read_text() == config
+    assert (trained / "provenance.json").read_text() == entries
     assert not list(trained.glob("config.*.yaml"))
     assert lit(f"fit --run {trained}").status == 0
 

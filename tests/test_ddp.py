@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from test_torchrun import free_port
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -60,6 +62,27 @@ def test_history_is_written_by_one_process(runs):
     assert [row["epoch"] for row in rows if row["val/loss"]] == ["0", "1"]
     assert len({row["step"] for row in rows}) == len(rows)
     assert len(json.loads((runs[0] / "provenance.json").read_text())) == 1
+
+
+def test_processes_with_different_configs_are_refused(tmp_path):
+    port = str(free_port())
+    command = ["fit", "-c", str(ROOT / "configs" / "quickstart.yaml"), "-c", str(ROOT / "configs/overlays/ddp.yaml")]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "lit_project", *command, "--trainer.accelerator=cpu", f"--seed_everything={rank}"],
+            cwd=tmp_path,
+            env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0", "LOCAL_RANK": rank},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    errors = [process.communicate(timeout=200)[1].splitlines()[-1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2]
+    assert errors[0] == "error: the processes of this run have different configs"
+    assert errors[1] == f"{errors[0]}; seed_everything is 1 here and 0 in the first"
+    assert not list(tmp_path.glob("runs/*/*"))
 
 
 # family: translation

@@ -1,4 +1,4 @@
-"""One process at a time trains a run."""
+"""Which process does what: one at a time trains a run, and one that is alone is the first."""
 
 import multiprocessing
 import subprocess
@@ -6,13 +6,37 @@ import sys
 import time
 
 import pytest
+from lightning.pytorch.utilities import rank_zero_only
 
 from lit_project.processes import Hold
+from tiny import TINY
 
 HOLDER = (
     "import sys, pathlib; from lit_project.processes import Hold; hold = Hold(pathlib.Path(sys.argv[1])); "
     "print('held', flush=True); sys.stdin.read()"
 )
+
+
+SLURM_TASK = {
+    "JOB_ID": 78, "PROCID": 1, "LOCALID": 1, "NODEID": 0, "NODELIST": "localhost", "JOB_NUM_NODES": 1, "NTASKS": 2,
+    "JOB_NAME": "farm",
+}  # fmt: skip
+
+
+def test_a_single_process_is_the_first_whatever_its_rank_in_a_job(lit, monkeypatch):
+    monkeypatch.setattr(rank_zero_only, "rank", 1)  # as Lightning takes it from SLURM_PROCID when it is imported
+    for name, value in SLURM_TASK.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    fit = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.devices=1 --run_name=second"
+    refused = lit(fit)  # without SLURM_NTASKS_PER_NODE
+    assert (refused.status, len(refused.err.splitlines())) == (2, 1)
+    assert "--ntasks-per-node=2" in refused.err
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "2")
+    result = lit(fit)
+    assert result.status == 0, result.err
+    assert str(result.run) == "runs/quickstart/second"
+    assert [path.name for path in result.run.parents[1].iterdir()] == ["quickstart"]
+    assert (result.run / "metrics.csv").exists()
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def damage(path):
 @pytest.fixture
 def run(tmp_path):
     run = RunDir.create(tmp_path / "runs", "example", "first")
-    run.save_config("seed_everything: 1\n")
+    write_text(run.config_file, "seed_everything: 1\n")
     return run
 
 
@@ -170,10 +170,10 @@ def test_best_of_an_empty_run_is_an_error(run):
 
 
 def test_configs_of_before_are_kept(run):
-    run.save_config("seed_everything: 1\n")  # the same
+    run.describe("seed_everything: 1\n", {})  # the same
     assert sorted(path.name for path in run.path.glob("config*")) == ["config.yaml"]
-    run.save_config("seed_everything: 2\n")
-    run.save_config("seed_everything: 3\n")
+    run.describe("seed_everything: 2\n", {})
+    run.describe("seed_everything: 3\n", {})
     texts = {path.name: path.read_text() for path in run.path.glob("config*")}
     assert texts == {f"config{n}.yaml": f"seed_everything: {s}\n" for n, s in (("", 3), (".1", 1), (".2", 2))}
 
@@ -188,12 +188,11 @@ def test_record_replaces_one_section_and_keeps_the_others(run):
 
 
 def test_provenance_is_appended(run):
-    run.add_provenance(1, "example")
-    run.add_provenance(2, "example")
+    for seed in (1, 2):
+        run.describe("", {"seed": seed, **provenance()})
     entries = json.loads((run.path / "provenance.json").read_text())
     assert [entry["seed"] for entry in entries] == [1, 2]
     for entry in entries:
-        assert entry["config"] == "example"
         assert entry["command"] == sys.argv
         assert entry["versions"]["torch"] == version("torch")
         assert entry["versions"]["lit-project"] == version("lit-project")

@@ -28,6 +28,7 @@ import lit_project.tasks  # noqa: F401  (both imported, so that their classes ca
 from lit_project import arguments, commands
 from lit_project.errors import UserError, no_access
 from lit_project.explain import UsageError, explain, reasons
+from lit_project.processes import is_first
 from lit_project.quiet import quiet_lightning
 from lit_project.session import Session
 
@@ -93,7 +94,8 @@ class LitCLI(LightningCLI):
         self.config = parser.parse_args(args)
         options = self.config[self.config.subcommand]
         if options.seed_everything is True:
-            options.seed_everything = random.SystemRandom().randrange(2**32)
+            chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # by the process that launched this one
+            options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
         arguments.check(self.config.subcommand, options)
 
     def _parse_ckpt_path(self) -> None:
@@ -102,8 +104,7 @@ class LitCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Finds or makes the run, and tells loggers and callbacks where it is."""
         options = self.config[self.subcommand]
-        self.config_text = self._config_text()
-        run = self.session.open(self.subcommand or "", options)
+        run = self.session.open(self.subcommand or "", options, self._config_text())
         data = options.data.get("init_args", {})
         for name in arguments.FROM_CHECKPOINT:
             if name in data and data[name] is None:
@@ -137,7 +138,11 @@ class LitCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Adds the run's own parts to the trainer that the config describes."""
         config = self.config_init[self.subcommand].trainer
-        return super().instantiate_trainer(**self.session.trainer_arguments(self.subcommand or "", config), **kwargs)
+        parts = self.session.trainer_arguments(self.subcommand or "", config)
+        try:
+            return super().instantiate_trainer(**parts, **kwargs)
+        except RuntimeError as error:  # variables of SLURM without srun
+            raise UserError(f"{error} One process without srun: unset SLURM_NTASKS.") from error
 
     def after_instantiate_classes(self) -> None:
         """Everything could be made: the run begins."""
@@ -145,7 +150,7 @@ class LitCLI(LightningCLI):
 
     def fit(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Trains."""
-        self.session.fit(self.trainer, model, datamodule, self.config[self.subcommand], self.config_text)
+        self.session.fit(self.trainer, model, datamodule, self.config[self.subcommand])
 
     def validate(self, model: LightningModule, datamodule: LightningDataModule, **kwargs: Any) -> None:
         """Evaluates on the validation split."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlparse
 
-import yaml
 from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 from lightning.pytorch.loggers.logger import DummyExperiment, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
@@ -76,6 +75,7 @@ class WandbLogger(LightningWandbLogger):
         log_checkpoints: bool = False,
     ) -> None:
         self.folder, self.mode, self.lost = Path(save_dir), mode, False
+        self.description: dict[str, Any] = {}  # config and provenance of a training
         self.timeouts: dict[str, Any] = {"init_timeout": init_timeout, "finish_timeout": finish_timeout}
         self.record = self.folder / "wandb.json"
         known = json.loads(self.record.read_text()) if self.record.exists() else {}
@@ -130,11 +130,7 @@ class WandbLogger(LightningWandbLogger):
         self._experiment = run
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
-        config, provenance = self.folder / "config.yaml", self.folder / "provenance.json"
-        if config.exists():
-            run.config.update(yaml.safe_load(config.read_text()), allow_val_change=True)
-        if provenance.exists():
-            run.config.update({"provenance": json.loads(provenance.read_text())[-1]}, allow_val_change=True)
+        run.config.update(self.description, allow_val_change=True)
         # an agent of W&B chooses entity and project
         write_text(self.record, json.dumps({"id": run.id, "entity": run.entity, "project": run.project}) + "\n")
 

@@ -12,7 +12,6 @@ runs/CONFIG/STAMP/
 import json
 import platform
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -112,16 +111,16 @@ class RunDir:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"
 
-    def save_config(self, text: str) -> Path | None:
-        """Writes config.yaml; one that differs is kept as config.1.yaml, then config.2.yaml and so on, and returned."""
-        kept = None
-        if self.config_file.exists():
-            if self.config_file.read_text() == text:
-                return None
-            kept = self.path / f"config.{1 + len(list(self.path.glob('config.*.yaml')))}.yaml"
-            shutil.copyfile(self.config_file, kept)  # so that other processes find one at any time
-        write_text(self.config_file, text)
-        return kept
+    def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
+        """Writes config.yaml and a further entry in provenance.json.
+
+        Another config of before is kept as config.1.yaml, then config.2.yaml and so on.
+        """
+        if self.config_file.exists() and (before := self.config_file.read_text(encoding="utf-8")) != config:
+            write_text(self.path / f"config.{1 + len(list(self.path.glob('config.*.yaml')))}.yaml", before)
+        write_text(self.config_file, config)
+        entries = [*self.entries(), provenance]
+        write_text(self.path / "provenance.json", json.dumps(entries, indent=2) + "\n")
 
     def hold(self) -> Hold:
         """Keeps other processes from training this run, until released; raises RunError if one does."""
@@ -187,19 +186,26 @@ class RunDir:
         return path
 
     def metrics(self) -> dict[str, Any]:
-        """The content of metrics.json."""
-        file = self.path / "metrics.json"
-        return json.loads(file.read_text()) if file.exists() else {}
+        """The content of metrics.json; raises RunError if it is broken."""
+        return self._json("metrics.json", {})
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The content of provenance.json; raises RunError if it is broken."""
+        return self._json("provenance.json", [])
+
+    def _json(self, name: str, nothing: Any) -> Any:
+        file = self.path / name
+        try:
+            content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else nothing
+        except ValueError as error:
+            raise RunError(f"{file} is broken ({error}): mend it or remove it") from error
+        if type(content) is not type(nothing):
+            raise RunError(f"{file} is broken (it holds a {type(content).__name__}): mend it or remove it")
+        return content
 
     def record(self, section: str, values: Mapping[str, Any]) -> None:
         """Replaces one section of metrics.json."""
         write_text(self.path / "metrics.json", json.dumps({**self.metrics(), section: dict(values)}, indent=2) + "\n")
-
-    def add_provenance(self, seed: int, config: str) -> None:
-        """Appends what is known of this process to provenance.json; earlier entries are kept."""
-        file = self.path / "provenance.json"
-        entries = json.loads(file.read_text()) if file.exists() else []
-        write_text(file, json.dumps([*entries, {"config": config, "seed": seed, **provenance()}], indent=2) + "\n")
 
 
 def weights_of(source: str | Path) -> Path:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
@@ -23,8 +24,8 @@ from lit_project.errors import UserError
 from lit_project.lean import NoProfiler, emulated, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.planned import plot_lr
-from lit_project.processes import Hold, is_first, print_once
-from lit_project.run import RunDir, weights_of
+from lit_project.processes import Hold, first_if_alone, is_first, print_once
+from lit_project.run import RunDir, provenance, weights_of
 from lit_project.tuning import find
 from lit_project.warm_start import check_fits, check_kept, warm_start
 from lit_project.weights import described
@@ -42,6 +43,8 @@ class Session:
 
     Attributes:
         checkpoint: to resume from or to evaluate; None begins with initial weights.
+        config: text of config.yaml.
+        provenance: the entry in provenance.json, of a training.
         status: exit status of the command.
     """
 
@@ -51,18 +54,24 @@ class Session:
         self.new = run is None
         self.checkpoint: Path | None = None
         self.status = 0
+        self.config = ""
+        self.provenance: dict[str, Any] = {}
         self._smoke = False  # a fast_dev_run, of which nothing is kept
         self._record: RunRecord | None = None
         self._table: PredictionTable | None = None
         self._loggers: list[Any] = []
         self._hold: Hold | None = None
 
-    def open(self, subcommand: str, options: Namespace) -> RunDir:
+    def open(self, subcommand: str, options: Namespace, config: str) -> RunDir:
         """Chooses the checkpoint, and makes the run directory if the run is new.
 
         Raises:
             UserError: there is no such checkpoint, none was named, or the directory cannot be made.
         """
+        self.config = config
+        first_if_alone(options.trainer)
+        if subcommand == "fit" and is_first():
+            self.provenance = {"config": self.config_name, "seed": options.seed_everything, **provenance()}
         if subcommand != "fit":
             self.checkpoint = self._checkpoint_to_evaluate(subcommand, options)
         elif self.run is not None:
@@ -75,7 +84,8 @@ class Session:
                 self.run = RunDir.create(options.runs_dir, self.config_name, options.run_name)
                 os.environ[RUN_DIR_OF_PARENT] = str(self.run.path)  # for the processes that a strategy launches
             else:  # RunRecord has the first process tell the path where it was not inherited
-                self.run = RunDir(Path(os.environ.get(RUN_DIR_OF_PARENT, options.runs_dir)))
+                unknown = Path(options.runs_dir, self.config_name, options.run_name or "of-the-first-process")
+                self.run = RunDir(Path(os.environ.get(RUN_DIR_OF_PARENT, unknown)))
         if subcommand == "fit" and is_first() and self._hold is None:
             self._hold = self.run.hold()
         return self.run
@@ -106,7 +116,7 @@ class Session:
     def trainer_arguments(self, subcommand: str, config: Namespace) -> dict[str, Any]:
         """The run's own parts, added to those that the config gives the trainer."""
         assert self.run is not None
-        self._record = RunRecord(self.run)
+        self._record = RunRecord(self.run, self.config)
         callbacks = [self._record, *_listed(config.callbacks)]  # the books first: a figure may fail
         if config.enable_progress_bar is not False and not config.barebones:
             callbacks.append(RichProgress() if sys.stdout.isatty() else ProgressLines())
@@ -115,6 +125,10 @@ class Session:
             callbacks.append(self._table)
         loggers = [logger for logger in _listed(config.logger) if logger is not True]
         step = resume_step(self.checkpoint) if self.checkpoint and subcommand == "fit" else None
+        for logger in loggers:
+            if hasattr(logger, "description"):  # W&B
+                text = self.config if subcommand == "fit" or self.new else self.run.config_file.read_text()
+                logger.description = yaml.safe_load(text) | ({"provenance": self.provenance} if self.provenance else {})
         if config.logger is not False and subcommand == "fit":
             loggers.insert(0, MetricsCSV(self.run.path, step))
         self._loggers = loggers
@@ -138,22 +152,24 @@ class Session:
         if self.checkpoint is not None:
             check_fits(model, self.checkpoint)
 
-    def fit(self, trainer: Trainer, model: LightningModule, datamodule: Any, options: Namespace, config: str) -> None:
+    def fit(self, trainer: Trainer, model: LightningModule, datamodule: Any, options: Namespace) -> None:
         """Trains; then tests the best checkpoint if `test_after_fit` says so and there are data for it."""
         assert self.run is not None
+        assert self._record is not None
         before = resume_step(self.checkpoint) if self.checkpoint else 0
         if self.checkpoint is not None:
-            if is_first():  # which replaces the config that this compares
-                check_kept(self.run.path, config)
+            check_kept(self.run.path, self.config)
             print_once(f"resuming from {self.checkpoint}")
         if options.init_from:
             weights = weights_of(options.init_from)
             found = warm_start(model, weights, options.init_prefixes, options.init_strict)
             print_once(f"weights from {weights}:\n{found}")
-        looks, former = options.find or options.plot_lr, None
-        if is_first() and not (looks and self.checkpoint):
-            former = self.run.save_config(config)
-            self.run.add_provenance(options.seed_everything, self.config_name)
+        looks = options.find or options.plot_lr
+        self._smoke = fast_dev_run(trainer)
+        if looks and is_first() and not self.checkpoint:
+            self.run.describe(self.config, self.provenance)
+        elif not looks and not self._smoke:
+            self._record.provenance = self.provenance
         if options.find:
             find(options.find, trainer, model, datamodule, self.run)
         elif options.plot_lr:
@@ -162,19 +178,14 @@ class Session:
             return
         if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
             print(warning, file=sys.stderr)
-        self._smoke = fast_dev_run(trainer)
         tests = options.test_after_fit and not self._smoke and has_test(datamodule)
-        try:
-            trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
-            former = None
-        finally:
-            if former is not None and self._record is not None and not self._record.started:
-                former.replace(self.run.config_file)  # the new one was refused
+        trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
         if trainer.received_sigterm:
             self.status = 128 + signal.SIGTERM
             return
         if trainer.global_step == before:
             print_once(f"nothing to do: the run has ended, after {trainer.current_epoch} epochs ({before} steps)")
+            tests = tests and "test" not in trainer.strategy.broadcast(self.run.metrics())
         callback = best_checkpoint(trainer)
         self.checkpoint = None
         if callback is not None and callback.best_model_path and callback.best_model_score is not None:

@@ -47,7 +47,7 @@ def check_kept(run: Path, config: str) -> None:
     for part in FROM_CHECKPOINT:
         if part == "schedulers" and not now.get(part):
             continue
-        for key, old, new in _changes(before.get(part), now.get(part), f"model.{part}"):
+        for key, old, new in changes(before.get(part), now.get(part), f"model.{part}"):
             change = f"{key} was {shorten(str(old), 80)} and would be {shorten(str(new), 80)}"
             raise UserError(
                 f"a resumed run keeps its optimizer and schedules: {change}; a new run takes the weights and other "
@@ -55,15 +55,15 @@ def check_kept(run: Path, config: str) -> None:
             )
 
 
-def _changes(before: Any, now: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
+def changes(before: Any, now: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
     """Leaves that differ: their key, what they were and what they are, but for options that were not known then."""
     if isinstance(before, dict) and isinstance(now, dict):
         same_class = before.get("class_path") == now.get("class_path")
         for name in [name for name in before if name in now] if same_class else ["class_path"]:
-            yield from _changes(before[name], now[name], f"{key}.{name}".replace(".init_args", ""))
+            yield from changes(before[name], now[name], f"{key}.{name}".replace(".init_args", ""))
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for place, values in enumerate(zip(before, now, strict=True)):
-            yield from _changes(*values, f"{key}[{place}]")
+            yield from changes(*values, f"{key}[{place}]")
     elif before != now:
         yield key, before, now
 

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from lit_project.callbacks.nan_guard import NonFiniteError
 from lit_project.callbacks.validated import KnowsValidation
+from lit_project.errors import UserError
 from lit_project.run import RunDir
+from lit_project.warm_start import changes
 
 
 class RunRecord(KnowsValidation):
@@ -23,23 +26,37 @@ class RunRecord(KnowsValidation):
 
     Args:
         run: the run directory of this process; all processes use that of the first.
+        config: text of config.yaml, which must be the same in all processes.
 
     Raises:
         NonFiniteError: from the end of an epoch or validation, see above.
 
     Attributes:
         started: whether training began, so that the run holds something.
+        provenance: is added to the run once it has begun, with the config: a run that is refused, or that has ended,
+            keeps what it has.
     """
 
-    def __init__(self, run: RunDir) -> None:
+    def __init__(self, run: RunDir, config: str = "") -> None:
         self.run = run
+        self.config = config
+        self.provenance: dict[str, Any] | None = None
         self.started = False
         self.checkpoint: Path | None = None  # whose weights are evaluated
         self._start = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Agrees on one directory."""
-        self.run = RunDir(Path(trainer.strategy.broadcast(str(self.run.path))))
+        """Agrees on one directory.
+
+        Raises:
+            UserError: the processes were given different configs.
+        """
+        path, config = trainer.strategy.broadcast((str(self.run.path), self.config))
+        self.run = RunDir(Path(path))
+        if not trainer.strategy.reduce_boolean_decision(config == self.config):
+            found = changes(yaml.safe_load(config), yaml.safe_load(self.config), "")
+            different = [f"{key.lstrip('.')} is {here} here and {first} in the first" for key, first, here in found]
+            raise UserError("; ".join(["the processes of this run have different configs", *different]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock; a run that was resumed after it had been stopped early has nothing more to do."""
@@ -49,6 +66,8 @@ class RunRecord(KnowsValidation):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Nothing was refused."""
+        if not self.started and self.provenance is not None and trainer.is_global_zero:
+            self.run.describe(self.config, self.provenance)
         self.started = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
