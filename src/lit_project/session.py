@@ -23,10 +23,9 @@ from lit_project.data.splits import has_test
 from lit_project.errors import UserError
 from lit_project.lean import NoProfiler, emulated, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
-from lit_project.planned import plot_lr
 from lit_project.processes import Hold, first_if_alone, is_first, print_once
 from lit_project.run import RunDir, provenance, weights_of
-from lit_project.tuning import find
+from lit_project.tuning import find, plot_lr
 from lit_project.warm_start import check_fits, check_kept, warm_start
 from lit_project.weights import described
 

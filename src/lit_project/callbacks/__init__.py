@@ -5,7 +5,6 @@ from lit_project.callbacks.figures import Figures
 from lit_project.callbacks.nan_guard import NaNGuard
 from lit_project.callbacks.predictions import PredictionTable
 from lit_project.callbacks.progress import ProgressLines, RichProgress
-from lit_project.callbacks.range_test import RangeTest
 from lit_project.callbacks.record import RunRecord
 from lit_project.callbacks.regression import PredictedAgainstTrue
 from lit_project.callbacks.tensorboard import TensorBoardExtras
@@ -22,7 +21,6 @@ __all__ = [
     "PredictedAgainstTrue",
     "PredictionTable",
     "ProgressLines",
-    "RangeTest",
     "RichProgress",
     "RunRecord",
     "TensorBoardExtras",
