@@ -51,14 +51,25 @@ def test_the_interval_has_no_default(lit, workspace):
     assert "interval" in result.err
 
 
+def test_what_the_data_do_not_tell_is_given_by_hand_and_kept(lit, workspace, monkeypatch):
+    monkeypatch.syspath_prepend(str(workspace))
+    (workspace / "blind.py").write_text(
+        "from lit_project.data import Digits\nclass Blind(Digits):\n    def __init__(self):\n"
+        "        super().__init__()\n        del self.mean, self.std\n"
+    )
+    config = f"fit -c configs/quickstart.yaml {TINY.replace('--data.batch_size=128', '')} --trainer.max_epochs=1"
+    fit = lit(config, "--test_after_fit=false --data=blind.Blind --model.mean=[0.25]")
+    assert fit.status == 0, fit.err
+    assert read(fit.run / "checkpoints" / "last.ckpt")["hyper_parameters"]["mean"] == [0.25]
+    assert yaml.safe_load((fit.run / "config.yaml").read_text())["model"]["init_args"]["mean"] == [0.25]
+
+
 def test_command_line_beats_the_hyper_parameters_of_a_checkpoint(lit, trained):
     file = trained / "checkpoints" / "last.ckpt"
-    assert read(file)["hyper_parameters"]["label_smoothing"] == 0.0
-    plain = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file}")
-    smooth = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file} --model.label_smoothing=0.5")
-    losses = [json.loads((r.run / "metrics.json").read_text())["test"]["test/loss"] for r in (plain, smooth)]
-    assert losses[1] > losses[0] + 0.05
-    assert yaml.safe_load((trained / "config.yaml").read_text())["model"]["init_args"]["label_smoothing"] == 0.0
+    assert read(file)["hyper_parameters"]["top_k"] is None
+    result = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file} --model.top_k=2")
+    assert "test/top2_accuracy" in json.loads((result.run / "metrics.json").read_text())["test"]
+    assert yaml.safe_load((trained / "config.yaml").read_text())["model"]["init_args"]["top_k"] is None
 
 
 def test_default_seed_is_fixed_and_true_is_random_and_recorded(lit, workspace):

@@ -176,6 +176,41 @@ def hyper_parameters(model: dict[str, Any], data: Any) -> dict[str, Any]:
     return {"_instantiator": "lightning.pytorch.cli.instantiate_module", "_class_path": model["class_path"], **values}
 
 
+def add_given(dumped: dict[str, Any], parsed: Namespace) -> dict[str, Any]:
+    """Adds to a dumped model, which lacks what the data may give, what of that was given by hand."""
+    for (_, argument, owner), (_, _, source) in zip(_linked(dumped), _linked(parsed), strict=True):
+        value = source.get("init_args", {}).get(argument.name)
+        if value is not None and _plain(value) != _plain(argument.default):
+            owner.setdefault("init_args", {})[argument.name] = _plain(value)
+    return dumped
+
+
+def check_links(model: dict[str, Any], data: Any) -> None:
+    """Raises UserError for a value given by hand that the data give otherwise: it would be ignored."""
+    for source, argument, owner in _linked(model):
+        by_hand = owner.get("init_args", {}).get(argument.name)
+        if by_hand is not None and hasattr(data, source) and by_hand != _plain(getattr(data, source)):
+            told = f"{getattr(data, source)}"
+            raise UserError(
+                f"{owner['class_path']}: {argument.name} comes from {type(data).__name__}, which says "
+                f"{told if len(told) < 60 else told[:60] + '…'}, and was given as {by_hand}: leave it out"
+            )
+
+
+def check_nulls(value: Any, where: str) -> None:
+    """Raises UserError for a null where the class takes none, which the parser lets through."""
+    if isinstance(value, list):
+        for item in value:
+            check_nulls(item, where)
+    elif isinstance(value, dict):
+        kind = resolve_name(value["class_path"]) if "class_path" in value else None
+        for name, item in value.get("init_args", value).items():
+            argument = _argument(kind, name) if item is None else None
+            if argument and argument.annotation in (int, float, bool, str) and argument.default is not None:
+                raise UserError(f"{where}.{name} must not be null: it is of type {argument.annotation.__name__}")
+            check_nulls(item, f"{where}.{name}")
+
+
 def missing_link(model: dict[str, Any], data: dict[str, Any]) -> str | None:
     """What a model must be told by the data and is not, for the case that it could not be made; None if nothing."""
     try:
@@ -187,7 +222,7 @@ def missing_link(model: dict[str, Any], data: dict[str, Any]) -> str | None:
     return needs if missing else None
 
 
-def _linked(model: dict[str, Any]) -> Iterator[tuple[str, inspect.Parameter, dict[str, Any]]]:
+def _linked(model: Any) -> Iterator[tuple[str, inspect.Parameter, Any]]:
     """The links that a model has: attribute of the data, argument, config of the class that takes it."""
     for source, target in LINKS.items():
         *path, name = target.split(".init_args.")
@@ -195,9 +230,20 @@ def _linked(model: dict[str, Any]) -> Iterator[tuple[str, inspect.Parameter, dic
         for key in path:
             owner = owner.get("init_args", {}).get(key) if owner else None
         if owner and "class_path" in owner:
-            arguments = inspect.signature(resolve_name(owner["class_path"])).parameters
-            if name in arguments:
-                yield source, arguments[name], owner
+            argument = _argument(resolve_name(owner["class_path"]), name)
+            if argument is not None:
+                yield source, argument, owner
+
+
+def _argument(kind: Any, name: str) -> inspect.Parameter | None:
+    """An argument of a class, or of the one before it that its `*args` and `**kwargs` go to."""
+    for one in getattr(kind, "__mro__", ()):
+        parameters = inspect.signature(one.__init__).parameters
+        if name in parameters:
+            return parameters[name]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return None
 
 
 def drop_weights(model: Any) -> None:

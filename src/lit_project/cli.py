@@ -104,6 +104,8 @@ class LitCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Finds or makes the run, and tells loggers and callbacks where it is."""
         options = self.config[self.subcommand]
+        for part in ("data", "model"):
+            arguments.check_nulls(self._dumped()[part], part)
         run = self.session.open(self.subcommand or "", options, self._config_text())
         data = options.data.get("init_args", {})
         for name in arguments.FROM_CHECKPOINT:
@@ -114,7 +116,9 @@ class LitCLI(LightningCLI):
         arguments.replace_run_dir(options.trainer, run.path)
 
     def _dumped(self) -> dict[str, Any]:
-        return yaml.safe_load(self.parser.dump(self.config, skip_unset=False))[self.subcommand]
+        config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))[self.subcommand]
+        arguments.add_given(config["model"], self.config[self.subcommand].model)
+        return config
 
     def _config_text(self) -> str:
         """The config as config.yaml keeps it."""
@@ -132,6 +136,7 @@ class LitCLI(LightningCLI):
                 raise UserError(missing) from error
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # of the object that could not be made
             raise UserError(": ".join([*class_path, *reasons(str(error))[:1]])) from error
+        arguments.check_links(self._dumped()["model"], self.datamodule)
         hyper_parameters = arguments.hyper_parameters(self._dumped()["model"], self.datamodule)
         self.model.save_hyperparameters(hyper_parameters, logger=False)
 
@@ -150,7 +155,13 @@ class LitCLI(LightningCLI):
 
     def fit(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Trains."""
-        self.session.fit(self.trainer, model, datamodule, self.config[self.subcommand])
+        try:
+            self.session.fit(self.trainer, model, datamodule, self.config[self.subcommand])
+        except RuntimeError as error:
+            if not str(error).startswith("Early stopping conditioned on metric"):
+                raise
+            known = ", ".join(sorted(name for name in self.trainer.callback_metrics if "class_accuracy" not in name))
+            raise UserError(f"{str(error).partition(' Pass in')[0]} There are: {known}") from error
 
     def validate(self, model: LightningModule, datamodule: LightningDataModule, **kwargs: Any) -> None:
         """Evaluates on the validation split."""

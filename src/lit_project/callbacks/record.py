@@ -127,7 +127,7 @@ def best_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
 def monitored(trainer: Trainer) -> list[str]:
     """The metrics that callbacks follow: a checkpoint is chosen by them, or the training stopped."""
     callbacks = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks]
-    return [callback.monitor for callback in callbacks if getattr(callback, "monitor", None)]
+    return [str(name) for name in (getattr(callback, "monitor", None) for callback in callbacks) if name]
 
 
 def shown(metrics: Mapping[str, Tensor]) -> str:

@@ -59,7 +59,7 @@ def unsmoothed(loss: nn.Module) -> nn.Module:
     """The loss as it is evaluated: the same one, with its `label_smoothing` at 0 if it has any."""
     plain = copy(loss)
     if hasattr(loss, "label_smoothing"):
-        plain.label_smoothing = 0.0
+        plain.label_smoothing = 0.0  # type: ignore[assignment]
     return plain
 
 
