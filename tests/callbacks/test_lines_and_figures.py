@@ -54,11 +54,6 @@ def test_a_run_counts_epochs_in_one_way_and_shows_what_is_monitored(lit, drawn):
     assert re.fullmatch(r"true: \d\npredicted: \d \(\d+%\)\nindex \d+", captions[0])
 
 
-def test_lines_of_a_regression_have_r2(lit):
-    result = lit("fit -c configs/regression_quickstart.yaml --trainer.max_epochs=1")
-    assert re.search(r"^epoch 0/0 .* val/r2 \S+", result.out, re.MULTILINE)
-
-
 def test_early_stopping_on_a_metric_that_is_not_there_names_those_that_are(lit):
     watching = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/f1"
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 {watching}")
