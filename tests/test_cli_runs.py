@@ -89,6 +89,37 @@ def test_fit_then_test_is_the_test_of_the_best_checkpoint(lit):
     assert json.loads((result.run / "metrics.json").read_text())["test"]["checkpoint"].endswith("last.ckpt")
 
 
+def test_an_evaluation_says_which_checkpoint_it_is_of_and_what_was_different_in_training(lit, trained, monkeypatch):
+    from lit_project.data import Digits
+
+    best = next((trained / "checkpoints").glob("best*.ckpt"))
+    same = lit(f"validate --run {trained}")
+    assert f"checkpoint: {best}\n" in same.out
+    assert same.err == ""
+    make = Digits.__init__
+
+    def make_other(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        self.mean = [0.5]
+
+    monkeypatch.setattr(Digits, "__init__", make_other)
+    other = lit(f"test --run {trained} --model.top_k=2")
+    assert sorted(other.err.splitlines()) == [
+        "warning: mean[0] was 0.305 in training and is 0.5",
+        "warning: top_k was None in training and is 2",
+    ]
+    monkeypatch.undo()
+
+
+def test_a_best_checkpoint_that_is_gone_is_missed(lit, trained):
+    best = next((trained / "checkpoints").glob("best*.ckpt"))
+    best.unlink()
+    result = lit(f"test --run {trained}")
+    assert result.status == 0
+    assert result.err == f"warning: the best checkpoint, {best.name}, is gone: this is last.ckpt\n"
+    assert f"checkpoint: {trained}/checkpoints/last.ckpt\n" in result.out
+
+
 def test_evaluation_by_config_and_checkpoint_file(lit, trained):
     file = trained / "checkpoints" / "last.ckpt"
     result = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file}")

@@ -151,7 +151,7 @@ class LitCLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Everything could be made: the run begins."""
-        self.session.begin(self.model)
+        self.session.begin(self.subcommand or "", self.model)
 
     def fit(self, model: LightningModule, datamodule: LightningDataModule) -> None:
         """Trains."""

@@ -10,6 +10,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from lit_project.errors import RunError
+
 SAVE_SECONDS = 10.0
 
 
@@ -35,9 +37,14 @@ class MetricsCSV(Logger):
         self._saved = monotonic()
         if resume_step is not None and self.file.exists():
             # a crash or a full disk may have cut the last line short
-            lines = [line for line in self.file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            text = self.file.read_text(errors="replace")
+            lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
             reader = csv.DictReader(lines)
-            self._rows = [row for row in reader if int(row["step"]) <= resume_step]
+            try:
+                self._rows = [row for row in reader if int(row["step"]) <= resume_step]
+            except (csv.Error, KeyError, TypeError, ValueError) as error:
+                where = f"{self.file}, line {reader.line_num}"
+                raise RunError(f"{where} is broken: it has no step; mend it or remove the file") from error
             self._columns = list(reader.fieldnames or [])
 
     @property

@@ -9,6 +9,7 @@ runs/CONFIG/STAMP/
     predictions/, figures/
 """
 
+import contextlib
 import json
 import platform
 import re
@@ -28,7 +29,7 @@ import torch
 from lit_project import averaging
 from lit_project.checkpoints import by_age, is_intact, read
 from lit_project.errors import RunError
-from lit_project.processes import Hold
+from lit_project.processes import Hold, is_first
 
 BEFORE_NAN = "before-nan.ckpt"  # what NaNGuard keeps
 PACKAGES = ("lit-project", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
@@ -116,10 +117,10 @@ class RunDir:
 
         Another config of before is kept as config.1.yaml, then config.2.yaml and so on.
         """
+        entries = [*self.entries(), provenance]
         if self.config_file.exists() and (before := self.config_file.read_text(encoding="utf-8")) != config:
             write_text(self.path / f"config.{1 + len(list(self.path.glob('config.*.yaml')))}.yaml", before)
         write_text(self.config_file, config)
-        entries = [*self.entries(), provenance]
         write_text(self.path / "provenance.json", json.dumps(entries, indent=2) + "\n")
 
     def hold(self) -> Hold:
@@ -168,16 +169,22 @@ class RunDir:
             inside = self.checkpoints / which
             return inside if inside.is_file() else self._named(Path(which))
         candidates = sorted(self.checkpoints.glob("best*.ckpt"))
-        return candidates[0] if len(candidates) == 1 else self._best(candidates)
+        recorded = None
+        with contextlib.suppress(RunError):  # a broken metrics.json
+            recorded = self.metrics().get("fit", {}).get("best_checkpoint")
+        return candidates[0] if [path.name for path in candidates] == [recorded] else self._best(candidates, recorded)
 
-    def _best(self, candidates: list[Path]) -> Path:
+    def _best(self, candidates: list[Path], recorded: str | None) -> Path:
         """What the callback that chooses says in the newest checkpoint; else what is recorded; else the newest."""
         newest = self.newest()[0]
         states = read(newest).get("callbacks", {}).values()
         names = [Path(s["best_model_path"]).name for s in states if s.get("best_model_score") is not None]
-        names.append(str(self.metrics().get("fit", {}).get("best_checkpoint")))
+        names += [recorded] if recorded else []
         named = [self.checkpoints / name for name in names if (self.checkpoints / name).is_file()]
-        return (named or by_age(candidates) or [newest])[0]
+        best = (named or by_age(candidates) or [newest])[0]
+        if names and best.name != names[0] and is_first():
+            print(f"warning: the best checkpoint, {names[0]}, is gone: this is {best.name}", file=sys.stderr)
+        return best
 
     def _named(self, path: Path) -> Path:
         if not path.is_file():

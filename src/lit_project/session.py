@@ -20,7 +20,7 @@ from lit_project.callbacks.checkpoint import fast_dev_run
 from lit_project.callbacks.record import best_checkpoint, shown
 from lit_project.checkpoints import SafeCheckpointIO, read, resume_step
 from lit_project.data.splits import has_test
-from lit_project.errors import UserError
+from lit_project.errors import RunError, UserError
 from lit_project.lean import NoProfiler, emulated, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.processes import Hold, first_if_alone, is_first, print_once
@@ -75,6 +75,7 @@ class Session:
             self.checkpoint = self._checkpoint_to_evaluate(subcommand, options)
         elif self.run is not None:
             self._hold = self.run.hold() if is_first() else None  # before it is looked what there is
+            self.run.metrics(), self.run.entries()  # broken ones are named before anything is trained
             self.checkpoint, damaged = self.run.newest()
             for path in damaged:
                 print(f"warning: {path} is damaged and was passed over", file=sys.stderr)
@@ -143,13 +144,17 @@ class Session:
             "default_root_dir": str(self.run.path),
         }
 
-    def begin(self, model: LightningModule) -> None:
+    def begin(self, subcommand: str, model: LightningModule) -> None:
         """Says what runs where, once everything could be made; raises CheckpointError if the weights do not fit."""
         assert self.run is not None
         print_once(f"run: {self.run.path}")
         print_once("\n".join(described(model)))
         if self.checkpoint is not None:
-            check_fits(model, self.checkpoint)
+            different = check_fits(model, self.checkpoint)
+            if subcommand != "fit":
+                print_once(f"checkpoint: {self.checkpoint}")
+            if different and is_first():
+                print("\n".join(f"warning: {line}" for line in different), file=sys.stderr)
 
     def fit(self, trainer: Trainer, model: LightningModule, datamodule: Any, options: Namespace) -> None:
         """Trains; then tests the best checkpoint if `test_after_fit` says so and there are data for it."""
@@ -202,7 +207,7 @@ class Session:
             getattr(trainer, subcommand)(
                 model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False
             )
-        except OSError:  # a full disk
+        except (OSError, RunError):  # a full disk, a broken metrics.json
             print_once(shown(trainer.callback_metrics))
             raise
         print_once(shown(trainer.callback_metrics))

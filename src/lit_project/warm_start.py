@@ -23,17 +23,34 @@ def state_of(checkpoint: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: it has none, or cannot be read.
     """
-    state = read(checkpoint).get("state_dict")
+    return _state(read(checkpoint), checkpoint)
+
+
+def _state(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
+    state = content.get("state_dict")
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint} has no state_dict: it is not a checkpoint of a run")
     return state
 
 
-def check_fits(model: nn.Module, checkpoint: Path) -> None:
-    """Raises CheckpointError, with what differs, unless the checkpoint holds exactly this model's weights."""
-    found = match(model, state_of(checkpoint))
+def check_fits(model: nn.Module, checkpoint: Path) -> list[str]:
+    """Raises CheckpointError, with what differs, unless the checkpoint holds exactly this model's weights.
+
+    Returns:
+        What else the model is told otherwise than in training, such as the mean of the images or the class names.
+    """
+    content = read(checkpoint)
+    found = match(model, _state(content, checkpoint))
     if not found.complete:
         raise CheckpointError(f"{checkpoint} is of another model than the config describes:\n{found}")
+    before, now = (
+        {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}
+        for values in (content.get("hyper_parameters", {}), dict(getattr(model, "hparams", {})))
+    )
+    return [
+        f"{key.lstrip('.')} was {shorten(str(old), 80)} in training and is {shorten(str(new), 80)}"
+        for key, old, new in changes(before, now, "")
+    ]
 
 
 def check_kept(run: Path, config: str) -> None:
