@@ -61,6 +61,7 @@ def test_a_run_that_another_process_trains_is_left_alone(lit, trained, holder):
     holder.kill()  # a lock ends with its process
     holder.wait()
     assert lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null").status == 0
+    assert not (trained / ".lock").exists()
 
 
 def test_a_forked_child_does_not_prolong_it(tmp_path):

@@ -1,18 +1,13 @@
 """Which of several processes this is, and a folder that one process at a time may write to."""
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 
 def is_first() -> bool:
@@ -44,48 +39,26 @@ def print_once(text: str) -> None:
         print(text, flush=True)
 
 
-_handles: set[int] = set()  # of the locks that this process has
-
-
-def _forget() -> None:
-    """In a child that has been forked, such as a worker of a loader: the lock is its parent's and ends with it."""
-    for handle in _handles:
-        os.close(handle)
-    _handles.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
-
-
 class Hold:
-    """A lock on a folder, which leaves nothing in it and ends with the process at the latest.
+    """A lock on a folder, which ends with the process at the latest.
 
-    Does nothing on systems and file systems without such locks.
+    The file `.lock` in it is removed at the end; one that is left by a process that was killed locks nothing.
 
     Raises:
         BlockingIOError: another process holds it.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._handle: int | None = None
-        if fcntl is None:
-            return
-        self._handle = os.open(folder, os.O_RDONLY)
-        _handles.add(self._handle)
+        self._file = folder / ".lock"
+        self._lock = FileLock(self._file)
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise
-        except OSError:  # this file system has none
-            self.release()
+            self._lock.acquire(blocking=False)
+        except Timeout as error:
+            raise BlockingIOError(f"{folder} is locked") from error
 
     def release(self) -> None:
         """Ends it."""
-        if self._handle is not None:
-            _handles.discard(self._handle)
-            with contextlib.suppress(OSError):  # there may be no locks
-                fcntl.flock(self._handle, fcntl.LOCK_UN)  # for a child as well that has not forgotten it yet
-            os.close(self._handle)
-            self._handle = None
+        if self._lock.is_locked:
+            with contextlib.suppress(OSError):  # Windows removes none that is open
+                self._file.unlink()  # while it is held: afterwards it may be another's
+            self._lock.release()

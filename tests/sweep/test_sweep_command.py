@@ -1,6 +1,7 @@
 """`lit-project sweep` with real fits: the shipped sweeps, mistakes before the first trial, and kill -9."""
 
 import csv
+import importlib.util
 import json
 import os
 import shlex
@@ -46,6 +47,15 @@ def test_the_command_line_accepts_the_shipped_sweeps(lit, name):
     assert all("--config configs/" in line and "--run_name=trial-" in line for line in commands)
     assert not Path("sweeps").exists()
     assert f"lit-project sweep configs/sweeps/{name}" in (ROOT / "configs" / "sweeps" / name).read_text()
+
+
+def test_a_system_without_its_locks_is_told_before_a_trial(lit, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr("lit_project.sweep.command.find_spec", lambda name: None if name == "fcntl" else find(name))
+    result = lit("sweep configs/sweeps/quickstart_cnn.yaml")
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert "WSL" in result.err
+    assert not Path("sweeps").exists()
 
 
 @pytest.mark.timeout(280)

@@ -73,6 +73,8 @@ def sweep(args: Sequence[str]) -> int:
     trial_options = [f"--runs_dir={folder}", "--test_after_fit=false", *_without_wandb(_check(config, options.file))]
     if options.dry_run:
         return _print_commands(config, most, options.seed, folder, trial_options)
+    if find_spec("fcntl") is None:
+        raise UserError("sweeps on this machine need the locks of Linux or macOS; on Windows they run in WSL")
     from lit_project.arguments import prepare  # Lightning takes seconds
 
     with _alone(folder):
