@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from lit_project.config_files import FLAG, content_of, name_of, spelled_out, with_configs
+from lit_project.config_files import FLAG, argument_of, content_of, name_of, spelled_out, with_configs
 from lit_project.errors import UserError
 from lit_project.renamed import config_here
 from lit_project.run import RunDir
@@ -197,20 +197,6 @@ def check_links(model: dict[str, Any], data: Any) -> None:
             )
 
 
-def check_nulls(value: Any, where: str) -> None:
-    """Raises UserError for a null where the class takes none, which the parser lets through."""
-    if isinstance(value, list):
-        for item in value:
-            check_nulls(item, where)
-    elif isinstance(value, dict):
-        kind = resolve_name(value["class_path"]) if "class_path" in value else None
-        for name, item in value.get("init_args", value).items():
-            argument = _argument(kind, name) if item is None else None
-            if argument and argument.annotation in (int, float, bool, str) and argument.default is not None:
-                raise UserError(f"{where}.{name} must not be null: it is of type {argument.annotation.__name__}")
-            check_nulls(item, f"{where}.{name}")
-
-
 def missing_link(model: dict[str, Any], data: dict[str, Any]) -> str | None:
     """What a model must be told by the data and is not, for the case that it could not be made; None if nothing."""
     try:
@@ -230,20 +216,9 @@ def _linked(model: Any) -> Iterator[tuple[str, inspect.Parameter, Any]]:
         for key in path:
             owner = owner.get("init_args", {}).get(key) if owner else None
         if owner and "class_path" in owner:
-            argument = _argument(resolve_name(owner["class_path"]), name)
+            argument = argument_of(resolve_name(owner["class_path"]), name)
             if argument is not None:
                 yield source, argument, owner
-
-
-def _argument(kind: Any, name: str) -> inspect.Parameter | None:
-    """An argument of a class, or of the one before it that its `*args` and `**kwargs` go to."""
-    for one in getattr(kind, "__mro__", ()):
-        parameters = inspect.signature(one.__init__).parameters
-        if name in parameters:
-            return parameters[name]
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            break
-    return None
 
 
 def drop_weights(model: Any) -> None:

@@ -26,6 +26,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 import lit_project.data
 import lit_project.tasks  # noqa: F401  (both imported, so that their classes can be named without the module)
 from lit_project import arguments, commands
+from lit_project.config_files import check_nulls
 from lit_project.errors import UserError, no_access
 from lit_project.explain import UsageError, explain, reasons
 from lit_project.processes import is_first
@@ -105,7 +106,7 @@ class LitCLI(LightningCLI):
         """Finds or makes the run, and tells loggers and callbacks where it is."""
         options = self.config[self.subcommand]
         for part in ("data", "model"):
-            arguments.check_nulls(self._dumped()[part], part)
+            check_nulls(self._dumped()[part], part)
         run = self.session.open(self.subcommand or "", options, self._config_text())
         data = options.data.get("init_args", {})
         for name in arguments.FROM_CHECKPOINT:

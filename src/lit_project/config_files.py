@@ -1,9 +1,11 @@
-"""The config files of a command line: checked, and made so that a later list replaces an earlier one."""
+"""The config files of a command line: checked, and made so that a later list replaces an earlier one; nulls refused."""
 
+import inspect
 import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import yaml
@@ -153,3 +155,28 @@ def name_of(config: str | None) -> str:
     path = Path(config)
     in_run = path.stem == "config" and (path.parent / "provenance.json").exists()
     return path.resolve().parent.parent.name if in_run else path.stem
+
+
+def check_nulls(value: Any, where: str) -> None:
+    """Raises UserError for a null where the class takes none, which the parser lets through."""
+    if isinstance(value, list):
+        for item in value:
+            check_nulls(item, where)
+    elif isinstance(value, dict):
+        kind = resolve_name(value["class_path"]) if "class_path" in value else None
+        for name, item in value.get("init_args", value).items():
+            argument = argument_of(kind, name) if item is None else None
+            if argument and argument.annotation in (int, float, bool, str) and argument.default is not None:
+                raise UserError(f"{where}.{name} must not be null: it is of type {argument.annotation.__name__}")
+            check_nulls(item, f"{where}.{name}")
+
+
+def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
+    """An argument of a class, or of the one before it that its `*args` and `**kwargs` go to."""
+    for one in getattr(kind, "__mro__", ()):
+        parameters = inspect.signature(one.__init__).parameters
+        if name in parameters:
+            return parameters[name]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return None
