@@ -1,6 +1,7 @@
 """Bad data and damaged files: a clear error, nothing lost."""
 
 import os
+import re
 import resource
 import signal
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from lit_project.checkpoints import read
+from lit_project.errors import CheckpointError, UserError
 from tiny import TINY
 
 
@@ -85,6 +87,43 @@ def test_a_checkpoint_that_carries_code_does_not_run_it(lit, workspace, command)
     assert "evil.ckpt" in result.err
     assert "could run code" in result.err
     assert not marker.exists()
+
+
+def test_a_checkpoint_names_nothing_that_is_called(trained, workspace):
+    from lit_project.tasks import ImageClassifier
+
+    file = trained / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=True)
+    touch = {"class_path": "os.system", "init_args": {"command": f"touch {workspace}/marker"}}
+    load = {
+        "class_path": "torch.hub.load",
+        "init_args": {"repo_or_dir": str(workspace), "model": "x", "source": "local"},
+    }
+    (workspace / "hubconf.py").write_text(f"import os\nos.system('touch {workspace}/marker')\n")
+    inner = {"class_path": "lit_project.tasks.ImageClassifier", "init_args": {"class_names": [], "optimizer": touch}}
+    layer = {"class_path": "torch.nn.TransformerEncoderLayer", "init_args": {"d_model": 8, "nhead": 2}}
+
+    def loaded(**changes):
+        torch.save({**content, **changes, "hyper_parameters": {**content["hyper_parameters"], **changes}}, file)
+        return ImageClassifier.load_from_checkpoint(file, weights_only=True)
+
+    task = loaded(optimizer=touch, schedulers=[{"scheduler": touch, "interval": "step"}], more=touch)
+    with pytest.raises(UserError, match="optimizer"):
+        task.configure_optimizers()
+    loaded(module_arguments={"_instantiator": "lightning.pytorch.cli.instantiate_module", "loss": touch})
+    for changes in (
+        {"net": touch},
+        {"loss": touch},
+        {"net": "os.system"},
+        {"net": {**layer, "init_args": {**layer["init_args"], "activation": load}}},
+        {"net": {**layer, "init_args": {**layer["init_args"], "activation": "torch.hub.load"}}},
+        {"net": inner},
+        {"_class_path": "os.system"},
+        {"_class_path": "lit_project.tasks.Regressor"},
+    ):
+        with pytest.raises(CheckpointError, match=re.escape(str(file))):
+            loaded(**changes)
+    assert not (workspace / "marker").exists()
 
 
 def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monkeypatch):

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import yaml
 
 from lit_project.__main__ import entry_point
 from tiny import TINY
@@ -40,6 +41,9 @@ CASES = {
     f"{Q} --model.optimizer=torch.optim.Muon": ["optimizer: Muon only supports 2D parameters"],
     f"{Q} --model.schedulers.scheduler=torch.optim.lr_scheduler.CosineAnnealingWarmRestarts "
     "--model.schedulers.scheduler.T_0=0": ["schedulers[0]: ", "T_0"],
+    f"{Q} --model.optimizer=os.system": ["model.optimizer: os.system is nothing that a config may name"],
+    f"{Q} --model.net=torchvision.models.resnet18": ["model.net is a function, where a class is wanted"],
+    f"{Q} --model.optimizer=torch.nn.Linear": ["model.optimizer: torch.nn.Linear is no subclass of Optimizer"],
     f"{Q} --model.loss=torch.nn.CrossEntropyLos": ["CrossEntropyLos", "did you mean torch.nn.CrossEntropyLoss"],
     f"{Q} --model.top_k=30": ["top_k", "30", "10"],
     f"{Q} --model.label_smoothing=2": ["label_smoothing", "2"],
@@ -155,6 +159,9 @@ from lit_project.models import MLP
 class Wide(MLP):
     pass
 
+def called(x: int = 0) -> MLP:
+    raise AssertionError
+
 class Refusing(CSVLogger):
     def __init__(self):
         raise ValueError("no such server")
@@ -190,6 +197,21 @@ def test_a_part_that_refuses_to_be_made_says_why(lit, mine, option):
     result = lit(f"{Q} --trainer.{option}={mine}.Refusing")
     assert result.status == 2
     assert result.err.strip() == f"error: {mine}.Refusing: no such server"
+
+
+@pytest.mark.parametrize("key", ["optimizer", "net", "loss", "schedulers"])
+def test_a_function_is_not_called_where_a_class_is_wanted(lit, workspace, mine, key):
+    config = yaml.safe_load((workspace / "configs" / "quickstart.yaml").read_text())
+    function = {"class_path": f"{mine}.called", "init_args": {"x": 1}}
+    config["model"]["init_args"][key] = (
+        [{"scheduler": function, "interval": "step"}] if key == "schedulers" else function
+    )
+    (workspace / "mine.yaml").write_text(yaml.safe_dump(config))
+    result = lit("fit -c mine.yaml")
+    assert result.status == 2
+    assert f"error: model.{key}" in result.err
+    assert "is a function, where a class is wanted" in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 def test_modules_where_the_command_is_called_are_found(workspace, monkeypatch, capfd):

@@ -10,6 +10,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
+from lit_project.class_paths import drop_weights
 from lit_project.config_files import FLAG, argument_of, content_of, name_of, spelled_out, with_configs
 from lit_project.errors import UserError
 from lit_project.renamed import config_here
@@ -219,13 +220,6 @@ def _linked(model: Any) -> Iterator[tuple[str, inspect.Parameter, Any]]:
             argument = argument_of(resolve_name(owner["class_path"]), name)
             if argument is not None:
                 yield source, argument, owner
-
-
-def drop_weights(model: Any) -> None:
-    """Where a checkpoint gives the weights, the net is not to fetch those that it once began with."""
-    net = model.get("net")
-    if net and "weights" in (net.get("init_args") or {}):
-        net["init_args"]["weights"] = None
 
 
 def _plain(value: Any) -> Any:

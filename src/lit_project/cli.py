@@ -26,6 +26,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 import lit_project.data
 import lit_project.tasks  # noqa: F401  (both imported, so that their classes can be named without the module)
 from lit_project import arguments, commands
+from lit_project.class_paths import check_config, drop_weights
 from lit_project.config_files import check_nulls
 from lit_project.errors import UserError, no_access
 from lit_project.explain import UsageError, explain, reasons
@@ -94,6 +95,7 @@ class LitCLI(LightningCLI):
         """Parses; `seed_everything: true` becomes a random seed, which is then recorded."""
         self.config = parser.parse_args(args)
         options = self.config[self.config.subcommand]
+        check_config(options)
         if options.seed_everything is True:
             chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # by the process that launched this one
             options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
@@ -113,7 +115,7 @@ class LitCLI(LightningCLI):
             if name in data and data[name] is None:
                 data[name] = self.session.known(name, options)
         if self.session.checkpoint is not None or options.init_from:
-            arguments.drop_weights(options.model.get("init_args", {}))
+            drop_weights(options.model.get("init_args", {}))
         arguments.replace_run_dir(options.trainer, run.path)
 
     def _dumped(self) -> dict[str, Any]:

@@ -125,6 +125,12 @@ def _nested(message: str, args: Sequence[str]) -> str:
     nested = re.findall(r"NestedArg\(key='([^']*)'", message)
     if nested:  # an option of the command line: the outermost one has the whole path
         key = f"{key.partition('.')[0]}.{nested[-1]}"
+    if found := re.search(r"Importing '([^']*)' is not allowed", message):
+        return f"{key}: {found[1]} is nothing that a config may name"
+    if "add_function_arguments()" in message:
+        return f"{key} is a function, where a class is wanted"
+    if found := re.search(r"Expected '([^']*)' to be a .* <class '(?:.*\.)?([^']*)'>", message):
+        return f"{key}: {found[1]} is no subclass of {found[2]}"
     if found := re.search(r"Option '([^']*)' is not accepted", message):
         name = found[1]
         if nested and re.search(r"Subtypes: .*\b(?:list|Iterable)\[", message):

@@ -16,12 +16,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any
 
 import torch
 
-from lit_project.checkpoints import read
+from lit_project.class_paths import import_named
 from lit_project.errors import UserError
 from lit_project.models.seq2seq import Decoding
 from lit_project.run import RunDir, write_text
@@ -53,6 +51,8 @@ def translate(args: Sequence[str]) -> int:
         raise UserError("--output and --attention need TEXT, --input or text piped to standard input")
     # before the checkpoint is loaded: mistakes are cheap, and soon known
     sentences, where = ([], "line ") if on_terminal else sentences_of(options)
+    if options.run is not None:
+        import_named(RunDir.open(options.run).config_file)  # as trusted as by the other commands with --run
     task = load(_checkpoint(options.run, options.ckpt_path))
     decoding = _decoding(task, options)
     if on_terminal:
@@ -78,16 +78,8 @@ def load(file: str | Path) -> Translator:
     Raises:
         UserError: no such checkpoint, a damaged one, or one of another task.
     """
-    parameters = read(file).get("hyper_parameters", {})
-    class_path = str(parameters.get("_class_path", ""))
-    try:
-        kind: Any = resolve_name(class_path) if class_path else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{file} is a checkpoint of {class_path}, which cannot be imported: {error}") from error
-    if not (isinstance(kind, type) and issubclass(kind, Translator)):
-        raise UserError(f"{file} cannot translate: it is a checkpoint of {class_path or 'no task of this project'}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return kind.load_from_checkpoint(file, map_location=device, weights_only=True, **parameters).eval()
+    return Translator.load_from_checkpoint(file, map_location=device).eval()
 
 
 def _decoding(task: Translator, options: argparse.Namespace) -> Decoding:

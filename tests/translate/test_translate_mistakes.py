@@ -1,7 +1,12 @@
 """`lit-project translate`: each mistake is one line that names it, and nothing is written."""
 
-import pytest
+import shutil
+import sys
 
+import pytest
+import torch
+
+from lit_project.cli import main
 from translation_run import HELLO, train
 
 BAD = {
@@ -74,8 +79,7 @@ def test_a_run_that_does_not_translate(translate, lit):
     ).run
     status, lines, err = translate(HELLO, of=digits)
     assert (status, lines, len(err.splitlines())) == (2, [], 1)
-    assert "cannot translate" in err
-    assert "ImageClassifier" in err
+    assert "is a checkpoint of lit_project.tasks.ImageClassifier, which is no Translator" in err
 
 
 def test_a_net_without_attention(translate, tmp_path):
@@ -86,3 +90,51 @@ def test_a_net_without_attention(translate, tmp_path):
     assert "no attention" in err
     assert not (tmp_path / "a.png").exists()
     assert translate(HELLO, of=run)[0] == 0
+
+
+MODULE = """
+from pathlib import Path
+from lit_project.models import RNNSeq2Seq
+Path("imported").touch()
+class Net(RNNSeq2Seq):
+    pass
+"""
+
+
+def test_a_checkpoint_makes_and_imports_nothing_but_nets_of_known_packages(translate, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "of_a_checkpoint.py").write_text(MODULE)
+    whole = tmp_path / "run"
+    shutil.copytree(run, whole)
+    file = whole / "checkpoints" / "last.ckpt"
+    content = torch.load(file, weights_only=True)
+    touch = {"class_path": "os.system", "init_args": {"command": f"touch {tmp_path}/marker"}}
+    theirs = {**content["hyper_parameters"]["net"], "class_path": "of_a_checkpoint.Net"}
+
+    def given(options=(), **parameters):
+        torch.save({**content, "hyper_parameters": {**content["hyper_parameters"], **parameters}}, file)
+        results = [translate(HELLO, "--ckpt_path", file, of=None), translate(HELLO, "--ckpt_path", "last", of=whole)]
+        assert not (tmp_path / "marker").exists()
+        return results
+
+    for training in ({"optimizer": touch}, {"schedulers": [{"scheduler": touch, "interval": "step"}]}):
+        assert [(status, err) for status, _, err in given(**training)] == [(0, "")] * 2
+    for bad in (
+        {"net": touch},
+        {"net": theirs},
+        {"net": "of_a_checkpoint.Net"},
+        {"net": {"class_path": "gone.Net"}},
+        {"net": {"class_path": "lit_project.models.Gone"}},
+        {"net": {"class_path": "torchvision.models.resnet18"}},
+        {"_class_path": "of_a_checkpoint.Net"},
+        {"vocabularies": {**content["hyper_parameters"]["vocabularies"], "source": touch}},
+    ):
+        for status, lines, err in given(**bad):
+            assert (status, lines, len(err.splitlines())) == (2, [], 1), err
+    assert main(["test", "--run", str(whole), "--ckpt_path", "last"]) == 2  # takes the vocabularies of the checkpoint
+    assert not (tmp_path / "marker").exists()
+    assert not (tmp_path / "imported").exists()
+    (whole / "config.yaml").write_text("model:\n  net:\n    class_path: of_a_checkpoint.Net\n")
+    assert [status for status, *_ in given(net=theirs)] == [2, 0]  # the run's own config names that class
+    sys.modules.pop("of_a_checkpoint")

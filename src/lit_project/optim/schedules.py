@@ -109,7 +109,7 @@ def configure(
             scheduler = _made(f"schedulers[{number}]", schedule.scheduler, optim)
             _check(scheduler, schedule, number)
         # an attribute, so that it is saved with the scheduler's state and compared on resume
-        scheduler.planned_length = end if seen.used else None  # type: ignore[attr-defined]
+        scheduler.planned_length = end if seen.used else None
         config: dict[str, Any] = {
             "scheduler": scheduler,
             "interval": schedule.interval,

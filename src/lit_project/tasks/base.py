@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
 from lightning.pytorch import LightningModule
@@ -10,6 +11,9 @@ from torch import Tensor
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from lit_project.checkpoints import read
+from lit_project.class_paths import class_of, drop_weights, make
+from lit_project.errors import CheckpointError, UserError
 from lit_project.optim import (
     OptimizerFactory,
     ParameterGroups,
@@ -24,6 +28,10 @@ from lit_project.seeding import global_seed, seed_step
 from lit_project.tasks.clock import Clock
 from lit_project.tasks.step_mean import StepMean
 from lit_project.tasks.totals import Totals
+
+
+def no_optimizer(parameters: Any) -> Any:
+    raise UserError("a task from load_from_checkpoint has no optimizer: give it one, as optimizer=…")
 
 
 class Task(LightningModule):
@@ -45,6 +53,7 @@ class Task(LightningModule):
 
     unit = "samples"  # what is counted
     accumulate: int | None = None  # micro-batches of a step, of a task that optimises by itself
+    untrained: ClassVar[dict[str, Any]] = {"optimizer": no_optimizer, "schedulers": None}  # what is only for training
     notes: dict[str, Any]  # what metrics.json keeps of an evaluation besides numbers
 
     def __init__(
@@ -68,6 +77,41 @@ class Task(LightningModule):
         self._done = 0  # optimizer steps
         self._validated = False  # whether this epoch was
         self._step_mean = StepMean()
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: str | Path,
+        map_location: Any = "cpu",
+        strict: bool | None = None,
+        weights_only: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """The task of a checkpoint, to evaluate or predict; no code in the checkpoint runs, see `class_paths`.
+
+        Args:
+            checkpoint_path: the file.
+            map_location: the device.
+            strict: whether all weights must be there, and no others; default: `strict_loading`.
+            weights_only: always the case; Lightning's argument.
+            **kwargs: arguments of the task that replace those in the checkpoint, such as an `optimizer`.
+
+        Raises:
+            CheckpointError: it is of another task, damaged, or names what a checkpoint must not.
+        """
+        checkpoint = read(checkpoint_path, map_location)
+        parameters = dict(checkpoint.get("hyper_parameters", {}))
+        kind = class_of(parameters["_class_path"], cls, checkpoint_path) if "_class_path" in parameters else cls
+        drop_weights(parameters)
+        untrained = {name: value for name, value in kind.untrained.items() if name in parameters}
+        task = make(kind, parameters, {**untrained, **kwargs}, checkpoint_path)
+        task.configure_model()
+        task.on_load_checkpoint(checkpoint)
+        try:
+            task.load_state_dict(checkpoint["state_dict"], strict=task.strict_loading if strict is None else strict)
+        except RuntimeError as error:
+            raise CheckpointError(f"{checkpoint_path} is not of the net that it describes: {error}") from error
+        return task.to(next((weight.device for weight in checkpoint["state_dict"].values()), "cpu"))
 
     def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
         """What `training_step` returns as `loss`, so that a step's gradient is that of the mean over all its counts.

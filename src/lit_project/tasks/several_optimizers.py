@@ -10,7 +10,7 @@ is a `Translator` whose encoder and decoder are trained by optimizers of their o
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from lit_project.optim import (
     ScheduleError,
     configure,
 )
-from lit_project.tasks.base import Task
+from lit_project.tasks.base import Task, no_optimizer
 from lit_project.tasks.translation import Translator
 
 
@@ -64,6 +64,8 @@ class SeveralOptimizers(Task):
         ValueError: no part, or `accumulate` below 1.
         GroupError: a parameter in no part or in two, or a pattern that matches nothing.
     """
+
+    untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
 
     def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:
         if not parts:
