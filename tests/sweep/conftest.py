@@ -1,24 +1,82 @@
-"""Fixtures: sweeps whose trials are `fake_fit.py`."""
+"""Sweeps whose trials are `fake_fit.py`: how trials are drawn, run, stored and reported, without training."""
 
 import sys
+import threading
+from collections import deque
 from pathlib import Path
 
 import pytest
+import yaml
+from sqlalchemy import Engine, event
 
-from lit_project.sweep import process
-from lit_project.sweep.runner import Runner
+from lit_project.sweep import worker
+from lit_project.sweep.config import SweepConfig
 from lit_project.sweep.study import Study
+from lit_project.sweep.worker import Workers
+
+GOOD = {
+    "method": "grid",
+    "metric": {"name": "val/score", "goal": "maximize"},
+    "command": ["lit-project", "fit", "--config", "configs/x.yaml", "--config", "${args_json_file}"],
+}
 
 
 @pytest.fixture
-def running(tmp_path, monkeypatch):
-    """Makes the runner of a sweep in the test's folder, its study, and the list of what it says."""
-    monkeypatch.setattr(process, "PROGRAM", [sys.executable, str(Path(__file__).with_name("fake_fit.py"))])
+def read(tmp_path):
+    """Reads a sweep: a grid of a and b with some keys changed; a key that becomes `...` is left out."""
 
-    def make(config, workers=1, most=100):
-        said = []
-        study = Study(tmp_path, config)
-        runner = Runner(study, tmp_path, tmp_path / "x", [f"--runs_dir={tmp_path}"], workers, most, say=said.append)
-        return runner, study, said
+    def reading(**changes):
+        parameters = {"a": {"values": [1, None]}, "b": {"values": ["x", "y", "z"]}}
+        content = {**GOOD, "parameters": parameters, **changes}
+        file = tmp_path / "sweep.yaml"
+        file.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not ...}))
+        return SweepConfig.read(file)
+
+    return reading
+
+
+@pytest.fixture(autouse=True)
+def _fast_database():
+    """SQLite without a wait for the disk at each write."""
+
+    def relax(connection, record):
+        connection.execute("pragma synchronous = off")
+
+    event.listen(Engine, "connect", relax)
+    yield
+    event.remove(Engine, "connect", relax)
+
+
+class Sweep:
+    """A sweep in the test's folder; lists are values of a parameter, anything else is a constant."""
+
+    def __init__(self, folder, config, **options):
+        self.study, self.said = Study(folder / "s", config), deque()
+        options = {"options": [f"--runs_dir={folder / 's'}"], "say": self.say, **options}
+        self.workers, self.then = Workers(self.study, "x", **options), {}
+
+    def say(self, line):
+        self.said.append(line)
+        for start in [start for start in self.then if line.startswith(start)]:
+            action, *args = self.then.pop(start)
+            threading.Timer(0.5, action, args).start()
+
+    def run(self):
+        return self.workers.run()
+
+    @property
+    def rows(self):
+        return [(row.number, row.state, row.value if row.value == row.value else None) for row in self.study.rows()]
+
+
+@pytest.fixture
+def sweep(tmp_path, monkeypatch, read):
+    """Makes a `Sweep`."""
+    monkeypatch.setattr(worker, "FIT", [sys.executable, str(Path(__file__).with_name("fake_fit.py"))])
+    monkeypatch.setattr(worker, "POLL", 0.02)
+
+    def make(changes=None, options=None, **parameters):
+        section = {k: {"values" if isinstance(v, list) else "value": v} for k, v in parameters.items()}
+        return Sweep(tmp_path, read(parameters=section, **(changes or {})), **(options or {}))
 
     return make

@@ -1,6 +1,7 @@
-"""Stands for `lit-project fit` in tests of how a sweep runs its trials: the files of a run, without training.
+"""Stands for `lit-project fit` in tests of sweeps: makes the files of a run, and trains nothing.
 
-Values of the trial: `curve` (a list: the metric by epoch), `name` of the metric, `pause` (seconds an epoch), `fail`.
+Values of the trial: `curve` (a list: the metric by epoch), `name` of the metric, `pause` (seconds an epoch), `fail`. It
+holds the run as `fit` does, and goes on from its last epoch.
 """
 
 import json
@@ -8,18 +9,29 @@ import sys
 import time
 from pathlib import Path
 
+from filelock import FileLock
+
 args = sys.argv[1:]
-values = json.loads(Path(args[args.index("--config") + 3]).read_text())
 options = dict(arg.removeprefix("--").split("=", 1) for arg in args if arg.startswith("--") and "=" in arg)
+if args[1] == "--run":
+    run = Path(args[2])
+else:
+    run = Path(options["runs_dir"]) / Path(args[2]).stem / options["run_name"]
+    run.mkdir(parents=True)
+    (run / "values.json").write_text(Path(args[4]).read_text())
+    (run / "checkpoints").mkdir()
+values = json.loads((run / "values.json").read_text())
+lock = FileLock(run / ".lock")
+lock.acquire()
 if values.get("fail"):
     print("some lines before")
     sys.exit("error: " + values["fail"])
-run = Path(options["runs_dir"]) / Path(args[args.index("--config") + 1]).stem / options["run_name"]
-run.mkdir(parents=True)
 (run / "config.yaml").write_text("# The config of a run.\nseed_everything: 1\ntest_after_fit: false\n")
-with (run / "metrics.csv").open("w") as file:
-    file.write(f"epoch,step,{values.get('name', 'val/score')}\n")
-    for epoch, score in enumerate(values["curve"]):
+table = run / "metrics.csv"
+done = len(table.read_text().splitlines()) - 1 if table.exists() else 0
+with table.open("a") as file:
+    file.write("" if done else f"epoch,step,{values.get('name', 'val/score')}\n")
+    for epoch, score in list(enumerate(values["curve"]))[max(done, 0) :]:
         file.write(f"{epoch},{epoch},{score}\n")
         file.flush()
         time.sleep(values.get("pause", 0))

@@ -1,7 +1,6 @@
 """`lit-project sweep` with real fits: the shipped sweeps, mistakes before the first trial, and kill -9."""
 
 import csv
-import importlib.util
 import json
 import os
 import shlex
@@ -13,6 +12,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sqlalchemy import Engine, event
+
+from lit_project.sweep import command, study
+from lit_project.sweep.config import SweepConfig
+from lit_project.sweep.study import Study
 
 ROOT = Path(__file__).parents[2]
 SWEEPS = sorted(path.name for path in (ROOT / "configs" / "sweeps").glob("*.yaml"))
@@ -32,11 +36,6 @@ def written(workspace):
     return write
 
 
-def trials(folder):
-    with (Path(folder) / "trials.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.parametrize("name", SWEEPS)
 def test_the_command_line_accepts_the_shipped_sweeps(lit, name):
     result = lit(f"sweep configs/sweeps/{name} --dry_run")
@@ -49,21 +48,12 @@ def test_the_command_line_accepts_the_shipped_sweeps(lit, name):
     assert f"lit-project sweep configs/sweeps/{name}" in (ROOT / "configs" / "sweeps" / name).read_text()
 
 
-def test_a_system_without_its_locks_is_told_before_a_trial(lit, monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr("lit_project.sweep.command.find_spec", lambda name: None if name == "fcntl" else find(name))
-    result = lit("sweep configs/sweeps/quickstart_cnn.yaml")
-    assert (result.status, len(result.err.splitlines())) == (2, 1)
-    assert "WSL" in result.err
-    assert not Path("sweeps").exists()
-
-
 @pytest.mark.timeout(280)
 def test_the_command_line_accepts_every_command_of_a_dry_run(lit, workspace, capfd):
     printed = lit("sweep configs/sweeps/quickstart_cnn.yaml --dry_run --dir found").out.splitlines()
     assert len(printed) == 8
-    for number, (command, values) in enumerate(zip(printed[::2], printed[1::2], strict=True)):
-        program, *words = shlex.split(command)
+    for number, (printed_command, values) in enumerate(zip(printed[::2], printed[1::2], strict=True)):
+        program, *words = shlex.split(printed_command)
         file, point = values.strip().split(": ", 1)
         assert program == "lit-project"
         (workspace / file).parent.mkdir(parents=True, exist_ok=True)
@@ -80,19 +70,19 @@ def test_the_command_line_accepts_every_command_of_a_dry_run(lit, workspace, cap
         assert optimizer["init_args"]["lr"] == json.loads(point)["model.optimizer.lr"]
 
 
-def test_all_wrong_names_are_said_before_the_first_trial(lit, written):
-    file = written({"model.optimizer.lrr": {"value": 0.1}, "data.batchsize": {"value": 3}})
-    result = lit(f"sweep {file}")
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"model.optimizer.lrr": {"value": 0.1}}, "lrr; did you mean lr?"),
+        ({"data.batch_size": {"values": [32, "many"]}}, "many"),
+    ],
+)
+def test_what_fit_does_not_accept_is_said_before_the_first_trial(lit, written, parameters, message):
+    result = lit(f"sweep {written(parameters)}")
     assert result.status == 2
-    assert "parameter model.optimizer.lrr: " in result.err
-    assert "parameter data.batchsize: " in result.err
+    assert "`fit` does not accept {" in result.err
+    assert message in result.err
     assert not Path("sweeps").exists()
-
-
-def test_a_value_of_the_wrong_type_is_said_before_the_first_trial(lit, written):
-    result = lit(f"sweep {written({'data.batch_size': {'values': [32, 'many']}})}")
-    assert result.status == 2
-    assert "parameter data.batch_size: " in result.err
 
 
 @pytest.mark.parametrize(
@@ -134,38 +124,69 @@ def test_a_folder_that_cannot_be_written(lit, written, tmp_path):
     assert "cannot write the sweep to file/inside" in result.err
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--storage=nothing", "cannot use the study in --storage: Could not parse SQLAlchemy URL"),
+        ("--storage=sqlite:///none/all.db", "cannot use the study in --storage: unable to open database file"),
+        ("--dir=.", "cannot use the study in study.db: file is not a database"),
+    ],
+)
+def test_a_study_that_cannot_be_used(lit, written, workspace, options, message):
+    (workspace / "study.db").write_text("not a database, but long enough to look like one" * 100)
+    result = lit(f"sweep {written({})} --report", options)
+    assert result.status == 2
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_disk_that_is_full(lit, written, monkeypatch):
+    def full(connection, record):
+        connection.execute("pragma query_only = on")
+
+    file = written({})
+    Study(Path("sweeps/sweep"), SweepConfig.read(Path(file)))
+    monkeypatch.setattr(command, "_check", lambda config, file: {})
+    event.listen(Engine, "connect", full)
+    try:
+        result = lit(f"sweep {file}")
+    finally:
+        event.remove(Engine, "connect", full)
+    assert result.status == 2
+    assert "cannot use the study in sweeps/sweep/study.db: attempt to write a readonly database" in result.err
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_kill_9_loses_no_finished_trial_and_unfinished_ones_go_on(workspace, written):
-    # the second of three trials is long, so that the sweep can be killed within it
-    file = written({"seed_everything": {"values": [1, 2]}, "trainer.max_epochs": {"values": [2, 40]}})
-    command = [sys.executable, "-m", "lit_project", "sweep", file, "--count", "2"]
+def test_kill_9_loses_no_finished_trial_and_unfinished_ones_go_on(workspace, written, lit, monkeypatch):
+    # the second of two trials is long, so that the sweep can be killed within it
+    file = written({"trainer.max_epochs": {"values": [2, 40]}})
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    first = subprocess.Popen(command, cwd=workspace, env=environment, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen([sys.executable, "-m", "lit_project", "sweep", file], cwd=workspace, env=environment)
     folder = workspace / "sweeps" / "sweep" / "quickstart"
-    long = folder / "trial-0001" / "checkpoints" / "last.ckpt"
-    until(long.exists)
+    until((folder / "trial-0001" / "checkpoints" / "last.ckpt").exists)
     first.kill()  # before the trial, so that it cannot see the end of it
     first.wait()
     kill_9(workspace, "trial-0001")
-    first.communicate()
-    done = folder / "trial-0000" / "metrics.json"
-    before = done.stat().st_mtime_ns
-    second = subprocess.run(command, cwd=workspace, env=environment, capture_output=True, text=True, check=False)
-    assert second.returncode == 0, second.stderr
-    assert "2 trials, 1 at a time, 1 done, 1 to go on with" in second.stdout
-    assert "trial 1 resumed" in second.stdout
-    assert done.stat().st_mtime_ns == before
-    rows = trials(workspace / "sweeps" / "sweep")
-    assert sorted((row["trial"], row["state"]) for row in rows) == [("0", "finished"), ("1", "finished")]
+    before = (folder / "trial-0000" / "metrics.json").stat().st_mtime_ns
+    monkeypatch.setattr(study, "GRACE", 2)
+    monkeypatch.setattr(study, "HEARTBEAT", 1)
+    result = lit(f"sweep {file} --workers 2")
+    assert result.status == 0, result.err
+    assert "2 trials, 2 at a time, 2 begun" in result.out
+    assert "trial 1 resumed" in result.out
+    assert (folder / "trial-0000" / "metrics.json").stat().st_mtime_ns == before
+    with (workspace / "sweeps" / "sweep" / "trials.csv").open() as table:
+        assert sorted((row["trial"], row["state"]) for row in csv.DictReader(table)) == [
+            ("0", "finished"), ("1", "finished"),
+        ]  # fmt: skip
     assert json.loads((folder / "trial-0001" / "metrics.json").read_text())["fit"]["epochs"] == 40
     best = yaml.safe_load((workspace / "sweeps" / "sweep" / "best.yaml").read_text())
     assert best["trainer"]["logger"] is None
     assert best["model"]["init_args"]["net"]["class_path"] == "lit_project.models.MLP"
-    page = (workspace / "sweeps" / "sweep" / "index.html").read_text()
-    assert "trial-0001" in page
-    for image in ("best_so_far.png", "importance.png", "parallel_coordinates.png"):
-        assert (image in page) == (workspace / "sweeps" / "sweep" / image).exists()
+    assert "trial-0001" in (workspace / "sweeps" / "sweep" / "index.html").read_text()
+    again = lit(f"sweep {file} --report")
+    assert (again.status, again.out.splitlines()[:3]) == (0, result.out.splitlines()[-6:-3])
 
 
 def until(condition, seconds=200):

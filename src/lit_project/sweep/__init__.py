@@ -1,8 +1,6 @@
-"""Sweeps in W&B's format on this machine: `lit-project sweep FILE`.
+"""Sweeps in W&B's format without an account, on Optuna's storage.
 
-config.py      reads and checks the YAML          parameters.py   its parameters
-space.py       the distributions                  hyperband.py    W&B's rule for early ends
-study.py       trials in Optuna's SQLite storage  process.py      one trial, a `lit-project fit`
-runner.py      several at a time                  report.py       table, plots, best config
-command.py     the command line
+config.py   reads and checks the YAML          space.py    its parameters, drawn by Optuna
+study.py    the trials in Optuna's storage     worker.py   takes trials and runs `fit` for each
+report.py   table, plots, best config          command.py  the command line
 """

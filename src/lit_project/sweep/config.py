@@ -1,55 +1,42 @@
-"""A sweep's YAML in W&B's own format, read for this machine."""
+"""A sweep's YAML in W&B's own format, read for a search without an account."""
 
 import itertools
 import json
 import math
 import os
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
-from lit_project.config_files import load_yaml
-from lit_project.errors import UserError, did_you_mean
-from lit_project.sweep.hyperband import Hyperband, hyperband_of
-from lit_project.sweep.parameters import parameters_of
-from lit_project.sweep.space import MAX_GRID, Parameter
+from ..config_files import load_yaml
+from ..errors import UserError, did_you_mean
+from .space import MAX_GRID, Parameter, parameters_of
 
-Method = Literal["grid", "random", "bayes"]
-KEYS = {"name", "description", "program", "project", "entity", "method", "metric", "parameters", "command"} | {
-    "early_terminate", "run_cap",
-}  # fmt: skip
-METRIC_KEYS = ("name", "goal", "target")
 PACKAGE = __name__.partition(".")[0]
+PROGRAM = PACKAGE.replace("_", "-")
+KEYS = ("method", "metric", "parameters", "command", "early_terminate")
+OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # may change while a sweep goes on
 ARGUMENTS_FILE = "${args_json_file}"
 
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """What to search, how, and with which command.
+    """What to search, how, and with which command."""
 
-    Args:
-        method: grid, random, or bayes (TPE).
-        metric: name of the metric, as in metrics.csv.
-        maximize: whether more of it is better.
-        parameters: the space.
-        command: words after `lit-project`, among them `${args_json_file}` or another macro for the parameters.
-        hyperband: rule for early ends.
-        run_cap: number of trials, if the file gives one.
-        target: of the metric: no trial begins after one has reached it.
-    """
-
-    method: Method
-    metric: str
+    method: str  # grid, random, or bayes (TPE)
+    metric: str  # as in metrics.csv
     maximize: bool
-    parameters: tuple[Parameter, ...]
-    command: tuple[str, ...]
-    hyperband: Hyperband | None
+    parameters: list[Parameter]
+    command: list[str]  # from `fit` on, with a macro for the parameters
+    pruner: BasePruner
+    strict: bool  # the pruner sees the last value of the metric; otherwise the best so far
     run_cap: int | None
-    target: float | None = None
+    target: float | None  # no trial begins after one has reached it
+    identity: dict[str, Any]  # what may not change while a sweep goes on
 
     @classmethod
     def read(cls, file: Path) -> "SweepConfig":
@@ -59,62 +46,54 @@ class SweepConfig:
             UserError: it is not there, no YAML, or something in it is wrong; it names the key.
         """
         try:
-            content = load_yaml(file.read_text())
+            return cls._of(load_yaml(file.read_text()))
+        except UserError as error:
+            raise UserError(f"{file}: {error}") from error
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
             raise UserError(f"cannot read the sweep {file}: {reason}") from error
-        if not isinstance(content, Mapping):
-            raise UserError(f"{file} is not a sweep: it needs method, metric, parameters and command")
-        unknown = sorted(set(content) - KEYS)
-        if unknown:
-            raise UserError(f"{file}: a sweep has no {unknown[0]} (it has {', '.join(sorted(KEYS))})")
-        method = content.get("method")
-        if method not in ("grid", "random", "bayes"):
-            raise UserError(f"{file}: method must be grid, random or bayes, got {method!r}")
-        metric, maximize, target = _metric(content.get("metric"), file)
-        run_cap = content.get("run_cap")
-        if run_cap is not None and (type(run_cap) is not int or run_cap < 1):
-            raise UserError(f"{file}: run_cap must be a whole number of at least 1, got {run_cap!r}")
-        parameters = tuple(parameters_of(content.get("parameters")))
+
+    @classmethod
+    def _of(cls, content: Any) -> "SweepConfig":
+        _need(isinstance(content, Mapping), "is not a sweep: it needs method, metric, parameters and command")
+        _known("a sweep", content, (*KEYS, *OTHER_KEYS))
+        method, metric, run_cap = content.get("method"), content.get("metric"), content.get("run_cap")
+        _need(method in ("grid", "random", "bayes"), f"method must be grid, random or bayes, got {method!r}")
+        if not isinstance(metric, Mapping) or not isinstance(metric.get("name"), str):
+            raise UserError("metric needs a name, such as {name: val/loss, goal: minimize}")
+        _known("metric", metric, ("name", "goal", "target"))
+        metric = {"goal": "minimize", **metric}
+        target = metric.pop("target", None)
+        _need(metric["goal"] in ("minimize", "maximize"), f"goal must be minimize or maximize, got {metric['goal']!r}")
+        _need(type(target) in (int, float, type(None)), f"target must be a number, got {target!r}")
+        _need(run_cap is None or (type(run_cap) is int and run_cap > 0), f"run_cap must be above 0, got {run_cap!r}")
         config = cls(
-            method=method,
-            metric=metric,
-            maximize=maximize,
-            parameters=parameters,
-            command=_command(content, file),
-            hyperband=hyperband_of(content.get("early_terminate")),
-            run_cap=run_cap,
-            target=target,
-        )
-        if method == "grid":
-            config.grid_size()
+            str(method), metric["name"], metric["goal"] == "maximize", parameters_of(content.get("parameters")),
+            _command(content.get("command")), *_early_ends(content.get("early_terminate")), run_cap, target,
+            json.loads(json.dumps({**{key: content.get(key) for key in KEYS}, "metric": metric})),
+        )  # fmt: skip
+        size = config.grid_size() if method == "grid" else 0
+        _need(size <= MAX_GRID, f"the grid has {size:,} points: more than {MAX_GRID:,}")
         return config
 
-    def identity(self) -> str:
-        """What makes a study this sweep's: everything but how many trials there are."""
-        parts = {
-            "method": self.method, "metric": self.metric, "maximize": self.maximize, "command": self.command,
-            "parameters": [[p.name, p.distribution, p.options] for p in self.parameters],
-            "early_terminate": vars(self.hyperband) if self.hyperband else None,
-        }  # fmt: skip
-        return json.dumps(parts, sort_keys=True)
+    def best(self, values: list[float]) -> float:
+        """The best of some values of the metric."""
+        return max(values) if self.maximize else min(values)
 
     def grid_size(self) -> int:
-        """The number of points of the grid.
+        """The number of points of the grid; raises UserError if a parameter has infinitely many values."""
+        return math.prod(len(parameter.grid()) for parameter in self.parameters)
 
-        Raises:
-            UserError: a parameter has infinitely many values, or there are too many points.
-        """
-        size = math.prod(len(parameter.grid()) for parameter in self.parameters)
-        if size > MAX_GRID:
-            raise UserError(f"the grid has {size:,} points: more than {MAX_GRID:,}")
-        return size
+    def trials(self, wanted: int | None) -> int:
+        """How many trials there are to be: those wanted or `run_cap`, at most the whole grid; 0 if nothing tells."""
+        size = self.grid_size() if self.method == "grid" else 0
+        wanted = wanted or self.run_cap or size
+        return min(wanted, size) if size else wanted
 
-    def grid(self) -> Iterator[dict[str, Any]]:
-        """The points of the grid in order, the last parameter fastest."""
-        names = [parameter.name for parameter in self.parameters]
-        for values in itertools.product(*(parameter.grid() for parameter in self.parameters)):
-            yield dict(zip(names, values, strict=True))
+    def point(self, number: int) -> dict[str, Any]:
+        """A point of the grid, of which the last parameter changes fastest."""
+        points = itertools.product(*(parameter.grid() for parameter in self.parameters))
+        return dict(zip([p.name for p in self.parameters], next(itertools.islice(points, number, None)), strict=True))
 
     def examples(self) -> list[dict[str, Any]]:
         """As few points as show every value of a list and the limits of every distribution."""
@@ -123,70 +102,60 @@ class SweepConfig:
         return [{name: found[min(n, len(found) - 1)] for name, found in values.items()} for n in range(longest)]
 
     def words(self, values: Mapping[str, Any], file: Path) -> list[str]:
-        """The command line of a trial after `lit-project`; `file` is where its values are to be kept as JSON."""
-        found: list[str] = []
-        for word in self.command:
-            if word == ARGUMENTS_FILE:
-                found.append(str(file))
-            elif word == "${args_json}":
-                found.append(json.dumps(dict(values)))
-            elif word == "${args}":
-                found += [f"--{name}={_text(value)}" for name, value in values.items()]
-            else:
-                found.append(word)
-        return found
+        """The command line of a trial after the program; `file` is where its values are kept as JSON."""
+        macros = {
+            ARGUMENTS_FILE: [str(file)],
+            "${args_json}": [json.dumps(values)],
+            "${args}": [f"--{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in values.items()],
+        }
+        return [part for word in self.command for part in macros.get(word, [word])]
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+def _need(right: bool, message: str) -> None:
+    if not right:
+        raise UserError(message)
 
 
-def _metric(section: Any, file: Path) -> tuple[str, bool, float | None]:
-    """The name of the metric, whether more of it is better, and its target if there is one."""
-    if not isinstance(section, Mapping) or not isinstance(section.get("name"), str):
-        raise UserError(f"{file}: metric needs a name, such as {{name: val/loss, goal: minimize}}")
-    for key in section:
-        if key in ("impute", "impute_while_running"):
-            raise UserError(f"{file}: {key} of the metric is not supported here")
-        if key not in METRIC_KEYS:
-            hint = did_you_mean(str(key), METRIC_KEYS, f" (it has {', '.join(METRIC_KEYS)})")
-            raise UserError(f"{file}: metric has no {key}{hint}")
-    goal, target = section.get("goal", "minimize"), section.get("target")
-    if goal not in ("minimize", "maximize"):
-        raise UserError(f"{file}: the goal of the metric must be minimize or maximize, got {goal!r}")
-    if "target" in section and (isinstance(target, bool) or not isinstance(target, int | float)):
-        raise UserError(f"{file}: the target of the metric must be a number, got {target!r}")
-    return section["name"], goal == "maximize", target
+def _known(what: str, section: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    for key in map(str, section):
+        _need(key in keys, f"{what} has no {key}" + did_you_mean(key, keys, f" here (it has {', '.join(keys)})"))
 
 
-def _command(content: Mapping[str, Any], file: Path) -> tuple[str, ...]:
-    """The words of the command after what starts `lit-project`."""
-    given = content.get("command") or ["${env}", "${interpreter}", "${program}", "${args}"]
-    if not isinstance(given, list) or not all(isinstance(word, str | int | float) for word in given):
-        raise UserError(f"{file}: command must be a list of words")
-    words: list[str] = []
-    for word in map(str, given):
+def _early_ends(section: Any) -> tuple[BasePruner, bool]:
+    """W&B's hyperband is Optuna's successive halving.
+
+    At `min_iter` values of the metric, and at `eta`, `eta²`, … times as many, the best `1 / eta` of the trials go on.
+    With `max_iter`, the first of `s` comparisons is at `max_iter / eta^s`.
+    """
+    if section is None:
+        return NopPruner(), False
+    hyperband = isinstance(section, Mapping) and section.get("type") == "hyperband"
+    _need(hyperband, f"early_terminate: the type must be hyperband, got {section!r}")
+    _known("hyperband", section, ("type", "min_iter", "max_iter", "s", "eta", "strict"))
+    wanted = [{"min_iter"}, {"max_iter", "s"}]
+    _need(section.keys() - {"type", "eta", "strict"} in wanted, "hyperband needs min_iter, or max_iter and s")
+    options = {"eta": 3, **section}
+    for key in options.keys() - {"type", "strict"}:
+        least = 2 if key == "eta" else 1
+        right = type(options[key]) is int and options[key] >= least
+        _need(right, f"early_terminate: {key} must be a whole number of at least {least}, got {options[key]!r}")
+    first = options.get("min_iter") or max(1, options["max_iter"] // options["eta"] ** options["s"])
+    return SuccessiveHalvingPruner(first, options["eta"], 0), bool(options.get("strict"))
+
+
+def _command(given: Any) -> list[str]:
+    """The words from `fit` on: what stands before it is how W&B is to start this program."""
+    words = [str(word) for word in given] if isinstance(given, list) else []
+    _need("fit" in words[1:], f"command must be a list such as [{PROGRAM}, fit, ...], got {given}")
+    words = words[words.index("fit") :]
+    for n, word in enumerate(words):
         if word.startswith("${envvar:"):
             name = word.removeprefix("${envvar:").removesuffix("}")
-            if name not in os.environ:
-                raise UserError(f"{file}: the command needs the environment variable {name}, which is not set")
-            words.append(os.environ[name])
-        elif word == "${program}":
-            if "program" not in content:
-                raise UserError(f"{file}: the command names ${{program}}, but there is no key program")
-            words.append(str(content["program"]))
-        elif word != "${env}":
-            words.append(sys.executable if word == "${interpreter}" else word)
-    start = next((n for n, word in enumerate(words) if word == "fit"), None)
-    program = words[:start]
-    if start is None or not program or Path(program[-1]).name.replace("-", "_") != PACKAGE:
-        raise UserError(f"{file}: on this machine the command must be `lit-project fit …`, got: {' '.join(words)}")
-    rest = words[start:]
-    known = {ARGUMENTS_FILE, "${args_json}", "${args}"}
-    macros = [word for word in rest if word.startswith("${")]
+            _need(name in os.environ, f"the command needs the environment variable {name}, which is not set")
+            words[n] = os.environ[name]
+    macros = [word for word in words if word.startswith("${")]
+    _need(bool(macros), f"the command must end with --config {ARGUMENTS_FILE}, which hands over the parameters")
     for word in macros:
-        if word not in known:
-            raise UserError(f"{file}: {word} is not supported here (write {ARGUMENTS_FILE}, which keeps types)")
-    if not macros:
-        raise UserError(f"{file}: the command must end with --config {ARGUMENTS_FILE}, which hands over the parameters")
-    return tuple(rest)
+        known = word in (ARGUMENTS_FILE, "${args_json}", "${args}")
+        _need(known, f"{word} is not supported here (write {ARGUMENTS_FILE}, which keeps types)")
+    return words

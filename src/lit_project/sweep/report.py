@@ -1,154 +1,134 @@
-"""What a sweep has found: a table, Optuna's plots, a page, and the config of the best trial."""
+"""What a sweep has found: a table, plots, a page, and the config of the best trial."""
 
 import csv
-import html
-import io
-import warnings
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Sequence
+from html import escape
 
-from lit_project.errors import UserError
-from lit_project.run import write_text
-from lit_project.sweep.study import Row, Study
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from optuna.importance import get_param_importances
+
+from ..errors import UserError
+from ..run import write_text
+from .config import PROGRAM
+from .study import Row, Study
 
 SHOWN = 10  # rows of the printed table
 PLOTS = {
-    "best_so_far": "plot_optimization_history",
-    "importance": "plot_param_importances",
-    "parallel_coordinates": "plot_parallel_coordinate",
-}
-MEANING = {
     "best_so_far": "The metric of each trial, and the best up to it.",
     "importance": "How much each parameter decides whether a trial is among the best tenth (PED-ANOVA).",
-    "parallel_coordinates": "A line is a trial: its parameters, coloured by the metric.",
+    "parameters": "The metric over each parameter; a point is a trial.",
 }
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2em}table{border-collapse:collapse;font-size:13px}"
+    "td,th{padding:.2em .7em;border-bottom:1px solid #ddd;text-align:left;overflow-wrap:anywhere}"
+    "tr.failed{color:#a00}tr.stopped,tr.unfinished{color:#777}img{max-width:100%}"
+)
 
 
-def report(study: Study, folder: Path) -> None:
+def short(value: object) -> str:
+    """A value in few characters."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value).replace(" ", "")
+
+
+def lines(rows: Sequence[Row], metric: str) -> list[str]:
+    """The best trials as lines of text, and how many there are of each state."""
+    found = [f"{'trial':>5}  {'state':<10} {metric:>9}"] if rows else []
+    for row in rows[:SHOWN]:
+        values = "  ".join(f"{name}={short(value)}" for name, value in row.values.items())
+        found.append(f"{row.number:>5}  {row.state:<10} {row.value:>9.4f}  {values}")
+    states = [row.state for row in rows]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    return [*found, f"{len(rows)} trials: {counts or 'none yet'}"]
+
+
+def write_report(study: Study, rows: Sequence[Row]) -> None:
     """Writes `trials.csv`, `best.yaml`, the plots and `index.html` of a sweep, whether it has ended or not.
 
     Raises:
         UserError: they cannot be written.
     """
-    try:
-        _write(study, study.rows(), folder)
-    except OSError as error:
-        raise UserError(f"cannot write the report to {folder}: {error.strerror or error}") from error
-
-
-def _write(study: Study, rows: Sequence[Row], folder: Path) -> None:
     names = [parameter.name for parameter in study.config.parameters]
-    table = io.StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["trial", "state", study.config.metric, *names, "seconds", "run", "error"])
-    for row in rows:
-        writer.writerow([row.number, row.state, row.value, *(row.values.get(n) for n in names),
-                         row.seconds, row.run, row.error])  # fmt: skip
-    write_text(folder / "trials.csv", table.getvalue())
-    if rows and rows[0].good and rows[0].value is not None:
-        _write_best(study, rows[0], folder)
-    else:
-        (folder / "best.yaml").unlink(missing_ok=True)
-    notes = _plots(study, folder)
-    write_text(folder / "index.html", _page(study, rows, names, notes, folder))
+    head = ["trial", "state", study.config.metric, *names, "seconds", "run", "error"]
+    table = [[r.number, r.state, r.value, *(r.values[n] for n in names), r.seconds, r.run, r.error] for r in rows]
+    try:
+        with (study.folder / "trials.csv").open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([head, *table])
+        _write_best(study, rows)
+        plots = _draw(study, sorted(row for row in rows if row.state == "finished"))
+        body = "".join(
+            f'<tr class="{row[1]}">{"".join(f"<td>{escape(short(cell))}</td>" for cell in row)}</tr>' for row in table
+        )
+        write_text(
+            study.folder / "index.html",
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(study.folder.name)}</title>'
+            f"<style>{STYLE}</style><h1>{escape(study.folder.name)}</h1>"
+            f"<table><tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>{body}</table>{plots}</html>\n",
+        )
+    except OSError as error:
+        raise UserError(f"cannot write the report to {study.folder}: {error.strerror or error}") from error
 
 
-def lines(rows: Sequence[Row], metric: str) -> list[str]:
-    """The best trials as lines of text, and how many there are of each state."""
-    found = []
-    for row in rows[:SHOWN]:
-        value = "—" if row.value is None else f"{row.value:.4f}"
-        values = "  ".join(f"{name}={text(value)}" for name, value in row.values.items())
-        found.append(f"{row.number:>5}  {row.state:<10} {value:>9}  {values}")
-    if not found:
-        return ["no trial yet"]
-    counts = {state: sum(row.state == state for row in rows) for state in dict.fromkeys(row.state for row in rows)}
-    heading = f"{'trial':>5}  {'state':<10} {metric:>9}"
-    return [heading, *found, f"{len(rows)} trials: " + ", ".join(f"{n} {state}" for state, n in counts.items())]
+def _write_best(study: Study, rows: Sequence[Row]) -> None:
+    file = study.folder / "best.yaml"
+    file.unlink(missing_ok=True)
+    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # neither removed nor on another machine
+        lines = (rows[0].run / "config.yaml").read_text().splitlines(keepends=True)
+        text = "".join(line for line in lines if not line.startswith("#"))
+        text = text.replace(
+            "\ntest_after_fit: false\n", "\ntest_after_fit: true\n"
+        )  # trials see no test data; this may
+        found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
+        head = f"# The best of {len(rows)} trials of a sweep: {found}.\n#\n#   {PROGRAM} fit -c {file}\n#\n"
+        write_text(file, head + text)
 
 
-def text(value: Any) -> str:
-    """A value, short."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value).replace(" ", "")
+def _draw(study: Study, rows: Sequence[Row]) -> str:
+    """Draws what can be drawn of trials that have finished; returns the part of the page."""
+    page = ""
+    for plot, (name, meaning) in zip((_best_so_far, _importance, _parameters), PLOTS.items(), strict=True):
+        figure = plt.figure(figsize=(9, 4), layout="constrained")
+        page += f"<h2>{name.replace('_', ' ').capitalize()}</h2><p>{meaning}</p>"
+        if len(rows) > 1 and plot(study, rows, figure):
+            figure.savefig(study.folder / f"{name}.png", dpi=120)
+            page += f'<img src="{name}.png" alt="{name}">'
+        else:
+            page += "<p>Not drawn: it needs more trials.</p>"
+        plt.close(figure)
+    return page
 
 
-def _write_best(study: Study, row: Row, folder: Path) -> None:
-    config = Path(row.run) / "config.yaml"
-    if not config.exists():  # the user has removed the run
-        return
-    lines = config.read_text().splitlines(keepends=True)
-    body = "".join(lines[next(n for n, line in enumerate(lines) if not line.startswith("#")) :])
-    body = body.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials see no test data; this may
-    found = f"trial {row.number}, {study.config.metric} {row.value:.6g}"
-    head = (
-        f"# The best of {len(study.rows())} trials of a sweep: {found}.\n"
-        f"#\n#   lit-project fit -c {folder / 'best.yaml'}\n#\n"
-    )
-    write_text(folder / "best.yaml", head + body)
+def _best_so_far(study: Study, rows: Sequence[Row], figure: Figure) -> bool:
+    axes, numbers, values = figure.subplots(), [row.number for row in rows], [row.value for row in rows]
+    best = [study.config.best(values[: n + 1]) for n in range(len(rows))]
+    axes.plot(numbers, values, "o", label="trial")
+    axes.step(numbers, best, where="post", label="best so far")
+    axes.locator_params(axis="x", integer=True)
+    axes.set(xlabel="trial", ylabel=study.config.metric)
+    axes.legend()
+    return True
 
 
-def _plots(study: Study, folder: Path) -> dict[str, str]:
-    """Draws what can be drawn; plot → why it cannot."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    import optuna.visualization.matplotlib as drawn
-
-    notes = {}
-    for name, function in PLOTS.items():
-        file = folder / f"{name}.png"
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Optuna calls its matplotlib plots experimental
-                figure = _draw(getattr(drawn, function), study)
-                figure.savefig(file, dpi=120, bbox_inches="tight")
-        except (ValueError, RuntimeError, IndexError) as error:
-            file.unlink(missing_ok=True)
-            notes[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
-        finally:
-            plt.close("all")
-    return notes
+def _importance(study: Study, rows: Sequence[Row], figure: Figure) -> bool:
+    try:
+        found = get_param_importances(study.connect())
+    except (ValueError, RuntimeError):  # too few trials, or they do not differ
+        return False
+    labels = {parameter.label: parameter.name for parameter in study.config.parameters}
+    figure.subplots().barh([labels[name] for name in found][::-1], [*found.values()][::-1])
+    return bool(found)
 
 
-def _draw(plot: Callable[..., Any], study: Study) -> Any:
-    if sum(row.state == "finished" for row in study.rows()) < 2:
-        raise ValueError("two finished trials are needed")
-    from matplotlib.ticker import MaxNLocator
-
-    axes = plot(study.optuna, target_name=study.config.metric)
-    figure = axes.get_figure()
-    figure.set_size_inches(9, 5)
-    axes.set_title("")
-    if plot.__name__ == "plot_optimization_history":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(["trial", "best so far"])
-    return figure
-
-
-def _page(study: Study, rows: Sequence[Row], names: Sequence[str], notes: dict[str, str], folder: Path) -> str:
-    """One HTML file beside the plots, without scripts and without a network."""
-    escape = html.escape
-    head = "".join(f"<th>{escape(n)}</th>" for n in ("trial", "state", study.config.metric, *names, "seconds", "run"))
-    body = []
-    for row in rows:
-        value = "" if row.value is None else f"{row.value:.5g}"
-        cells = [row.number, row.state, value, *(text(row.values.get(n)) for n in names), row.seconds or "", row.run]
-        columns = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
-        body.append(f'<tr title="{escape(row.error)}" class="{row.state}">{columns}</tr>')
-    plots = "".join(
-        f"<h2>{name.replace('_', ' ').capitalize()}</h2><p>{MEANING[name]}</p>"
-        + (f"<p>Not drawn: {escape(notes[name])}.</p>" if name in notes else f'<img src="{name}.png" alt="{name}">')
-        for name in PLOTS
-    )
-    title = escape(folder.name)
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>'
-        "body{font:15px/1.5 system-ui,sans-serif;margin:2em auto;max-width:75em;padding:0 1em}"
-        "table{border-collapse:collapse;font-size:13px}td,th{padding:.2em .7em;border-bottom:1px solid #ddd;"
-        "text-align:left}tr.failed{color:#a00}tr.stopped,tr.unfinished{color:#777}img{max-width:100%}"
-        "div{overflow-x:auto}</style>"
-        f"<h1>{title}</h1><p>{len(rows)} trials, by {escape(study.config.metric)}.</p>"
-        f"<div><table><tr>{head}</tr>{''.join(body)}</table></div>{plots}</html>\n"
-    )
+def _parameters(study: Study, rows: Sequence[Row], figure: Figure) -> bool:
+    """With the values that were used, where Optuna draws multiples or quantiles."""
+    varied = [name for name in rows[0].values if len({short(row.values[name]) for row in rows}) > 1]
+    figure.set_size_inches(9, 1 + 2.5 * math.ceil(len(varied) / 2))
+    for n, name in enumerate(varied):
+        axes, values = figure.add_subplot(math.ceil(len(varied) / 2), 2, n + 1), [row.values[name] for row in rows]
+        numbers = all(type(value) in (int, float) for value in values)
+        axes.plot([row.value for row in rows], values if numbers else [short(value) for value in values], "o")
+        if numbers and min(values) > 0 and max(values) >= 10 * min(values):
+            axes.set_yscale("log")
+        axes.set(ylabel=name.rpartition(".")[2], xlabel=study.config.metric)
+    return bool(varied)

@@ -1,159 +1,162 @@
-"""Every distribution of W&B, drawn by Optuna."""
+"""The parameters of a sweep: W&B's distributions as those of Optuna."""
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from statistics import NormalDist
+from typing import Any
 
-from lit_project.errors import UserError
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from ..errors import UserError, did_you_mean
 
 MAX_GRID = 100_000  # points
-
-
-class Trial(Protocol):
-    """What is used of Optuna's trials."""
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = False) -> float:
-        """A number."""
-
-    def suggest_int(self, name: str, low: int, high: int) -> int:
-        """A whole number."""
-
-    def suggest_categorical(self, name: str, choices: list[str]) -> str:
-        """One of several."""
-
-
-# distribution → keys that it must have, keys that it may have
-KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "constant": (("value",), ()),
-    "categorical": (("values",), ()),
-    "categorical_w_probabilities": (("values", "probabilities"), ()),
-    "int_uniform": (("min", "max"), ()),
-    "uniform": (("min", "max"), ()),
-    "q_uniform": (("min", "max"), ("q",)),
-    "log_uniform": (("min", "max"), ()),
-    "log_uniform_values": (("min", "max"), ()),
-    "q_log_uniform": (("min", "max"), ("q",)),
-    "q_log_uniform_values": (("min", "max"), ("q",)),
-    "inv_log_uniform": (("min", "max"), ()),
-    "inv_log_uniform_values": (("min", "max"), ()),
-    "normal": ((), ("mu", "sigma")),
-    "q_normal": ((), ("mu", "sigma", "q")),
-    "log_normal": ((), ("mu", "sigma")),
-    "q_log_normal": ((), ("mu", "sigma", "q")),
-    "beta": ((), ("a", "b")),
-    "q_beta": ((), ("a", "b", "q")),
+LIMITS = ("min", "max")
+KEYS = {
+    "constant": ("value",), "categorical": ("values",), "categorical_w_probabilities": ("values", "probabilities"),
+    "int_uniform": LIMITS, "uniform": LIMITS, "log_uniform": LIMITS, "log_uniform_values": LIMITS,
+    "inv_log_uniform": LIMITS, "inv_log_uniform_values": LIMITS,
+    "normal": ("mu", "sigma"), "log_normal": ("mu", "sigma"), "beta": ("a", "b"),
+}  # fmt: skip
+KEYS |= {
+    f"q_{name}": (*KEYS[name], "q")
+    for name in ("uniform", "log_uniform", "log_uniform_values", "normal", "log_normal", "beta")
 }
-DEFAULTS = {"q": 1.0, "mu": 0.0, "sigma": 1.0, "a": 1.0, "b": 1.0}
+DEFAULTS = {"q": 1, "mu": 0.0, "sigma": 1.0, "a": 1.0, "b": 1.0}
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a sweep, in W&B's terms.
+    """One parameter: what Optuna draws, and the value that this stands for (it may be JSON or a quantile)."""
 
-    Distributions are those of W&B: `log_uniform` has exponents of e as its limits and `log_uniform_values` the values
-    themselves; `inv_log_uniform` is the exponential of a uniform number between -max and -min; `q_…` rounds to
-    multiples of `q`. Those that Optuna knows are Optuna's own; the others are drawn by their quantile function, and
-    Optuna searches over the quantile.
+    name: str  # as on the command line: `model.optimizer.lr`
+    drawn: CategoricalDistribution | FloatDistribution | IntDistribution
+    value: Callable[[Any], Any]
+    label: str  # of what Optuna draws
 
-    Args:
-        name: as on the command line: `model.optimizer.lr`.
-        distribution: one of `KEYS`.
-        options: what it takes, complete and checked (parameters.py).
-    """
-
-    name: str
-    distribution: str
-    options: dict[str, Any]
-
-    def suggest(self, trial: Trial) -> Any:
+    def suggest(self, trial: optuna.Trial) -> Any:
         """Draws a value."""
-        options = self.options
-        kind = self.distribution.removeprefix("q_")
-        value: Any
-        if kind == "constant":
-            return options["value"]
-        if kind == "categorical":
-            return json.loads(trial.suggest_categorical(self.name, [json.dumps(v) for v in options["values"]]))
-        if kind == "int_uniform":
-            return trial.suggest_int(self.name, options["min"], options["max"])
-        if limits := self._limits(kind):
-            value = trial.suggest_float(self.name, *limits, log="log" in kind)
-        else:
-            value = self._quantile(kind)(trial.suggest_float(f"quantile of {self.name}", 0.0, 1.0))
-        return _rounded(value, options["q"]) if "q" in options else value
-
-    def _limits(self, kind: str) -> tuple[float, float] | None:
-        low, high = self.options.get("min"), self.options.get("max")
-        if low is None or high is None:
-            return None
-        if kind == "log_uniform":
-            return math.exp(low), math.exp(high)
-        if kind == "inv_log_uniform":
-            return math.exp(-high), math.exp(-low)
-        return low, high  # log(1/x) is uniform where log(x) is: inv_log_uniform_values too
-
-    def _quantile(self, kind: str) -> Callable[[float], Any]:
-        options = self.options
-        if kind == "categorical_w_probabilities":
-            return lambda share: _by_share(options["values"], options["probabilities"], share)
-        from scipy import stats  # a second to import
-
-        if kind == "beta":
-            distribution = stats.beta(options["a"], options["b"])
-        elif kind == "normal":
-            distribution = stats.norm(options["mu"], options["sigma"])
-        else:  # log_normal
-            distribution = stats.lognorm(options["sigma"], scale=math.exp(options["mu"]))
-        # the ends of an unbounded distribution are infinite
-        return lambda share: float(distribution.ppf(min(max(share, 1e-9), 1 - 1e-9)))
+        drawn = self.drawn
+        if isinstance(drawn, CategoricalDistribution):
+            return self.value(trial.suggest_categorical(self.label, drawn.choices))
+        if isinstance(drawn, IntDistribution):
+            return self.value(trial.suggest_int(self.label, drawn.low, drawn.high, log=drawn.log))
+        return self.value(trial.suggest_float(self.label, drawn.low, drawn.high, log=drawn.log))
 
     def grid(self) -> list[Any]:
-        """All values, for a grid.
-
-        Raises:
-            UserError: there are infinitely many.
-        """
-        options = self.options
-        if self.distribution == "constant":
-            return [options["value"]]
-        if self.distribution in ("categorical", "categorical_w_probabilities"):
-            return list(options["values"])
-        if self.distribution == "int_uniform" and options["max"] - options["min"] < MAX_GRID:
-            return list(range(options["min"], options["max"] + 1))
-        if self.distribution == "q_uniform" and (options["max"] - options["min"]) / options["q"] < MAX_GRID:
-            first, last = round(options["min"] / options["q"]), round(options["max"] / options["q"])
-            return [_rounded(n * options["q"], options["q"]) for n in range(first, last + 1)]
-        raise UserError(
-            f"parameter {self.name}: a grid needs values, int_uniform or q_uniform (fewer than {MAX_GRID:,} of them), "
-            f"not {self.distribution}"
-        )
+        """All values; raises UserError if there are infinitely many, or too many."""
+        if isinstance(self.drawn, CategoricalDistribution):
+            return [self.value(choice) for choice in self.drawn.choices]
+        if isinstance(self.drawn, IntDistribution) and self.drawn.high - self.drawn.low < MAX_GRID:
+            return [self.value(number) for number in range(self.drawn.low, self.drawn.high + 1)]
+        raise UserError(f"parameter {self.name}: a grid needs values, or whole or q_ numbers, at most {MAX_GRID:,}")
 
     def examples(self) -> list[Any]:
-        """Values that show whether the command line accepts the parameter.
-
-        All of a list; the limits; where there are none, the quantiles of 10 and 90 %.
-        """
-        if self.distribution in ("constant", "categorical", "categorical_w_probabilities"):
+        """Values that show if the command line accepts the parameter: all of a list, the limits, or two quantiles."""
+        if isinstance(self.drawn, CategoricalDistribution):
             return self.grid()
-        if self.distribution == "int_uniform":
-            return [self.options["min"], self.options["max"]]
-        kind = self.distribution.removeprefix("q_")
-        values = self._limits(kind) or tuple(self._quantile(kind)(share) for share in (0.1, 0.9))
-        return [_rounded(value, self.options["q"]) if "q" in self.options else value for value in values]
+        ends = (0.1, 0.9) if self.label.startswith("quantile") else (self.drawn.low, self.drawn.high)
+        return [self.value(end) for end in ends]
 
 
-def _rounded(value: float, quantum: float) -> float:
-    """The nearest multiple of `quantum`, without the noise of binary fractions; an int if the quantum is one."""
-    count = round(value / quantum)
-    return count * quantum if isinstance(quantum, int) else round(count * quantum, 12)
+def parameters_of(section: Any, group: str = "") -> list[Parameter]:
+    """Reads the section `parameters` of a sweep; names in a nested group begin with the group's name and a dot.
+
+    Raises:
+        UserError: a distribution or key that W&B does not have, missing or wrong limits, an empty list.
+    """
+    if not isinstance(section, Mapping) or not section:
+        raise UserError(f"{group.removesuffix('.') or 'parameters'} must be a mapping from names to distributions")
+    found: list[Parameter] = []
+    for key, content in section.items():
+        name = f"{group}{key}"
+        try:
+            if isinstance(content, Mapping) and "parameters" in content:
+                found += parameters_of(content["parameters"], f"{name}.")
+            else:
+                found.append(_parameter(name, content))
+        except OverflowError as error:
+            raise UserError(f"parameter {name}: an exponent of e is out of range") from error
+        except (ValueError, TypeError) as error:
+            raise UserError(f"parameter {name}: {error}") from error
+    names = [parameter.name for parameter in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"parameter {twice[0]} is there twice, nested and flat")
+    return found
 
 
-def _by_share(values: list[Any], probabilities: list[float], share: float) -> Any:
-    total = 0.0
-    for value, probability in zip(values, probabilities, strict=True):
-        total += probability
-        if share < total:
-            return value
-    return next(value for value, probability in reversed(list(zip(values, probabilities, strict=True))) if probability)
+def _parameter(name: str, content: Any) -> Parameter:
+    """Reads one; raises ValueError, TypeError or OverflowError if it is wrong."""
+    options = dict(content) if isinstance(content, Mapping) else {}
+    kind = options.pop("distribution", None) or _implied(options)
+    if kind is None:
+        raise ValueError(f"needs value, values, min and max, or a distribution, got {content!r}")
+    if kind == "categorical" and "probabilities" in options:
+        kind = "categorical_w_probabilities"
+    if kind not in KEYS:
+        raise ValueError(f"W&B has no distribution {kind}" + did_you_mean(str(kind), KEYS, f" ({', '.join(KEYS)})"))
+    if unknown := [key for key in options if key not in KEYS[kind]]:
+        raise ValueError(f"{kind} has no {unknown[0]} (it has {', '.join(KEYS[kind])})")
+    if missing := [key for key in KEYS[kind] if key not in options and key not in DEFAULTS]:
+        raise ValueError(f"{kind} needs {missing[0]}")
+    options = {key: options.get(key, DEFAULTS.get(key)) for key in KEYS[kind]}
+    if "probabilities" in options:
+        return _quantile(name, _by_share(options["values"], options["probabilities"]))
+    if "value" in options or "values" in options:
+        values = options["values"] if "values" in options else [options["value"]]
+        return Parameter(name, CategoricalDistribution([json.dumps(value) for value in values]), json.loads, name)
+    for key, value in options.items():
+        options[key] = float(value) if isinstance(value, str) else value  # YAML takes 1e-4 for text
+        if not math.isfinite(options[key]) or (key in ("q", "sigma", "a", "b") and options[key] <= 0):
+            raise ValueError(f"{key} must be a number{' above 0' if key not in (*LIMITS, 'mu') else ''}, got {value!r}")
+    if kind == "int_uniform":
+        if not all(type(limit) is int for limit in options.values()):
+            raise ValueError(f"int_uniform needs whole numbers, got {options['min']} and {options['max']}")
+        return Parameter(name, IntDistribution(options["min"], options["max"]), int, name)
+    q = options.pop("q", None)
+
+    def multiple(count: int) -> float:
+        return count * q if isinstance(q, int) else round(count * float(q), 12)  # no noise of binary fractions
+
+    if "min" not in options:
+        continuous = _inverse(kind.removeprefix("q_"), *options.values())
+        continuous(1.0)  # can be too large for a float
+        return _quantile(name, (lambda share: multiple(round(continuous(share) / q))) if q else continuous)
+    low, high = options["min"], options["max"]
+    if kind.endswith("log_uniform"):  # the limits are exponents of e; log(1/x) is uniform if log(x) is
+        low, high = (math.exp(-high), math.exp(-low)) if kind == "inv_log_uniform" else (math.exp(low), math.exp(high))
+    log = "log" in kind
+    if q:  # multiples within the limits
+        first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
+        return Parameter(name, IntDistribution(max(first, int(log)), last, log), multiple, f"multiple of {name}")
+    return Parameter(name, FloatDistribution(low, high, log), float, name)
+
+
+def _implied(options: Mapping[str, Any]) -> str | None:
+    if all(limit in options for limit in LIMITS):
+        return "int_uniform" if all(type(options[limit]) is int for limit in LIMITS) else "uniform"
+    return "constant" if "value" in options else "categorical" if "values" in options else None
+
+
+def _quantile(name: str, value: Callable[[float], Any]) -> Parameter:
+    """For what Optuna does not have: it searches over the quantile."""
+    return Parameter(name, FloatDistribution(0.0, 1.0), value, f"quantile of {name}")
+
+
+def _inverse(kind: str, first: float, second: float) -> Callable[[float], float]:
+    """The quantile function of normal, log_normal or beta, whose ends are cut off if they are infinite."""
+    if kind == "beta":
+        from scipy.special import betaincinv
+
+        return lambda share: float(betaincinv(first, second, share))
+    normal = lambda share: NormalDist(first, second).inv_cdf(min(max(share, 1e-9), 1 - 1e-9))  # noqa: E731
+    return normal if kind == "normal" else lambda share: math.exp(normal(share))
+
+
+def _by_share(values: Any, chances: Any) -> Callable[[float], Any]:
+    if len(chances) != len(values) or min(chances) < 0 or not math.isclose(sum(chances), 1, abs_tol=1e-6):
+        raise ValueError(f"probabilities must be a list of {len(values)} numbers that sum to 1, got {chances}")
+    possible = [n for n, chance in enumerate(chances) if chance]
+    return lambda share: values[next((n for n in possible if share < sum(chances[: n + 1])), possible[-1])]

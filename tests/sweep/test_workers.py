@@ -1,0 +1,264 @@
+"""How a sweep draws, runs and stores its trials: failures, early ends, kills, several at a time. Trials are
+`fake_fit.py`.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lit_project.errors import UserError
+from lit_project.sweep import report, study
+from lit_project.sweep.study import Study
+from lit_project.sweep.worker import environment_of
+
+SPACE = {"a": {"min": 0.0, "max": 1.0}, "b": {"values": [1, 2, 3]}}
+
+
+def killed_worker(sweep, curve):
+    """Has a trial begin in a worker that was killed since; returns its `fit`, which goes on."""
+    code = f"""
+import os, threading
+from pathlib import Path
+from lit_project.sweep import worker
+from lit_project.sweep.config import SweepConfig
+from lit_project.sweep.study import Study
+worker.FIT = [{sys.executable!r}, {str(Path(__file__).with_name("fake_fit.py"))!r}]
+folder = Path({str(sweep.study.folder)!r})
+Popen = worker.subprocess.Popen
+def and_say(*args, **options):
+    print(Popen(*args, **options).pid, flush=True)
+    while True: threading.Event().wait()
+worker.subprocess.Popen = and_say
+study = Study(folder, SweepConfig.read(folder.parent / "sweep.yaml"))
+worker.Workers(study, "x", [f"--runs_dir={{folder}}"], say=lambda line: None).run()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    fit = int(process.stdout.readline())
+    while not (curve.exists() and len(curve.read_text().splitlines()) > 1):
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    return fit
+
+
+def test_every_trial_is_an_ordinary_run(sweep, tmp_path):
+    one = sweep(curve=[[0.1, 0.3], [0.5, 0.4]])
+    assert one.run() == 0
+    assert one.rows == [(1, "finished", 0.5), (0, "finished", 0.3)]
+    assert (tmp_path / "s" / "x" / "trial-0001" / "config.yaml").exists()
+    assert any("trial 1 finished: val/score 0.5" in line for line in one.said)
+    again = Study(tmp_path / "s", one.study.config)
+    assert again.rows() == one.study.rows()
+    said = len(one.said)
+    assert one.run() == 0  # finds nothing to do
+    assert len(one.said) == said
+
+
+def test_a_failing_trial_is_recorded_and_the_sweep_goes_on(sweep):
+    one = sweep(curve=[["nan", "nan"], [0.2]], fail=["CUDA out of memory", None])
+    assert one.run() == 0
+    assert one.rows[0] == (3, "finished", 0.2)
+    assert {(row.state, row.error) for row in one.study.rows()[1:]} == {
+        ("failed", "CUDA out of memory"), ("failed", "val/score was never finite"),
+    }  # fmt: skip
+    assert any("trial 0 failed: CUDA out of memory" in line for line in one.said)
+
+
+def test_a_metric_that_is_not_logged_ends_all_workers(sweep):
+    one = sweep(options={"workers": 2}, curve=[[0.1], [0.1] * 600], name="val/scores", pause=0.1)
+    with pytest.raises(UserError, match=r"did not log val/score; did you mean val/scores\? \(logged: val/scores\)"):
+        one.run()
+    assert one.rows == [(0, "failed", None), (1, "unfinished", None)]
+
+
+def test_the_target_ends_the_sweep_and_may_change(sweep, read, tmp_path):
+    metric = {"name": "val/score", "goal": "maximize", "target": 0.5}
+    one = sweep({"metric": metric}, curve=[[0.1], [0.9], [0.2]])
+    assert one.run() == 0
+    assert one.rows == [(1, "finished", 0.9), (0, "finished", 0.1)]
+    assert one.study.reached().number == 1
+    sweep({"metric": {**metric, "target": 0.95}}, curve=[[0.1], [0.9], [0.2]]).run()
+    assert [row[1] for row in one.rows] == ["finished"] * 3
+
+
+def test_less_is_better_if_the_sweep_minimises(sweep):
+    one = sweep({"metric": {"name": "val/score", "target": 0.4}}, curve=[[3.0, 1.0, 2.0], [0.5]])
+    assert one.run() == 0
+    assert one.rows == [(1, "finished", 0.5), (0, "finished", 1.0)]
+    assert one.study.reached() is None
+
+
+@pytest.mark.parametrize(("strict", "state"), [(False, "finished"), (True, "stopped")])
+def test_hyperband_ends_the_worse_trials(sweep, strict, state):
+    early = {"type": "hyperband", "min_iter": 2, "eta": 2, "strict": strict}
+    curves = [[0.5, 0.6, 0.6], [0.7, 0.3] + [0.3] * 10, [0.1] * 600]
+    one = sweep({"early_terminate": early}, curve=curves, pause=0.1)
+    assert one.run() == 0
+    assert one.rows == [(1, state, 0.7), (0, "finished", 0.6), (2, "stopped", 0.1)]
+    assert 2 <= len(one.study.attempts()[2].intermediate_values) < 600
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_as_many_trials_at_a_time_as_workers(sweep, workers):
+    one = sweep(options={"workers": workers}, curve=[[0.1] * 4], number=[1, 2, 3], pause=0.1)
+    assert one.run() == 0
+    assert next(n for n, line in enumerate(one.said) if "finished" in line) == workers
+    assert sorted(row.values["number"] for row in one.study.rows()) == [1, 2, 3]
+
+
+def test_several_processes_share_a_study_and_its_count(sweep, read, tmp_path):
+    """In one process here, with a connection each; the storage is what they share."""
+    one = sweep(options={"workers": 4, "most": 6}, curve=[[0.1]], number=list(range(9)))
+    other = sweep(options={"workers": 4, "most": 6}, curve=[[0.1]], number=list(range(9)))
+    one.then["trial 0 started"] = (lambda: other.workers._work(0),)
+    assert one.run() == 0
+    time.sleep(1)
+    assert sorted(row.values["number"] for row in one.study.rows()) == list(range(6))
+    sweep(options={"most": 9}, curve=[[0.1]], number=list(range(9))).run()
+    assert sorted(row.values["number"] for row in one.study.rows()) == list(range(9))
+
+
+def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep):
+    one = sweep(curve=[[0.1] * 20], number=[1, 2], pause=0.1)
+    one.then["trial 0 started"] = (os.kill, os.getpid(), signal.SIGTERM)
+    assert one.run() == 128 + signal.SIGTERM
+    assert one.rows == [(0, "unfinished", None)]
+    again = sweep(curve=[[0.1] * 20], number=[1, 2], pause=0.1)
+    again.study.folder.joinpath("x", "trial-0000", "checkpoints", "last.ckpt").write_text("cut")
+    assert again.run() == 0
+    assert [line.partition(":")[0] for line in again.said if "ed:" in line][:2] == [
+        "trial 0 started",
+        "trial 0 finished",
+    ]
+    assert again.rows == [(0, "finished", 0.1), (1, "finished", 0.1)]
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_the_trial_of_a_killed_worker_is_taken_by_another(sweep, tmp_path, monkeypatch, survives):
+    monkeypatch.setattr(study, "HEARTBEAT", 1)
+    monkeypatch.setattr(study, "GRACE", 2)
+    trials = {"curve": [[0.1] * 50, [0.2]], "pause": 0.1}
+    fit = killed_worker(sweep(**trials), tmp_path / "s" / "x" / "trial-0000" / "metrics.csv")
+    if not survives:
+        os.kill(fit, signal.SIGKILL)
+    one = sweep(**trials)
+    assert one.run() == 0
+    assert one.rows == [(1, "finished", 0.2), (0, "finished", 0.1)]
+    assert any("trial 0 started" in line for line in one.said) is not survives  # its own process came to the end
+    assert any("trial 0 still runs" in line for line in one.said) is survives
+    assert len((tmp_path / "s" / "x" / "trial-0000" / "metrics.csv").read_text().splitlines()) == 51
+
+
+def test_each_worker_has_its_part_of_the_machine(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    assert environment_of(0, 4)["OMP_NUM_THREADS"] == "2"
+    assert "CUDA_VISIBLE_DEVICES" not in environment_of(0, 1, devices=2)  # one trial may use both
+    assert [environment_of(n, 3, devices=2)["CUDA_VISIBLE_DEVICES"] for n in range(3)] == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    assert environment_of(1, 2, devices=2)["CUDA_VISIBLE_DEVICES"] == "5"
+    assert environment_of(1, 2)["OMP_NUM_THREADS"] == "7"
+
+
+# ------------------------------------------------------------------------------------------------ draws of the study
+
+
+class Searched(Study):
+    """A study whose trials end at once, with `a` as their metric."""
+
+    def search(self, count):
+        found = []
+
+        def objective(trial):
+            self.begin(trial, "x")
+            found.append(trial.user_attrs["values"]["a"])
+            trial.report(found[-1], 1)
+            return found[-1]
+
+        self.connect().optimize(objective, n_trials=count)
+        return found
+
+
+@pytest.mark.parametrize("method", ["random", "bayes"])
+def test_a_search_that_goes_on_is_the_one_that_was_not_interrupted(tmp_path, read, method):
+    config = read(method=method, parameters=SPACE)
+    whole = Searched(tmp_path / "whole", config, seed=3).search(14)
+    cut = [Searched(tmp_path / "cut", config, seed=3).search(7) for _ in range(2)]
+    assert whole == [*cut[0], *cut[1]]
+    assert len(set(whole)) == 14
+    assert not set(whole) & set(Searched(tmp_path / "other", config, seed=4).search(3))
+
+
+def test_bayes_finds_the_better_half(tmp_path, read):
+    values = Searched(tmp_path / "s", read(method="bayes", parameters=SPACE), seed=1).search(40)
+    assert sum(values[20:]) / 20 > sum(values[:10]) / 10 + 0.2
+
+
+def test_another_sweep_in_the_folder_is_refused(tmp_path, read):
+    Study(tmp_path / "s", read())
+    Study(tmp_path / "s", read(run_cap=5, name="b"))  # how many trials there are may change
+    with pytest.raises(UserError, match=r"holds another sweep \(its metric, parameters differ\)"):
+        Study(tmp_path / "s", read(metric={"name": "val/loss"}, parameters={"c": {"value": 1}}))
+
+
+def test_two_sweeps_share_a_database(tmp_path, read):
+    url = f"sqlite:///{tmp_path / 'all.db'}"
+    for name in ("s", "t"):
+        Searched(tmp_path / name, read(method="random", parameters=SPACE), url=url).search(2)
+    assert [len(Study(tmp_path / name, read(method="random", parameters=SPACE), url=url).rows()) for name in "st"] == [
+        2,
+        2,
+    ]
+    assert not (tmp_path / "s" / "study.db").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------- report
+
+
+@pytest.mark.draws
+def test_the_report_of_a_folder_that_was_moved(sweep, tmp_path):
+    one = sweep(curve=[[0.1, 0.25], [0.5], [0.75]], fail=[None, "no <memory>"])
+    one.run()
+    one.study.folder.rename(tmp_path / "moved")
+    moved = Study(tmp_path / "moved", one.study.config)
+    report.write_report(moved, moved.rows())
+    best, table, page = ((moved.folder / name).read_text() for name in ("best.yaml", "trials.csv", "index.html"))
+    assert best.startswith("# The best of 6 trials of a sweep: trial 4, val/score 0.75.\n")
+    assert best.endswith("#\nseed_everything: 1\ntest_after_fit: true\n")
+    assert table.splitlines()[:2] == ["trial,state,val/score,curve,fail,seconds,run,error", table.splitlines()[1]]
+    assert table.splitlines()[1].startswith("4,finished,0.75,[0.75],,")
+    assert "<td>no&lt;memory&gt;</td>" in page  # the last column
+    for name in report.PLOTS:
+        assert (f'src="{name}.png"' in page) == (moved.folder / f"{name}.png").exists()
+    assert (moved.folder / "parameters.png").exists()
+    assert report.lines(moved.rows(), "val/score")[-1] == "6 trials: 3 finished, 3 failed"
+
+
+def test_quantised_draws_are_tabled_and_drawn_as_used(tmp_path, read):
+    section = {"a": {"distribution": "q_uniform", "min": 0.0, "max": 1.0, "q": 0.25}}
+    found = Searched(tmp_path / "s", read(method="random", parameters=section))
+    assert set(found.search(20)) == {0.0, 0.25, 0.5, 0.75, 1.0}
+    figure = report.Figure()
+    assert report._parameters(found, sorted(found.rows()), figure)
+    (line,) = figure.axes[0].lines
+    assert set(line.get_ydata()) == {0.0, 0.25, 0.5, 0.75, 1.0}
+    assert report._importance(found, sorted(found.rows()), figure)
+    assert [text.get_text() for text in figure.axes[-1].get_yticklabels()] == ["a"]
+
+
+def test_no_best_config_if_all_trials_failed(sweep, tmp_path):
+    one = sweep(fail="no memory", curve=[[1.0]])
+    (tmp_path / "s" / "best.yaml").write_text("of a sweep before")
+    one.run()
+    report.write_report(one.study, one.study.rows())
+    assert not (tmp_path / "s" / "best.yaml").exists()
+    one.study.folder = tmp_path / "sweep.yaml"  # a file
+    with pytest.raises(UserError, match=r"cannot write the report to .*: Not a directory"):
+        report.write_report(one.study, one.study.rows())
