@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_project.text import BOS
+from lit_project.text.vocabulary import BOS
 
 
 class ClassicEncoder(nn.Module):

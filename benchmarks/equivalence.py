@@ -19,10 +19,14 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
-from lit_project.data import ClassicFunction, TableBatch, ToyGrammar
-from lit_project.models import FFNN, RNNSeq2Seq
-from lit_project.quiet import quiet_lightning
-from lit_project.tasks import Regressor, Translator
+from lit_project.data.parallel_text.toy_grammar import ToyGrammar
+from lit_project.data.tables import ClassicFunction
+from lit_project.engine.entry import quiet_lightning
+from lit_project.engine.tables import TableBatch
+from lit_project.models.mlp import FFNN
+from lit_project.models.seq2seq.rnn import RNNSeq2Seq
+from lit_project.tasks.regression import Regressor
+from lit_project.tasks.translation.task import Translator
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 

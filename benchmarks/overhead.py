@@ -20,14 +20,16 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_project.callbacks import Checkpoint, RichProgress, RunRecord
-from lit_project.checkpoints import SafeCheckpointIO
-from lit_project.data import FashionMNIST
-from lit_project.metrics_csv import MetricsCSV
-from lit_project.models import MLP
-from lit_project.quiet import quiet_lightning
-from lit_project.run import RunDir
-from lit_project.tasks import ImageClassifier
+from lit_project.data.mnist import FashionMNIST
+from lit_project.engine.callbacks.checkpoint import Checkpoint
+from lit_project.engine.callbacks.progress import RichProgress
+from lit_project.engine.callbacks.record import RunRecord
+from lit_project.engine.checkpoints import SafeCheckpointIO
+from lit_project.engine.entry import quiet_lightning
+from lit_project.engine.metrics_csv import MetricsCSV
+from lit_project.engine.run import RunDir
+from lit_project.models.mlp import MLP
+from lit_project.tasks.classification import ImageClassifier
 
 BATCH = 64
 

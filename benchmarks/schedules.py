@@ -13,8 +13,8 @@ from pathlib import Path
 import yaml
 from common import ROOT
 
-from lit_project.cli import main as lit_project
-from lit_project.viz.figures import new_figure
+from lit_project.__main__ import main as lit_project
+from lit_project.engine.callbacks.figures import new_figure
 
 RUN = [
     "fit", "-c", str(ROOT / "configs" / "quickstart.yaml"), "--trainer.max_epochs=3",

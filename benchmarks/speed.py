@@ -26,9 +26,9 @@ import torch
 from baselines import Plain, customary
 from common import DATA, RESULTS, Times, fit, interleave, machine, ratio, save, show_ratio, table
 
-from lit_project.data import FashionMNIST
-from lit_project.lean import remember_missing_cuda
-from lit_project.models import MLP
+from lit_project.data.mnist import FashionMNIST
+from lit_project.engine.precision import remember_missing_cuda
+from lit_project.models.mlp import MLP
 
 SHORT = 400  # steps of an epoch where the customary pipeline takes part
 LARGE: dict[str, Any] = {"hidden_sizes": [512, 512]}
@@ -44,14 +44,14 @@ PARTS: dict[str, tuple[str, dict[str, Any], int, int | None, bool]] = {
 def template(net: dict[str, Any], batch_size: int, epochs: int, steps: int | None) -> Times:
     """Times of the mean of `epochs` epochs of `lit-project fit`, after one to warm up."""
     model = {
-        "class_path": "lit_project.tasks.ImageClassifier",
+        "class_path": "lit_project.tasks.classification.ImageClassifier",
         "init_args": {
-            "net": {"class_path": "lit_project.models.MLP", "init_args": net},
+            "net": {"class_path": "lit_project.models.mlp.MLP", "init_args": net},
             "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.001}},
         },
     }
-    data = {"class_path": "lit_project.data.FashionMNIST", "init_args": {"batch_size": batch_size}}
-    callbacks = [{"class_path": f"lit_project.callbacks.{name}"} for name in ("Checkpoint", "Figures")]
+    data = {"class_path": "lit_project.data.mnist.FashionMNIST", "init_args": {"batch_size": batch_size}}
+    callbacks = [{"class_path": f"lit_project.engine.callbacks.{name}"} for name in ("Checkpoint", "Figures")]
     trainer = {
         "accelerator": "cpu",
         "max_epochs": epochs + 1,

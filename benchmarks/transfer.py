@@ -24,7 +24,7 @@ from typing import Any
 from common import RESULTS, ROOT
 from quality import BF16, run
 
-from lit_project.viz.figures import new_figure
+from lit_project.engine.callbacks.figures import new_figure
 
 FILE = RESULTS / "transfer.json"
 WAYS: dict[str, tuple[str, list[str]]] = {  # → schedule of unfreezing, further options

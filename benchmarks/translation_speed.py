@@ -37,10 +37,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_project.data import Tatoeba
-from lit_project.lean import remember_missing_cuda
-from lit_project.models.seq2seq import RNNSeq2Seq, Seq2Seq, TransformerSeq2Seq
-from lit_project.text import PAD
+from lit_project.data.parallel_text.corpora import Tatoeba
+from lit_project.engine.precision import remember_missing_cuda
+from lit_project.models.seq2seq.base import Seq2Seq
+from lit_project.models.seq2seq.rnn import RNNSeq2Seq
+from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
+from lit_project.text.vocabulary import PAD
 
 HIDDEN = 256
 PEAK_SIZE = 2048

@@ -90,7 +90,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def lit(workspace: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """Runs `lit-project ARGS` in this process: a string is split at spaces, lists are taken as they are."""
-    from lit_project.cli import main
+    from lit_project.__main__ import main
 
     def run(*parts: object) -> Result:
         args: list[str] = []
@@ -108,7 +108,7 @@ def lit(workspace: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Res
 @cache
 def sentences() -> list[tuple[str, str]]:
     """English and French, made once: that takes a second."""
-    from lit_project.data import ToyGrammar
+    from lit_project.data.parallel_text.toy_grammar import ToyGrammar
 
     return ToyGrammar(source="en", target="fr").read("train")[:400]
 
@@ -118,7 +118,8 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """MNIST and Fashion-MNIST become 300 + 100 + 100 random images, Tatoeba and Multi30k some sentences of the small
     grammar; nothing is read or downloaded.
     """
-    from lit_project.data import FashionMNIST, Multi30k, Tatoeba
+    from lit_project.data.mnist import FashionMNIST
+    from lit_project.data.parallel_text.corpora import Multi30k, Tatoeba
 
     def load(self: FashionMNIST, split: str) -> tuple[torch.Tensor, torch.Tensor]:
         size = {"train": 300, "val": 100, "test": 100}[split]

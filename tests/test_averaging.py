@@ -3,17 +3,16 @@
 import pytest
 import torch
 
-from lit_project.averaging import average
-from lit_project.checkpoints import read
-from lit_project.errors import CheckpointError
-from lit_project.run import RunDir
+from lit_project.engine.checkpoints import average, read
+from lit_project.engine.errors import CheckpointError
+from lit_project.engine.run import RunDir
 
 QUICK = "fit -c configs/translation_quickstart.yaml -c configs/overlays/debug.yaml --model.net.hidden_size=16"
 
 KEEP = """
 trainer:
   callbacks: # instead of those of the config
-    - class_path: lit_project.callbacks.Checkpoint
+    - class_path: lit_project.engine.callbacks.checkpoint.Checkpoint
       init_args: {monitor: val/loss, mode: min, keep_last: 2}
 """
 

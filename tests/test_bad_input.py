@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_project.checkpoints import read
-from lit_project.errors import CheckpointError, UserError
+from lit_project.engine.checkpoints import read
+from lit_project.engine.errors import CheckpointError, UserError
 from tiny import TINY
 
 
@@ -90,7 +90,7 @@ def test_a_checkpoint_that_carries_code_does_not_run_it(lit, workspace, command)
 
 
 def test_a_checkpoint_names_nothing_that_is_called(trained, workspace):
-    from lit_project.tasks import ImageClassifier
+    from lit_project.tasks.classification import ImageClassifier
 
     file = trained / "checkpoints" / "last.ckpt"
     content = torch.load(file, weights_only=True)
@@ -100,7 +100,10 @@ def test_a_checkpoint_names_nothing_that_is_called(trained, workspace):
         "init_args": {"repo_or_dir": str(workspace), "model": "x", "source": "local"},
     }
     (workspace / "hubconf.py").write_text(f"import os\nos.system('touch {workspace}/marker')\n")
-    inner = {"class_path": "lit_project.tasks.ImageClassifier", "init_args": {"class_names": [], "optimizer": touch}}
+    inner = {
+        "class_path": "lit_project.tasks.classification.ImageClassifier",
+        "init_args": {"class_names": [], "optimizer": touch},
+    }
     layer = {"class_path": "torch.nn.TransformerEncoderLayer", "init_args": {"d_model": 8, "nhead": 2}}
 
     def loaded(**changes):
@@ -119,7 +122,7 @@ def test_a_checkpoint_names_nothing_that_is_called(trained, workspace):
         {"net": {**layer, "init_args": {**layer["init_args"], "activation": "torch.hub.load"}}},
         {"net": inner},
         {"_class_path": "os.system"},
-        {"_class_path": "lit_project.tasks.Regressor"},
+        {"_class_path": "lit_project.tasks.regression.Regressor"},
     ):
         with pytest.raises(CheckpointError, match=re.escape(str(file))):
             loaded(**changes)
@@ -130,7 +133,7 @@ def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monke
     last = trained / "checkpoints" / "last.ckpt"
     before = last.read_bytes()
     options = f"-c configs/quickstart.yaml {TINY} --test_after_fit=false"
-    from lit_project.callbacks import Checkpoint
+    from lit_project.engine.callbacks.checkpoint import Checkpoint
 
     epoch_end = Checkpoint.on_train_epoch_end
 
@@ -143,7 +146,7 @@ def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monke
     with limit_on_files() as limit:
         result = lit(
             f"fit {options} --trainer.max_epochs=3 --run_name=full --trainer.callbacks=null "
-            "--trainer.callbacks+=lit_project.callbacks.Checkpoint --trainer.callbacks.monitor=null"
+            "--trainer.callbacks+=lit_project.engine.callbacks.checkpoint.Checkpoint --trainer.callbacks.monitor=null"
         )
     assert result.status == 2
     assert "cannot save" in result.err
@@ -169,7 +172,7 @@ def test_full_disk_after_a_test_shows_the_metrics_and_one_line(lit, trained):
 
 
 def test_the_run_can_be_resumed_after_an_error_and_its_directory_is_printed(lit, monkeypatch):
-    from lit_project.tasks import ImageClassifier
+    from lit_project.tasks.classification import ImageClassifier
 
     step = ImageClassifier.training_step
 
@@ -188,7 +191,7 @@ def test_the_run_can_be_resumed_after_an_error_and_its_directory_is_printed(lit,
 
 
 def test_interrupt_ends_in_order_and_can_be_resumed(lit, monkeypatch):
-    from lit_project.tasks import ImageClassifier
+    from lit_project.tasks.classification import ImageClassifier
 
     step = ImageClassifier.training_step
 

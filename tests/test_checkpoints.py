@@ -10,8 +10,8 @@ import zipfile
 import pytest
 import torch
 
-from lit_project.checkpoints import SafeCheckpointIO, by_age, is_intact, read
-from lit_project.errors import CheckpointError, UserError
+from lit_project.engine.checkpoints import SafeCheckpointIO, by_age, is_intact, read
+from lit_project.engine.errors import CheckpointError, UserError
 
 
 def content(step=7, size=1000):

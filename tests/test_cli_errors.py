@@ -28,11 +28,11 @@ CASES = {
     f"{Q} --model.optimizr.lr=3": ["no such key: model.optimizr.lr", "did you mean optimizer"],
     f"{Q} --model.init_args.net.init_args.hiden=3": ["hiden", "did you mean hidden"],
     f"{Q} --model.net.hidden=abc": ["model.net.hidden", "abc", "int"],
-    f"{Q} --model.net.class_path=lit_project.models.CNM": ["CNM", "did you mean lit_project.models.CNN"],
-    f"{Q} --model.net CNM": ["model.net", "CNM", "did you mean lit_project.models.CNN"],
+    f"{Q} --model.net.class_path=lit_project.models.CNM": ["CNM", "did you mean lit_project.models.cnn.CNN"],
+    f"{Q} --model.net CNM": ["model.net", "CNM", "did you mean lit_project.models.cnn.CNN"],
     f"{Q} --model lit_project.tasks.ImageClasifier": [
         "ImageClasifier",
-        "did you mean lit_project.tasks.ImageClassifier",
+        "did you mean lit_project.tasks.classification.ImageClassifier",
     ],
     f"{Q} --model lit_projekt.tasks.ImageClassifier": ["lit_projekt"],
     f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
@@ -54,8 +54,8 @@ CASES = {
     f"{Q} --model.net.num_classes=3": ["CNN: num_classes comes from Digits", "10", "given as 3", "leave it out"],
     f"{Q} --model.mean=[0.9]": ["ImageClassifier: mean comes from Digits", "[0.9]"],
     f"{Q} --data.batch_size=x": ["data.batch_size", "x", "int"],
-    f"{Q} --data lit_project.data.Digit": ["Digit", "did you mean lit_project.data.Digits"],
-    f"{Q} --data lit_project.data.ImageFolder --data.root nowhere": ["nowhere"],
+    f"{Q} --data lit_project.data.Digit": ["Digit", "did you mean lit_project.data.digits.Digits"],
+    f"{Q} --data lit_project.data.image_folder.ImageFolder --data.root nowhere": ["nowhere"],
     f"{Q} --trainer.callbacks+=EarlyStoping": [
         "EarlyStoping",
         "did you mean lightning.pytorch.callbacks.EarlyStopping",
@@ -63,7 +63,7 @@ CASES = {
     f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last of a list"],
     f"{Q} --trainer.callbacks+=EarlyStopping": ["monitor"],
     f"{Q} --trainer.logger+=CSVLogger": ["CSVLogger: the class needs a value for 'save_dir'"],
-    f"{Q} --model.net=lit_project.models.MLP --model.net.layers=[3]": ["layers"],
+    f"{Q} --model.net=lit_project.models.mlp.MLP --model.net.layers=[3]": ["layers"],
     f"{Q} --model.net.layers=[32,pool,32,pool,32,pool,32,pool]": ["pool", "8×8"],
     f"{Q} --trainer.limit_train_batches=0": ["limit_train_batches", "0"],
     f"{Q} --trainer.limit_train_batches=0.001": ["limit_train_batches", "0.001"],
@@ -119,7 +119,7 @@ def test_mistake(lit, command, workspace):
         ("max_epochs: 15", "max_epoch: 15", ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
         ("interval: step", "interval: stp", ["interval", "stp", "did you mean step"]),
         ("hidden: 64", "hidden: many", ["hidden", "many"]),
-        ("lit_project.models.CNN", "lit_project.models.CNM", ["CNM", "did you mean lit_project.models.CNN"]),
+        ("lit_project.models.cnn.CNN", "lit_project.models.CNM", ["CNM", "did you mean lit_project.models.cnn.CNN"]),
         ("test_after_fit", "test_afterfit", ["test_afterfit", "did you mean test_after_fit"]),
         ("optim.OneCycleLR", "optim.OneCycelLR", ["OneCycelLR", "did you mean", "OneCycleLR"]),
         ("  max_epochs: 15", " max_epochs: 15\n   x", ["line"]),
@@ -229,7 +229,7 @@ def test_modules_where_the_command_is_called_are_found(workspace, monkeypatch, c
 
 
 def test_debug_switch_shows_the_traceback(lit, monkeypatch):
-    from lit_project.errors import UserError
+    from lit_project.engine.errors import UserError
 
     monkeypatch.setenv("LIT_PROJECT_DEBUG", "1")
     with pytest.raises(UserError):
@@ -237,7 +237,7 @@ def test_debug_switch_shows_the_traceback(lit, monkeypatch):
 
 
 def test_errors_in_the_code_keep_their_traceback(lit, monkeypatch):
-    from lit_project.models import CNN
+    from lit_project.models.cnn import CNN
 
     def broken(self, x):
         raise ZeroDivisionError("a bug")

@@ -11,7 +11,7 @@ import torch
 import yaml
 from PIL import Image
 
-from lit_project.checkpoints import read
+from lit_project.engine.checkpoints import read
 from tiny import TINY
 
 
@@ -90,7 +90,7 @@ def test_fit_then_test_is_the_test_of_the_best_checkpoint(lit):
 
 
 def test_an_evaluation_says_which_checkpoint_it_is_of_and_what_was_different_in_training(lit, trained, monkeypatch):
-    from lit_project.data import Digits
+    from lit_project.data.digits import Digits
 
     best = next((trained / "checkpoints").glob("best*.ckpt"))
     same = lit(f"validate --run {trained}")
@@ -151,7 +151,7 @@ def test_partial_evaluation_is_recorded_as_such(lit, trained):
 @pytest.fixture
 def pictures(workspace: Path) -> Path:
     """Digits of the test split as files of several kinds, named out of order."""
-    from lit_project.data import Digits
+    from lit_project.data.digits import Digits
 
     data = Digits()
     images, _ = data.load("test")
@@ -208,8 +208,8 @@ def test_unreadable_pictures_are_named_and_the_others_predicted(lit, trained, pi
 
 def test_a_checkpoint_alone_predicts(lit, trained):
     """In Python, with nothing else of the run: class names and normalisation travel in it."""
-    from lit_project.data import Digits
-    from lit_project.tasks import ImageClassifier
+    from lit_project.data.digits import Digits
+    from lit_project.tasks.classification import ImageClassifier
 
     assert lit(f"predict --run {trained} --ckpt_path last").status == 0
     rows = list(csv.DictReader((trained / "predictions" / "test.csv").open()))

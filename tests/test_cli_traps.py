@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from lit_project.checkpoints import read
+from lit_project.engine.checkpoints import read
 from tiny import TINY
 
 EXPONENTIAL = "{class_path: torch.optim.lr_scheduler.ExponentialLR, init_args: {gamma: 0.5}}"
@@ -168,8 +168,8 @@ LISTS = {
     ),
     "transforms": (
         "data.train_transforms",
-        ["{class_path: lit_project.data.transforms.RandomCrop, init_args: {padding: 2, fill: 9}}"],
-        ["{class_path: lit_project.data.transforms.RandomCrop, init_args: {padding: 1}}"],
+        ["{class_path: lit_project.data.augmentation.RandomCrop, init_args: {padding: 2, fill: 9}}"],
+        ["{class_path: lit_project.data.augmentation.RandomCrop, init_args: {padding: 1}}"],
     ),
 }
 

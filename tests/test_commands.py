@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from lit_project import __version__
-from lit_project.commands import COMMANDS, run
-from lit_project.examples import available
+from lit_project.engine.entry import COMMANDS, run
+from lit_project.engine.examples import available
 from tiny import TINY
 
 ROOT = Path(__file__).parents[1]

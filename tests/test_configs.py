@@ -10,7 +10,7 @@ import pytest
 import yaml
 from sklearn.metrics import r2_score
 
-from lit_project.checkpoints import read
+from lit_project.engine.checkpoints import read
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
@@ -152,7 +152,9 @@ def test_loggers_of_overlays_add_up(lit):
 
 
 def test_tensorboard_moves_no_frozen_statistics_and_needs_no_graph(lit):
-    unfreezing = "[{class_path: lit_project.callbacks.Unfreezing, init_args: {schedule: {net.features: null}}}]"
+    unfreezing = (
+        "[{class_path: lit_project.engine.callbacks.freezing.Unfreezing, init_args: {schedule: {net.features: null}}}]"
+    )
     result = lit(
         "fit -c configs/quickstart.yaml",
         [f"--trainer.callbacks+={unfreezing}", "--model.compile=aot_eager"],

@@ -3,9 +3,10 @@
 import torch
 
 from cuda_files import save_as_from_cuda
-from lit_project.checkpoints import SafeCheckpointIO, read
-from lit_project.models import MLP, TorchvisionNet
-from lit_project.warm_start import check_fits, warm_start
+from lit_project.engine.checkpoints import SafeCheckpointIO, read
+from lit_project.engine.warm_start import check_fits, warm_start
+from lit_project.models.mlp import MLP
+from lit_project.models.pretrained import TorchvisionNet
 
 
 def test_a_file_of_weights_saved_on_a_gpu(tmp_path):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import wandb
 
-from lit_project.loggers import WandbLogger
+from lit_project.engine.wandb_logger import WandbLogger
 from tiny import TINY
 from wandb_server import Server
 
@@ -66,7 +66,7 @@ def test_without_a_key_it_logs_offline_into_the_run_directory(lit, tmp_path):
         "train/loss", "val/accuracy", "test/accuracy", "lr", "train/gradient_norm", "train/samples_per_second",
         "learning_curves", "test_confusion_matrix",
     }  # fmt: skip
-    assert sent.config["model"]["class_path"] == "lit_project.tasks.ImageClassifier"
+    assert sent.config["model"]["class_path"] == "lit_project.tasks.classification.ImageClassifier"
     assert "versions" in sent.config["provenance"]
 
 

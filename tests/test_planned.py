@@ -17,7 +17,7 @@ STEP = "{class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 1, 
 DOCS = (Path(__file__).parents[1] / "docs" / "optimisation.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(schedulers:.*?)```", DOCS, re.DOTALL)
 SCHEDULES = {
-    "one cycle": "[{scheduler: lit_project.optim.OneCycleLR, interval: step}]",
+    "one cycle": "[{scheduler: lit_project.engine.schedules.OneCycleLR, interval: step}]",
     "two": f"[{{scheduler: {CONSTANT}, interval: step, frequency: 3}}, {{scheduler: {STEP}, interval: epoch}}]",
     "none": "null",
 }

@@ -8,11 +8,11 @@ import time
 import pytest
 from lightning.pytorch.utilities import rank_zero_only
 
-from lit_project.processes import Hold
+from lit_project.engine.distributed import Hold
 from tiny import TINY
 
 HOLDER = (
-    "import sys, pathlib; from lit_project.processes import Hold; hold = Hold(pathlib.Path(sys.argv[1])); "
+    "import sys, pathlib; from lit_project.engine.distributed import Hold; hold = Hold(pathlib.Path(sys.argv[1])); "
     "print('held', flush=True); sys.stdin.read()"
 )
 

@@ -6,9 +6,8 @@ import sys
 import pytest
 import torch
 
-from lit_project import renamed
-from lit_project.checkpoints import read
-from lit_project.renamed import PACKAGE, config_here, here
+from lit_project.engine.checkpoints import read
+from lit_project.engine.class_names import PACKAGE, _class_here, _note, config_here, here
 from saving import SaveAt  # noqa: F401  (a module that is there and is not this package)
 from tiny import TINY
 
@@ -16,8 +15,8 @@ from tiny import TINY
 @pytest.fixture(autouse=True)
 def _forgetful():
     """Notes are written once a process: each test is a new one."""
-    renamed._note.cache_clear()
-    renamed._class_here.cache_clear()
+    _note.cache_clear()
+    _class_here.cache_clear()
 
 
 def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):

@@ -9,9 +9,9 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from lit_project.checkpoints import resume_step
-from lit_project.errors import RunError
-from lit_project.run import RunDir, git_state, provenance, write_text
+from lit_project.engine.checkpoints import resume_step
+from lit_project.engine.errors import RunError
+from lit_project.engine.run import RunDir, git_state, provenance, write_text
 
 
 def save(run, name, step=1):

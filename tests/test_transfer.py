@@ -6,8 +6,8 @@ import pytest
 import torch
 from torchvision.models import resnet34
 
-from lit_project.checkpoints import read
-from lit_project.tasks import ImageClassifier
+from lit_project.engine.checkpoints import read
+from lit_project.tasks.classification import ImageClassifier
 
 DEBUG = "-c configs/overlays/debug.yaml --test_after_fit=false --trainer.limit_train_batches=1"
 SMALL = (

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from lit_project.callbacks import Unfreezing
-from lit_project.data import Digits
-from lit_project.errors import UserError
-from lit_project.optim import Group, ParameterGroups
-from lit_project.run import RunDir
-from lit_project.tasks import ImageClassifier
-from lit_project.tuning import find, steepest
+from lit_project.data.digits import Digits
+from lit_project.engine.callbacks.freezing import Unfreezing
+from lit_project.engine.errors import UserError
+from lit_project.engine.lr_finder import find, steepest
+from lit_project.engine.parameter_groups import Group, ParameterGroups
+from lit_project.engine.run import RunDir
+from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
 RATES = [10 ** (-6 + 7 * i / 99) for i in range(100)]

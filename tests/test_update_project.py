@@ -144,7 +144,7 @@ def test_runs_of_the_template_go_on_in_the_project(before, lit, trained, tmp_pat
     """The project knows nothing of the old name: it takes classes of a package that is not there from its own."""
     run_dir = trained.resolve()
     content = torch.load(run_dir / "checkpoints" / "last.ckpt", weights_only=True)
-    assert content["hyper_parameters"]["_class_path"] == "lit_project.tasks.ImageClassifier"
+    assert content["hyper_parameters"]["_class_path"] == "lit_project.tasks.classification.ImageClassifier"
     project = tmp_path / "kites"
     shutil.copytree(before / "kites", project)
     install(project)

@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from lit_project.errors import CheckpointError
-from lit_project.models import CNN, MLP
-from lit_project.tasks import ImageClassifier
-from lit_project.warm_start import check_fits, state_of, warm_start
-from lit_project.weights import match
+from lit_project.engine.errors import CheckpointError
+from lit_project.engine.warm_start import check_fits, state_of, warm_start
+from lit_project.engine.weights import match
+from lit_project.models.cnn import CNN
+from lit_project.models.mlp import MLP
+from lit_project.tasks.classification import ImageClassifier
 
 
 def net(hidden=8, classes=3):

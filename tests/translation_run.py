@@ -12,7 +12,7 @@ SMALL = (
 
 def train(runs: Path, *options: str, config: str = "translation_quickstart.yaml") -> Path:
     """The run of two short epochs and a test."""
-    from lit_project.cli import main
+    from lit_project.__main__ import main
 
     args = ["fit", "-c", str(ROOT / "configs" / config), *SMALL.split(), f"--runs_dir={runs}", "--run_name=tiny"]
     assert main([*args, *options]) == 0

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from lit_project import commands
+from lit_project.engine.entry import COMMANDS, run
 
 
 def entry_point() -> None:
@@ -13,13 +13,13 @@ def entry_point() -> None:
     args = sys.argv[1:]
     # your modules; behind all that is installed, and by its full path: the parser changes the folder while it reads
     sys.path.append(os.getcwd())
-    if args and args[0] in commands.COMMANDS:
-        sys.exit(commands.run(args))
+    if args and args[0] in COMMANDS:
+        sys.exit(run(args))
     statuses: list[int] = []
     if "WANDB_SWEEP_ID" in os.environ:
         atexit.register(_end_by_signal, statuses)  # registered first, it is the last to run
     try:
-        from lit_project.cli import main
+        from lit_project.engine.cli import main
     except KeyboardInterrupt:  # while Lightning is imported, which takes seconds
         sys.exit(128 + signal.SIGINT)
     statuses.append(main(args))

@@ -2,7 +2,7 @@
 
 import torch
 
-from lit_project.data import InMemoryImages
+from lit_project.engine.images import InMemoryImages
 
 
 class Images(InMemoryImages):

@@ -8,10 +8,10 @@ from lightning.pytorch import Callback
 from small_images import Images
 from torch import nn
 
-from lit_project.callbacks import Checkpoint
-from lit_project.checkpoints import read
-from lit_project.errors import UserError
-from lit_project.tasks import ImageClassifier
+from lit_project.engine.callbacks.checkpoint import Checkpoint
+from lit_project.engine.checkpoints import read
+from lit_project.engine.errors import UserError
+from lit_project.tasks.classification import ImageClassifier
 
 
 def test_the_last_epochs_are_the_last_by_number(trainer, tmp_path):

@@ -9,10 +9,11 @@ from lightning.pytorch.callbacks import EarlyStopping
 from small_images import Images
 from torch import nn
 
-from lit_project.callbacks import Checkpoint, RunRecord
-from lit_project.checkpoints import read
-from lit_project.run import RunDir
-from lit_project.tasks import ImageClassifier
+from lit_project.engine.callbacks.checkpoint import Checkpoint
+from lit_project.engine.callbacks.record import RunRecord
+from lit_project.engine.checkpoints import read
+from lit_project.engine.run import RunDir
+from lit_project.tasks.classification import ImageClassifier
 
 
 def task():

@@ -8,11 +8,10 @@ from lightning.pytorch import Callback
 from lightning.pytorch.plugins import Precision
 from torch import nn
 
-from lit_project.callbacks import NaNGuard
-from lit_project.callbacks.nan_guard import NonFiniteError
-from lit_project.checkpoints import read
-from lit_project.data import InMemoryImages
-from lit_project.tasks import ImageClassifier
+from lit_project.engine.callbacks.nan_guard import NaNGuard, NonFiniteError
+from lit_project.engine.checkpoints import read
+from lit_project.engine.images import InMemoryImages
+from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
 
@@ -105,7 +104,7 @@ def test_the_scale_of_losses_is_looked_for_in_peace(trainer):
 def test_without_the_guard_a_run_that_diverges_ends_with_an_error_and_no_checkpoint(lit, validated):
     blind = (
         "--trainer.limit_val_batches=0 --trainer.callbacks=null "
-        "--trainer.callbacks+=lit_project.callbacks.Checkpoint --trainer.callbacks.monitor=null"
+        "--trainer.callbacks+=lit_project.engine.callbacks.checkpoint.Checkpoint --trainer.callbacks.monitor=null"
     )
     result = lit(
         f"fit -c configs/quickstart.yaml {TINY} --model.optimizer.lr=1e30 --model.schedulers=null",

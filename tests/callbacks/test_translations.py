@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from lit_project.callbacks import Translations
-from lit_project.callbacks.translations import by_length, sample_tables
-from lit_project.cli import main
-from lit_project.data.translation.batch import PairText
-from lit_project.tasks.translation_scores import Row
+from lit_project.__main__ import main
+from lit_project.data.parallel_text.batches import PairText
+from lit_project.tasks.translation.figures import Translations, by_length, sample_tables
+from lit_project.tasks.translation.scores import Row
 from translation_run import train
 
 
@@ -151,8 +150,8 @@ def test_fast_dev_run_writes_nothing(tmp_path):
 
 def test_other_tasks_are_left_alone(lit):
     result = lit(
-        "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --model.net=lit_project.models.MLP "
-        "--model.net.hidden_sizes=[8] --trainer.callbacks+=lit_project.callbacks.Translations"
+        "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --model.net=lit_project.models.mlp.MLP "
+        "--model.net.hidden_sizes=[8] --trainer.callbacks+=lit_project.tasks.translation.figures.Translations"
     )
     assert result.status == 0, result.err
     assert not (result.run / "predictions").exists()

@@ -9,10 +9,10 @@ from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
 
-from lit_project.callbacks import Unfreezing
-from lit_project.errors import UserError
-from lit_project.optim import Group, ParameterGroups
-from lit_project.tasks import ImageClassifier
+from lit_project.engine.callbacks.freezing import Unfreezing
+from lit_project.engine.errors import UserError
+from lit_project.engine.parameter_groups import Group, ParameterGroups
+from lit_project.tasks.classification import ImageClassifier
 from saving import SaveAt
 
 SCHEDULE = {"net.body": 2, "net.body.top": 1}

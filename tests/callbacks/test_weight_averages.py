@@ -9,9 +9,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
 
-from lit_project.callbacks import EMA, SWA, Checkpoint, Unfreezing
-from lit_project.errors import UserError
-from lit_project.tasks import ImageClassifier
+from lit_project.engine.callbacks.averaging import EMA, SWA
+from lit_project.engine.callbacks.checkpoint import Checkpoint
+from lit_project.engine.callbacks.freezing import Unfreezing
+from lit_project.engine.errors import UserError
+from lit_project.tasks.classification import ImageClassifier
 from saving import SaveAt
 
 STEPS = 4

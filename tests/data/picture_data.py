@@ -5,7 +5,8 @@ from lightning.pytorch import LightningModule
 from PIL import Image
 from torch import nn
 
-from lit_project.data import ImageFolder, InMemoryImages
+from lit_project.data.image_folder import ImageFolder
+from lit_project.engine.images import InMemoryImages
 
 
 class Pictures(InMemoryImages):

@@ -8,7 +8,7 @@ import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from lit_project.data.transforms import BatchTransforms
+from lit_project.engine.images import BatchTransforms
 
 SIZE = 16
 BINS = 31

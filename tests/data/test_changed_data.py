@@ -4,7 +4,7 @@ import pytest
 from picture_data import Witness, small, write
 from PIL import Image
 
-from lit_project.errors import DataError
+from lit_project.engine.errors import DataError
 
 
 @pytest.fixture

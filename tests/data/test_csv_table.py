@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lit_project.data import CSV
-from lit_project.errors import DataError
+from lit_project.data.tables import CSV
+from lit_project.engine.errors import DataError
 
 ROWS = [(f"{n}.5", f"{-n}", f"{n * n}") for n in range(20)]
 

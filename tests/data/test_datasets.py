@@ -5,8 +5,8 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, Subset
 
-from lit_project.data import DatasetImages
-from lit_project.errors import DataError
+from lit_project.engine.errors import DataError
+from lit_project.engine.image_datasets import DatasetImages
 
 
 class Pairs(Dataset):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from lit_project.data import Digits
-from lit_project.errors import DataError
+from lit_project.data.digits import Digits
+from lit_project.engine.errors import DataError
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torchvision import datasets
 
-from lit_project.data import MNIST, FashionMNIST
-from lit_project.errors import DataError
+from lit_project.data.mnist import MNIST, FashionMNIST
+from lit_project.engine.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 FILES = {

@@ -8,9 +8,10 @@ import torch
 from picture_data import CLASSES, Witness, batches, small, write
 from PIL import Image
 
-from lit_project.data import ImageBatch, ImageFolder
-from lit_project.data.transforms import RandomCrop
-from lit_project.errors import DataError
+from lit_project.data.augmentation import RandomCrop
+from lit_project.data.image_folder import ImageFolder
+from lit_project.engine.errors import DataError
+from lit_project.engine.images import ImageBatch
 
 
 def brightness(images):

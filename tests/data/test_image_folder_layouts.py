@@ -5,7 +5,7 @@ import shutil
 import pytest
 from picture_data import small, write
 
-from lit_project.errors import DataError
+from lit_project.engine.errors import DataError
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from picture_data import CLASSES, batches, small, write
 from PIL import Image
 
-from lit_project.data import ImageFolder
-from lit_project.errors import DataError
+from lit_project.data.image_folder import ImageFolder
+from lit_project.engine.errors import DataError
 
 
 def test_classes_that_differ_between_splits_are_an_error(splits):

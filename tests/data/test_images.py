@@ -6,7 +6,7 @@ from lightning.pytorch import Callback
 from picture_data import Pictures, Witness
 from torchvision.transforms import v2
 
-from lit_project.data.transforms import RandomCrop, RandomHorizontalFlip
+from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip
 
 
 def test_a_task_gets_floats_in_0_1(trainer):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_project.data import ImageFolder
+from lit_project.data.image_folder import ImageFolder
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from math import ceil
 import pytest
 import torch
 
-from lit_project.data.order import EpochBatches
-from lit_project.errors import DataError
+from lit_project.engine.errors import DataError
+from lit_project.engine.sampler import EpochBatches
 
 SIZES = (1, 2, 3, 7, 16, 23, 64, 101)
 BATCH_SIZES = (1, 2, 5, 16, 200)

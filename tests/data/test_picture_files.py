@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_project.data.picture_files import PictureFiles, to_tensor
-from lit_project.errors import DataError
+from lit_project.engine.errors import DataError
+from lit_project.engine.images import PictureFiles, to_tensor
 
 
 def test_grey_stays_as_it_is():

@@ -6,8 +6,8 @@ import torch
 from picture_data import Pictures, Witness
 from PIL import Image
 
-from lit_project.data import ImageFolder
-from lit_project.data.transforms import RandomCrop
+from lit_project.data.augmentation import RandomCrop
+from lit_project.data.image_folder import ImageFolder
 from saving import SaveAt
 
 

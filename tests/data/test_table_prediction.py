@@ -33,7 +33,7 @@ def predicted(run, name="table_new"):
 
 
 def test_new_rows_are_predicted_by_the_names_of_their_columns(lit, run):
-    from lit_project.tasks import Regressor
+    from lit_project.tasks.regression import Regressor
 
     assert lit(f"predict --run {run} --table new.csv").status == 0
     rows = predicted(run)

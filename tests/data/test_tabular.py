@@ -4,9 +4,10 @@ import pytest
 import torch
 from sklearn.datasets import load_diabetes
 
-from lit_project.data import ClassicFunction, Diabetes, TableBatch, TabularData
-from lit_project.data.in_memory import random_split
-from lit_project.errors import DataError
+from lit_project.data.tables import ClassicFunction, Diabetes
+from lit_project.engine.errors import DataError
+from lit_project.engine.images import random_split
+from lit_project.engine.tables import TableBatch, TabularData
 
 SPLITS = ("train", "val", "test")
 

@@ -5,8 +5,14 @@ import torch
 from pixels import images, windows
 from torchvision.transforms import v2
 
-from lit_project.data.presets import ImageNetEval, ImageNetTrain
-from lit_project.data.transforms import BatchTransforms, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from lit_project.data.augmentation import (
+    ImageNetEval,
+    ImageNetTrain,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+)
+from lit_project.engine.images import BatchTransforms
 
 
 @pytest.mark.parametrize(("padding", "fill"), [(1, 0), (2, 7), (4, 255)])

@@ -7,7 +7,8 @@ from torch import nn
 from torchvision import transforms
 from torchvision.transforms import v2
 
-from lit_project.data.transforms import BatchTransforms, RandomCrop
+from lit_project.data.augmentation import RandomCrop
+from lit_project.engine.images import BatchTransforms
 
 
 class Own(nn.Module):

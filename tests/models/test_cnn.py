@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lit_project.models import CNN
+from lit_project.models.cnn import CNN
 
 GREY = (1, 28, 28)
 KERAS = {"layers": [32, "pool", 64, "pool", 64], "hidden": 64, "padding": 0}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lit_project.models import FFNN
+from lit_project.models.mlp import FFNN
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2, 5])

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from lit_project.models.functional import exp, scale_gradient
+from lit_project.models.autograd import exp, scale_gradient
 
 
 def doubles(*shape):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lit_project.models import MLP
+from lit_project.models.mlp import MLP
 
 
 def count(net):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from lit_project.models import SmallResNet
-from lit_project.models.pooling import BilinearPool
+from lit_project.models.resnet import BilinearPool, SmallResNet
 
 
 def test_bilinear_pooling_by_its_definition():

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torchvision import models
 
-from lit_project.models import TorchvisionNet
-from lit_project.models.pretrained import from_file, up_to_date
+from lit_project.models.pretrained import TorchvisionNet, from_file, up_to_date
 from published import publish
 
 COLOUR, GREY = (3, 96, 96), (1, 96, 96)

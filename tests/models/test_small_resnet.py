@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lit_project.models import SmallResNet
-from lit_project.models.small_resnet import ResidualBlock
+from lit_project.models.resnet import ResidualBlock, SmallResNet
 
 
 def count(net):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torchvision import models
 
-from lit_project.errors import CheckpointError
-from lit_project.models import TorchvisionNet
+from lit_project.engine.errors import CheckpointError
+from lit_project.models.pretrained import TorchvisionNet
 from published import publish
 
 COLOUR, GREY = (3, 32, 32), (1, 32, 32)

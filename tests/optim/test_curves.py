@@ -9,7 +9,7 @@ from curves import LR, Groups, close, cosine, halving, line
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.optim import lr_scheduler as torch_schedulers
 
-from lit_project.optim import (
+from lit_project.engine.schedules import (
     ChainedScheduler,
     CosineAnnealingLR,
     LinearLR,

@@ -7,7 +7,7 @@ import torch
 from curves import LR, Noted, close, cosine
 from torch.optim import lr_scheduler as torch_schedulers
 
-from lit_project.optim import CosineAnnealingLR, Schedule, ScheduleError
+from lit_project.engine.schedules import CosineAnnealingLR, Schedule, ScheduleError
 
 
 def test_plateau_lowers_the_rate_when_the_metric_stops_falling(train):

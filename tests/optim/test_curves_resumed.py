@@ -8,8 +8,8 @@ from curves import LR, close, halving
 from lightning.pytorch import Callback
 from torch.optim import lr_scheduler as torch_schedulers
 
-from lit_project.callbacks import Checkpoint
-from lit_project.optim import (
+from lit_project.engine.callbacks.checkpoint import Checkpoint
+from lit_project.engine.schedules import (
     ChainedScheduler,
     CosineAnnealingLR,
     LinearLR,

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torchvision.models import VisionTransformer
 
-from lit_project.models import SmallResNet, TorchvisionNet
-from lit_project.optim import Group, GroupError, ParameterGroups, configure
-from lit_project.optim.groups import layers
+from lit_project.engine.parameter_groups import Group, GroupError, ParameterGroups, layers
+from lit_project.engine.schedules import configure
+from lit_project.models.pretrained import TorchvisionNet
+from lit_project.models.resnet import SmallResNet
 
 
 def net():

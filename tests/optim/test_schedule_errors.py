@@ -8,8 +8,8 @@ from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 from torch.utils.data import DataLoader
 
-from lit_project.errors import UserError
-from lit_project.optim import (
+from lit_project.engine.errors import UserError
+from lit_project.engine.schedules import (
     ChainedScheduler,
     CosineAnnealingLR,
     LinearLR,
@@ -20,7 +20,7 @@ from lit_project.optim import (
     SequentialLR,
     horizon,
 )
-from lit_project.tasks import Task
+from lit_project.engine.task import Task
 
 EXPONENTIAL = partial(torch_schedulers.ExponentialLR, gamma=0.9)
 ONE_CYCLE = partial(OneCycleLR, cycle_momentum=False)
@@ -197,7 +197,7 @@ def test_torchs_own_scheduler_of_another_length(error_of, scheduler, argument):
     name = scheduler.func.__name__
     assert f"schedulers[0] ({name}): {argument} of {name} is {scheduler.keywords[argument]}, " in message
     assert "stepped 10 times in this run" in message
-    assert f"lit_project.optim.{name} takes it from the trainer" in message
+    assert f"lit_project.engine.schedules.{name} takes it from the trainer" in message
 
 
 def test_torchs_own_scheduler_of_another_length_within_a_sequence(error_of):

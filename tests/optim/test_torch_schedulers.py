@@ -7,7 +7,7 @@ import torch
 from curves import LR
 from torch.optim import lr_scheduler as schedulers
 
-from lit_project.optim import Schedule
+from lit_project.engine.schedules import Schedule
 from saving import SaveAt
 
 BATCHES, EPOCHS = 5, 4

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from lit_project.errors import UserError
-from lit_project.sweep.config import SweepConfig
+from lit_project.engine.errors import UserError
+from lit_project.engine.sweep.config import SweepConfig
 
 
 def test_the_grid_has_every_point_once(read):

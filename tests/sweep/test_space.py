@@ -7,8 +7,8 @@ import optuna
 import pytest
 from scipy import stats
 
-from lit_project.errors import UserError
-from lit_project.sweep.space import KEYS, parameters_of
+from lit_project.engine.errors import UserError
+from lit_project.engine.sweep.space import KEYS, parameters_of
 
 COUNT = 800
 # distribution → options, the distribution function of a draw

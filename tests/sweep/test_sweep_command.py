@@ -14,13 +14,13 @@ import pytest
 import yaml
 from sqlalchemy import Engine, event
 
-from lit_project.sweep import command, study
-from lit_project.sweep.config import SweepConfig
-from lit_project.sweep.study import Study
+from lit_project.engine.sweep import command, study
+from lit_project.engine.sweep.config import SweepConfig
+from lit_project.engine.sweep.study import Study
 
 ROOT = Path(__file__).parents[2]
 SWEEPS = sorted(path.name for path in (ROOT / "configs" / "sweeps").glob("*.yaml"))
-TINY = {"class_path": "lit_project.models.MLP", "init_args": {"hidden_sizes": [32], "norm": "none"}}
+TINY = {"class_path": "lit_project.models.mlp.MLP", "init_args": {"hidden_sizes": [32], "norm": "none"}}
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_kill_9_loses_no_finished_trial_and_unfinished_ones_go_on(workspace, wri
     assert json.loads((folder / "trial-0001" / "metrics.json").read_text())["fit"]["epochs"] == 40
     best = yaml.safe_load((workspace / "sweeps" / "sweep" / "best.yaml").read_text())
     assert best["trainer"]["logger"] is None
-    assert best["model"]["init_args"]["net"]["class_path"] == "lit_project.models.MLP"
+    assert best["model"]["init_args"]["net"]["class_path"] == "lit_project.models.mlp.MLP"
     assert "trial-0001" in (workspace / "sweeps" / "sweep" / "index.html").read_text()
     again = lit(f"sweep {file} --report")
     assert (again.status, again.out.splitlines()[:3]) == (0, result.out.splitlines()[-6:-3])

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from lit_project.errors import UserError
-from lit_project.sweep import report, study
-from lit_project.sweep.study import Study
-from lit_project.sweep.worker import environment_of
+from lit_project.engine.errors import UserError
+from lit_project.engine.sweep import report, study
+from lit_project.engine.sweep.study import Study
+from lit_project.engine.sweep.worker import environment_of
 
 SPACE = {"a": {"min": 0.0, "max": 1.0}, "b": {"values": [1, 2, 3]}}
 

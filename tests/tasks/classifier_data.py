@@ -5,8 +5,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from lit_project.data import InMemoryImages
-from lit_project.tasks import ImageClassifier
+from lit_project.engine.images import InMemoryImages
+from lit_project.tasks.classification import ImageClassifier
 
 NAMES = ["a", "b", "c", "d"]
 MEAN, STD = [0.4], [0.3]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from lit_project.data import ClassicFunction, Diabetes
-from lit_project.models import FFNN
-from lit_project.tasks import Regressor
+from lit_project.data.tables import ClassicFunction, Diabetes
+from lit_project.models.mlp import FFNN
+from lit_project.tasks.regression import Regressor
 
 
 def numpy_gradients(x, y, w1, b1, w2, b2):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torchvision.transforms.v2.functional import five_crop, ten_crop
 
 from lit_project.models.losses import SmoothedCrossEntropy
-from lit_project.tasks import ImageClassifier
+from lit_project.tasks.classification import ImageClassifier
 
 
 def test_forward_normalises_and_gives_the_logits_of_the_net():

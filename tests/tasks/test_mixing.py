@@ -8,9 +8,8 @@ from classifier_data import Images, classifier
 from torch import nn
 from torch.nn import functional as F
 
-from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy
-from lit_project.models.penalty import WeightPenalty
-from lit_project.tasks.mixing import Mixing, rectangles
+from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy, WeightPenalty
+from lit_project.tasks.mixup import Mixing, rectangles
 
 K = 4
 

@@ -10,10 +10,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 from torch import nn
 
-from lit_project.data import CSV, TabularData
-from lit_project.errors import UserError
-from lit_project.models import FFNN
-from lit_project.tasks import Regressor
+from lit_project.data.tables import CSV
+from lit_project.engine.errors import UserError
+from lit_project.engine.tables import TabularData
+from lit_project.models.mlp import FFNN
+from lit_project.tasks.regression import Regressor
 from saving import SaveAt
 
 STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")

@@ -8,12 +8,12 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from translation_data import few, net
 
-from lit_project.callbacks import NaNGuard
-from lit_project.callbacks.nan_guard import NonFiniteError
-from lit_project.errors import UserError
-from lit_project.optim import CosineAnnealingLR, Group, GroupError, ParameterGroups, Schedule, ScheduleError
-from lit_project.tasks import Translator, TranslatorOfParts
-from lit_project.tasks.several_optimizers import Part
+from lit_project.engine.callbacks.nan_guard import NaNGuard, NonFiniteError
+from lit_project.engine.errors import UserError
+from lit_project.engine.parameter_groups import Group, GroupError, ParameterGroups
+from lit_project.engine.schedules import CosineAnnealingLR, Schedule, ScheduleError
+from lit_project.tasks.several_optimizers import Part, TranslatorOfParts
+from lit_project.tasks.translation.task import Translator
 from saving import SaveAt
 
 SGD = partial(torch.optim.SGD, lr=0.5)

@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn import functional as F
 
-from lit_project.models.penalty import WeightPenalty
+from lit_project.models.losses import WeightPenalty
 from saving import SaveAt
 
 SIZE = 29  # training images

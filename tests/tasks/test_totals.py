@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchmetrics.functional import accuracy
 
-from lit_project.tasks.base import Totals
+from lit_project.engine.exact import Totals
 
 
 @pytest.mark.parametrize("sizes", [[8], [1, 7], [3, 3, 2], [5, 1, 1, 1]])

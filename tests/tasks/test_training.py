@@ -11,8 +11,8 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 from torch.nn import functional as F
 
-from lit_project.data.transforms import RandomCrop, RandomHorizontalFlip
-from lit_project.optim import CosineAnnealingLR, Schedule
+from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip
+from lit_project.engine.schedules import CosineAnnealingLR, Schedule
 from saving import SaveAt
 
 

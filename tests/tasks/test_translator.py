@@ -9,10 +9,11 @@ import torch
 from torch.nn import functional as F
 from translation_data import Few, few, translator
 
-from lit_project.callbacks import EMA, Translations
-from lit_project.errors import DataError
-from lit_project.models.seq2seq import Decoding
-from lit_project.tasks import Translator
+from lit_project.engine.callbacks.averaging import EMA
+from lit_project.engine.errors import DataError
+from lit_project.models.seq2seq.search import Decoding
+from lit_project.tasks.translation.figures import Translations
+from lit_project.tasks.translation.task import Translator
 from saving import SaveAt
 
 

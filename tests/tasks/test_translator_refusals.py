@@ -6,10 +6,10 @@ import pytest
 import torch
 from translation_data import SGD, Few, few, net, translator
 
-from lit_project.callbacks import Translations
-from lit_project.errors import CheckpointError, UserError
-from lit_project.models.seq2seq import Decoding
-from lit_project.tasks import Translator
+from lit_project.engine.errors import CheckpointError, UserError
+from lit_project.models.seq2seq.search import Decoding
+from lit_project.tasks.translation.figures import Translations
+from lit_project.tasks.translation.task import Translator
 
 
 def test_a_checkpoint_of_another_vocabulary_is_refused():

@@ -4,10 +4,10 @@ from functools import cache, partial
 
 import torch
 
-from lit_project.data import ToyGrammar
-from lit_project.data.translation.base import TranslationData
-from lit_project.models import RNNSeq2Seq
-from lit_project.tasks import Translator
+from lit_project.data.parallel_text.base import TranslationData
+from lit_project.data.parallel_text.toy_grammar import ToyGrammar
+from lit_project.models.seq2seq.rnn import RNNSeq2Seq
+from lit_project.tasks.translation.task import Translator
 
 
 @cache

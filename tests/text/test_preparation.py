@@ -2,8 +2,8 @@
 
 import pytest
 
-from lit_project.errors import DataError
-from lit_project.text import Preparation
+from lit_project.engine.errors import DataError
+from lit_project.text.preparation import Preparation
 
 
 def test_composes_and_unites_white_space():

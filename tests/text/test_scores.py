@@ -5,8 +5,8 @@ import math
 import pytest
 from sacrebleu.metrics import BLEU
 
-from lit_project.errors import DataError
-from lit_project.text import corpus_scores, group_bleu, lowercase_tokenised_bleu, sentence_bleu
+from lit_project.engine.errors import DataError
+from lit_project.text.scores import corpus_scores, group_bleu, lowercase_tokenised_bleu, sentence_bleu
 
 REFERENCE = "The quick brown fox jumps over the dog."
 

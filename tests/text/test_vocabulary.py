@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from lit_project.errors import DataError
-from lit_project.text import BOS, EOS, PAD, UNK, SubwordVocabulary, Vocabulary, WordVocabulary
+from lit_project.engine.errors import DataError
 from lit_project.text.tokens import join_words, split_words
+from lit_project.text.vocabulary import BOS, EOS, PAD, UNK, SubwordVocabulary, Vocabulary, WordVocabulary
 
 WRITTEN = {
     "en": [

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lit_project.cli import main
+from lit_project.__main__ import main
 from translation_run import train
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from lit_project.cli import main
-from lit_project.translate import load
+from lit_project.__main__ import main
+from lit_project.tasks.translation.command import load
 from translation_run import HELLO
 
 
@@ -56,7 +56,7 @@ def test_options_may_stand_between_sentences(translate):
 
 
 def test_translations_are_those_of_the_task(translate, run):
-    from lit_project.models.seq2seq import Decoding
+    from lit_project.models.seq2seq.search import Decoding
 
     task = load(next((run / "checkpoints").glob("best*.ckpt")))
     assert translate(HELLO)[1] == [task.translate([HELLO])[0][0].text]
@@ -99,8 +99,8 @@ def test_words_never_seen_are_named(translate):
 
 
 def test_words_with_letters_never_seen_are_named_for_subwords():
-    from lit_project.text import SubwordVocabulary
-    from lit_project.translate_input import unknown_words
+    from lit_project.tasks.translation.command import unknown_words
+    from lit_project.text.vocabulary import SubwordVocabulary
 
     vocabulary = SubwordVocabulary.train(["the dog is small", "a cat is big"] * 20, 24, "bpe", language="en")
     sentence = "the dog is жук"
@@ -158,4 +158,4 @@ def test_help_and_nearest_names(translate, capfd):
 
 def test_translate_is_not_imported_by_other_commands():
     text = (Path(__file__).parents[2] / "src" / "lit_project" / "cli.py").read_text()
-    assert "\nfrom lit_project.translate" not in text
+    assert "\nfrom lit_project.tasks.translation.command" not in text

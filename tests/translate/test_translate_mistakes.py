@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from lit_project.cli import main
+from lit_project.__main__ import main
 from translation_run import HELLO, train
 
 BAD = {
@@ -74,12 +74,12 @@ def test_more_bad_input(translate, tmp_path):
 
 def test_a_run_that_does_not_translate(translate, lit):
     digits = lit(
-        "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --model.net=lit_project.models.MLP "
+        "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --model.net=lit_project.models.mlp.MLP "
         "--model.net.hidden_sizes=[8] --test_after_fit=false"
     ).run
     status, lines, err = translate(HELLO, of=digits)
     assert (status, lines, len(err.splitlines())) == (2, [], 1)
-    assert "is a checkpoint of lit_project.tasks.ImageClassifier, which is no Translator" in err
+    assert "is a checkpoint of lit_project.tasks.classification.ImageClassifier, which is no Translator" in err
 
 
 def test_a_net_without_attention(translate, tmp_path):

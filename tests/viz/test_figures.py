@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_project import viz
+from lit_project.engine.callbacks.figures import confusion_matrix, gallery, learning_curves, learning_rates
 
 pytestmark = pytest.mark.draws
 
@@ -27,7 +27,7 @@ def curve(values):
 
 def test_learning_curves_have_a_panel_a_metric_and_a_line_a_split():
     losses = {"train": curve([2.0, 1.0, 0.5]), "val": curve([2.1, 1.2, 0.9])}
-    figure = viz.learning_curves({"loss": losses, "accuracy": {"val": curve([0.1, 0.2, 0.3])}}, best=2)
+    figure = learning_curves({"loss": losses, "accuracy": {"val": curve([0.1, 0.2, 0.3])}}, best=2)
     assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
     assert [axes.get_xlabel() for axes in figure.axes] == ["epoch", "epoch"]
     assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "accuracy"]
@@ -43,26 +43,26 @@ def test_learning_curves_have_a_panel_a_metric_and_a_line_a_split():
 
 
 def test_learning_curves_without_a_best_checkpoint_and_of_one_epoch():
-    figure = viz.learning_curves({"loss": {"train": curve([2.0])}})
+    figure = learning_curves({"loss": {"train": curve([2.0])}})
     assert len(figure.axes[0].get_lines()) == 1
     png(figure)
 
 
 def test_ticks_of_epochs_are_whole_numbers():
-    figure = viz.learning_curves({"loss": {"train": curve([2.0, 1.0])}})
+    figure = learning_curves({"loss": {"train": curve([2.0, 1.0])}})
     png(figure)
     assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
 
 
 def test_learning_rates_have_a_line_a_group():
     rates = {"lr/body": [(0.0, 0.1), (1.0, 0.2)], "lr/head": [(0.0, 1.0), (1.0, 0.5)]}
-    (axes,) = viz.learning_rates(rates).axes
+    (axes,) = learning_rates(rates).axes
     lines = [line.get_xydata().tolist() for line in axes.get_lines()]
     assert lines == [[[0, 0.1], [1, 0.2]], [[0, 1.0], [1, 0.5]]]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["lr/body", "lr/head"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("optimizer step", "learning rate")
     assert axes.get_ylim()[0] == 0
-    figure = viz.learning_rates({"lr": rates["lr/body"]})
+    figure = learning_rates({"lr": rates["lr/body"]})
     assert figure.axes[0].get_legend() is None  # one line needs none
     png(figure)
 
@@ -72,7 +72,7 @@ COUNTS = torch.tensor([[5.0, 1.0, 0.0], [0.0, 7.0, 2.0], [0.0, 0.0, 0.0]])
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
 def test_confusion_matrix_shows_counts_in_cells_and_shares_in_colours(dtype):
-    figure = viz.confusion_matrix(COUNTS.to(dtype), ["ant", "bee", "cat"], "val: accuracy 0.8")
+    figure = confusion_matrix(COUNTS.to(dtype), ["ant", "bee", "cat"], "val: accuracy 0.8")
     axes, colour_bar = figure.axes
     assert axes.get_title() == "val: accuracy 0.8"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
@@ -88,10 +88,10 @@ def test_confusion_matrix_shows_counts_in_cells_and_shares_in_colours(dtype):
 
 def test_confusion_matrix_of_many_classes_leaves_out_what_would_not_be_legible():
     for classes, cells, names in ((30, 30, 30), (31, 0, 31), (61, 0, 0)):
-        axes = viz.confusion_matrix(torch.eye(classes), [f"class {k}" for k in range(classes)]).axes[0]
+        axes = confusion_matrix(torch.eye(classes), [f"class {k}" for k in range(classes)]).axes[0]
         assert len(axes.texts) == cells
         assert len([label for label in axes.get_xticklabels() if label.get_text()]) == names
-    png(viz.confusion_matrix(torch.eye(61), [f"class {k}" for k in range(61)]))
+    png(confusion_matrix(torch.eye(61), [f"class {k}" for k in range(61)]))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -100,7 +100,7 @@ def test_gallery_has_a_panel_and_a_caption_an_image(channels, count):
     torch.manual_seed(0)
     images = list(torch.rand(count, channels, 4, 5))
     captions = [f"#{number}" for number in range(count)]
-    figure = viz.gallery(images, captions, "most wrong")
+    figure = gallery(images, captions, "most wrong")
     assert [axes.get_title() for axes in figure.axes] == captions
     assert figure.get_suptitle() == "most wrong"
     for axes, image in zip(figure.axes, images, strict=True):
@@ -111,7 +111,7 @@ def test_gallery_has_a_panel_and_a_caption_an_image(channels, count):
 
 
 def test_gallery_clips_values_beyond_0_1_and_keeps_grey_levels_comparable():
-    figure = viz.gallery([torch.full((1, 2, 2), 2.0), torch.full((1, 2, 2), 0.5)], ["a", "b"])
+    figure = gallery([torch.full((1, 2, 2), 2.0), torch.full((1, 2, 2), 0.5)], ["a", "b"])
     first, second = (axes.get_images()[0] for axes in figure.axes)
     assert first.get_array().max() == 1
     assert first.get_clim() == second.get_clim() == (0, 1)
@@ -120,18 +120,18 @@ def test_gallery_clips_values_beyond_0_1_and_keeps_grey_levels_comparable():
 
 def test_gallery_needs_a_caption_for_every_image():
     with pytest.raises(ValueError, match="zip"):
-        viz.gallery([torch.zeros(1, 2, 2)], [])
+        gallery([torch.zeros(1, 2, 2)], [])
 
 
 def test_figures_leave_no_state_in_pyplot():
     import matplotlib.pyplot as plt
 
-    viz.learning_rates({"lr": [(0.0, 0.1), (1.0, 0.2)]})
-    viz.gallery([torch.zeros(1, 2, 2)], ["a"])
+    learning_rates({"lr": [(0.0, 0.1), (1.0, 0.2)]})
+    gallery([torch.zeros(1, 2, 2)], ["a"])
     assert plt.get_fignums() == []
 
 
 def test_names_and_pictures_of_any_kind_are_drawn():
-    png(viz.confusion_matrix(torch.tensor([[3, 1], [0, 2]]), ["$x_$", "a_{b"]))
+    png(confusion_matrix(torch.tensor([[3, 1], [0, 2]]), ["$x_$", "a_{b"]))
     for channels in (1, 2, 3, 5):
-        png(viz.gallery([torch.rand(channels, 4, 4)], ["$x_$ for $"]))
+        png(gallery([torch.rand(channels, 4, 4)], ["$x_$ for $"]))

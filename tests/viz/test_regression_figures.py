@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from lit_project import viz
-from lit_project.callbacks import PredictedAgainstTrue
-from lit_project.data import TabularData
-from lit_project.models import FFNN
-from lit_project.tasks import Regressor
+from lit_project.engine.callbacks import figures as viz
+from lit_project.engine.tables import TabularData
+from lit_project.models.mlp import FFNN
+from lit_project.tasks.regression import PredictedAgainstTrue, Regressor
 
 
 @pytest.mark.parametrize("targets", [1, 3, 6])
@@ -37,7 +36,7 @@ def test_callback_draws_all_samples_with_the_r2_of_the_task(trainer, monkeypatch
     torch.manual_seed(0)
     drawn = []
     monkeypatch.setattr(viz, "predicted_against_true", lambda *args: drawn.append(args))
-    monkeypatch.setattr("lit_project.callbacks.regression.save_figure", lambda *args: drawn.append(args[1]))
+    monkeypatch.setattr("lit_project.engine.callbacks.figures.save_figure", lambda *args: drawn.append(args[1]))
     data = TabularData(torch.randn(50, 2), torch.randn(50, 1), ["a", "b"], ["y"], eval_batch_size=3)
     task = Regressor(FFNN(2, 1), torch.optim.SGD, ["y"])
     runner = trainer(callbacks=[PredictedAgainstTrue()], max_epochs=1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_project import viz
+from lit_project.tasks.translation.figures import attention_map, bleu_by_length
 
 pytestmark = pytest.mark.draws
 
@@ -30,7 +30,7 @@ def weights(target, source):
 
 def test_attention_map_has_the_source_on_top_and_the_translation_at_the_side():
     given = weights(3, 4)
-    figure = viz.attention_map(given, ["I", "am", "tired", "⏹"], ["Je", "suis", "⏹"], "Je suis")
+    figure = attention_map(given, ["I", "am", "tired", "⏹"], ["Je", "suis", "⏹"], "Je suis")
     axes, colour_bar = figure.axes
     png(figure)
     assert [label.get_text() for label in axes.get_xticklabels()] == ["I", "am", "tired", "■"]
@@ -45,7 +45,7 @@ def test_attention_map_has_the_source_on_top_and_the_translation_at_the_side():
 
 @pytest.mark.parametrize(("target", "source"), [(1, 1), (1, 40), (40, 40), (40, 2), (100, 90)])
 def test_words_of_an_attention_map_do_not_overlap(target, source):
-    figure = viz.attention_map(weights(target, source), ["▁bonjour"] * source, ["▁Fräulein"] * target, "a title " * 30)
+    figure = attention_map(weights(target, source), ["▁bonjour"] * source, ["▁Fräulein"] * target, "a title " * 30)
     pixels = png(figure)
     assert max(pixels.shape) < 2400
     axes = figure.axes[0]
@@ -58,16 +58,16 @@ def test_words_of_an_attention_map_do_not_overlap(target, source):
 
 
 def test_dollars_in_a_sentence_are_no_formula():
-    png(viz.attention_map(weights(2, 2), ["$\\frac", "$"], ["$5_{", "$"], "$x_{$ costs $5"))
+    png(attention_map(weights(2, 2), ["$\\frac", "$"], ["$5_{", "$"], "$x_{$ costs $5"))
 
 
 def test_attention_map_refuses_labels_that_do_not_fit():
     with pytest.raises(ValueError, match=r"\(2, 3\) for 2 target and 4 source"):
-        viz.attention_map(torch.ones(2, 3), list("abcd"), list("ab"))
+        attention_map(torch.ones(2, 3), list("abcd"), list("ab"))
 
 
 def test_bleu_by_length_has_a_bar_a_group_with_its_number_of_sentences():
-    figure = viz.bleu_by_length([("1–5", 40.5, 1200), ("6–10", 100.0, 7), ("11–15", 0.0, 1)], "test")
+    figure = bleu_by_length([("1–5", 40.5, 1200), ("6–10", 100.0, 7), ("11–15", 0.0, 1)], "test")
     png(figure)
     (axes,) = figure.axes
     assert [bar.get_height() for bar in axes.patches] == [40.5, 100, 0]

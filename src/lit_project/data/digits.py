@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_project.data.in_memory import InMemoryImages, random_split
-from lit_project.data.splits import Split
+from lit_project.engine.datamodule import Split
+from lit_project.engine.images import InMemoryImages, random_split
 
 
 class Digits(InMemoryImages):

@@ -9,9 +9,9 @@ from typing import Any
 from PIL import Image
 from torch.utils.data import Subset
 
-from lit_project.data.datasets import DatasetImages, split_by_class
-from lit_project.data.picture_files import UNREADABLE, is_picture, plain
-from lit_project.errors import DataError
+from lit_project.engine.errors import DataError
+from lit_project.engine.image_datasets import DatasetImages, split_by_class
+from lit_project.engine.images import UNREADABLE, is_picture, plain
 
 SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
 

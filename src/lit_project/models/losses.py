@@ -1,13 +1,7 @@
-"""Losses that torch lacks. Any `nn.Module` of (logits, targets) can be a task's loss: name it by `class_path`.
-
-model:
-  init_args:
-    loss:
-      class_path: lit_project.models.losses.SmoothedCrossEntropy
-      init_args: {smoothing: 0.1, over: others}
-"""
+"""Losses, and a penalty of large weights."""
 
 from copy import copy
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -99,3 +93,39 @@ class FocalLoss(nn.Module):
 def _precise(logits: Tensor) -> Tensor:
     """At least float32, as torch computes its own losses under autocast."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+@dataclass
+class WeightPenalty:
+    """`l1 Σ|w| + l2 Σ w²` over the weights that train, added to the loss.
+
+    Weights are the parameters with two axes or more: no biases, no scales of norms. Under SGD an `l2` of λ/2 is a
+    `weight_decay` of λ; under adaptive optimizers the two differ (Loshchilov & Hutter 2019).
+
+    Args:
+        l1: of the sum of absolute values.
+        l2: of the sum of squares.
+
+    Raises:
+        ValueError: a negative factor.
+    """
+
+    l1: float = 0.0
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Checks the factors."""
+        if min(self.l1, self.l2) < 0:
+            raise ValueError(f"penalties must be at least 0, got l1={self.l1}, l2={self.l2}")
+
+    def __call__(self, module: nn.Module) -> Tensor:
+        """The penalty of a module's weights, a scalar; 0 where none trains."""
+        weights = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
+        total = torch.zeros((), device=next((p.device for p in module.parameters()), None))
+        if not weights:
+            return total
+        if self.l1:
+            total = total + self.l1 * torch.stack([w.abs().sum() for w in weights]).sum()
+        if self.l2:
+            total = total + self.l2 * torch.stack([w.square().sum() for w in weights]).sum()
+        return total

@@ -1,15 +1,17 @@
-"""Weights that others have trained: torchvision's by name, or a file."""
+"""Nets of torchvision, and their weights."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.error import URLError
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from lit_project.errors import CheckpointError, did_you_mean
+from lit_project.engine.errors import CheckpointError, did_you_mean
+from lit_project.engine.weights import Match, load_fitting, match, renamed
+from lit_project.models.resnet import BilinearPool
 
 AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}  # further heads, for training only
 # names in files that torchvision publishes → those of its modules today
@@ -105,3 +107,160 @@ def state_of(architecture: str, source: str) -> tuple[dict[str, Tensor], bool]:
     if path.suffix or path.exists():
         return up_to_date(architecture, from_file(path)), False
     return up_to_date(architecture, download(architecture, torchvision_weights(architecture, source))), True
+
+
+class TorchvisionNet(nn.Module):
+    """A model of `torchvision.models` whose last linear layer is replaced by a head for the task.
+
+    The parts are `backbone` (torchvision's names inside: `backbone.conv1`, `backbone.layer4`…) and `head`. Grey images
+    go into a first convolution whose weights are summed over the colours, which gives exactly what the image repeated
+    in all colours would, at a third of its cost. The weights of GoogLeNet and Inception v3 expect values in [-1, 1]:
+    give colour images by ImageNet's mean and standard deviation, which these nets convert (torchvision's option
+    `transform_input`), and grey ones by 0.5 and 0.5; both are what `ImageFolder` does.
+
+    Args:
+        input_shape: `(C, H, W)` of one image; comes from the data.
+        num_classes: number of outputs; comes from the data.
+        architecture: name in `torchvision.models.list_models()`: `resnet18`, `resnet50`, `efficientnet_b0`,
+            `convnext_tiny`, `vit_b_16`…
+        weights: where to start: the name of torchvision's weights (`DEFAULT`, `IMAGENET1K_V1`…, downloaded to its
+            cache), a file with a state dict of this net or of torchvision's, or null for random ones. They are not
+            asked for where a checkpoint gives the weights.
+        prefixes: for a file: how names there begin → how they begin here, such as `{"encoder.": "backbone."}`. Default:
+            the names of torchvision, or those of this net.
+        strict: for a file: anything missing, unexpected or of another shape is an error; otherwise it is reported.
+            A head for other classes and the stem of small images are never expected to fit.
+        grey: how a net for colours takes grey images: `sum` of the first convolution's weights, or `repeat` the image.
+        small_images: for residual nets: 3×3 convolution of stride 1 and no max-pooling at the beginning, so that 28×28
+            or 32×32 pixels are not shrunk to nothing.
+        pooling: `average`, or `bilinear` (see `BilinearPool`); the latter for residual nets.
+        bilinear_channels: to which bilinear pooling first reduces the features.
+        dropout: probability of zeroing a feature before the head.
+        options: further arguments of torchvision's model, such as `{stochastic_depth_prob: 0.1}`.
+
+    Raises:
+        ValueError: no such architecture, or an option that it cannot follow.
+        CheckpointError: the weights cannot be had, or are of another architecture.
+
+    Shapes:
+        input `(B, C, H, W)`, output `(B, num_classes)`.
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        num_classes: int,
+        architecture: str = "resnet18",
+        weights: str | None = None,
+        prefixes: dict[str, str | None] | None = None,
+        strict: bool = True,
+        grey: Literal["sum", "repeat"] = "sum",
+        small_images: bool = False,
+        pooling: Literal["average", "bilinear"] = "average",
+        bilinear_channels: int | None = None,
+        dropout: float = 0.0,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        channels = input_shape[0]
+        self.backbone = _make(architecture, options or {}, channels)
+        self.original_head, size = _remove_head(self.backbone, architecture)
+        self.repeat = 3 if channels == 1 and grey == "repeat" else 1
+        _fit_input(self.backbone, channels * self.repeat)
+        residual = all(hasattr(self.backbone, name) for name in ("conv1", "maxpool", "layer4", "avgpool"))
+        if (small_images or pooling == "bilinear") and not residual:
+            raise ValueError(f"small_images and bilinear pooling are for residual nets, not for {architecture}")
+        if small_images:
+            old = _first_convolution(self.backbone)[1]
+            self.backbone.conv1 = _like(old, old.in_channels, kernel_size=3, stride=1, padding=1)
+            self.backbone.maxpool = nn.Identity()
+        if pooling == "bilinear":
+            pool = BilinearPool(size, bilinear_channels)
+            self.backbone.avgpool, size = pool, pool.size  # torchvision flattens what it gives
+        elif bilinear_channels is not None:
+            raise ValueError("bilinear_channels belongs to pooling: bilinear")
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(size, num_classes))
+        self.pretrained: str | None = None  # what was loaded, for people to read
+        if weights is not None:
+            self.pretrained = f"weights {weights}:\n{self._load(architecture, weights, prefixes, strict)}"
+
+    def _load(self, architecture: str, source: str, prefixes: Mapping[str, str | None] | None, strict: bool) -> Match:
+        state, official = state_of(architecture, source)
+        if prefixes and not official:
+            state = renamed(state, prefixes)
+        elif official or not any(name.startswith("backbone.") for name in state):
+            state = {self._own_name(name): value for name, value in state.items()}
+        first = "backbone." + _first_convolution(self.backbone)[0] + ".weight"
+        own = self.state_dict()
+        if first in state and own[first].shape[1] == 1 < state[first].shape[1]:
+            state[first] = state[first].sum(dim=1, keepdim=True)
+        found = match(self, state)
+        # made anew on purpose: a head of other classes, the stem of small images, a pooling with weights
+        anew = ("head.", first, "backbone.avgpool.")
+        wrong = [n for n in (*found.missing, *found.unexpected, *found.other_shape) if not n.startswith(anew)]
+        if wrong and (strict or official):
+            raise CheckpointError(f"the weights of {source} are not those of {architecture}:\n{found}")
+        return load_fitting(self, state, source)
+
+    def _own_name(self, name: str) -> str:
+        """Torchvision's name of a weight → ours."""
+        if name.startswith(self.original_head + "."):
+            return "head.1" + name.removeprefix(self.original_head)
+        return "backbone." + name
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, C, H, W)` → logits `(B, num_classes)`."""
+        if self.repeat > 1:
+            images = images.expand(-1, self.repeat, -1, -1)
+        return self.head(self.backbone(images))
+
+
+def _make(architecture: str, options: dict[str, Any], channels: int) -> nn.Module:
+    from torchvision import models
+
+    known = models.list_models(module=models)  # those that classify images
+    if architecture not in known:
+        hint = did_you_mean(architecture, known, f"; there are {', '.join(known)}")
+        raise ValueError(f"torchvision has no classifier {architecture!r}{hint}")
+    if architecture in ("googlenet", "inception_v3"):  # their outputs in training are several
+        options = {"aux_logits": False, "init_weights": True, "transform_input": channels == 3, **options}
+        if options["transform_input"] and channels != 3:
+            raise ValueError(f"transform_input is for images of 3 channels, and these have {channels}")
+    return models.get_model(architecture, weights=None, **options)
+
+
+def _replace(module: nn.Module, path: str, new: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(module.get_submodule(parent), name, new)
+
+
+def _remove_head(backbone: nn.Module, architecture: str) -> tuple[str, int]:
+    """Makes the last linear layer an identity; gives its name and the number of features that go into it."""
+    linear = [(name, module) for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise ValueError(f"{architecture} has no linear layer at its end that could be replaced")
+    name, head = linear[-1]
+    _replace(backbone, name, nn.Identity())
+    return name, head.in_features
+
+
+def _first_convolution(backbone: nn.Module) -> tuple[str, nn.Conv2d]:
+    return next((name, module) for name, module in backbone.named_modules() if isinstance(module, nn.Conv2d))
+
+
+def _fit_input(backbone: nn.Module, channels: int) -> None:
+    """Makes the first convolution take images of so many channels."""
+    name, old = _first_convolution(backbone)
+    if old.in_channels != channels:
+        _replace(backbone, name, _like(old, channels))
+
+
+def _like(old: nn.Conv2d, channels: int, **changes: Any) -> nn.Conv2d:
+    """A convolution of other inputs or another size, whose outputs begin with the variance of the old one's."""
+    shape = {name: getattr(old, name) for name in ("kernel_size", "stride", "padding")}
+    new = nn.Conv2d(channels, old.out_channels, **{**shape, **changes}, bias=old.bias is not None)
+    inputs = new.weight[0].numel() / old.weight[0].numel()
+    nn.init.normal_(new.weight, std=old.weight.std().item() * inputs**-0.5)
+    if new.bias is not None:
+        nn.init.zeros_(new.bias)
+    return new

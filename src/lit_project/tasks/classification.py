@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-from lit_project.lean import compile_in_place
-from lit_project.models.losses import unsmoothed
-from lit_project.models.penalty import WeightPenalty
-from lit_project.optim import OptimizerFactory, ParameterGroups, Schedule
-from lit_project.processes import print_once
-from lit_project.tasks.base import Task
-from lit_project.tasks.mixing import Mixing
-from lit_project.tasks.totals import Totals
-from lit_project.tasks.views import Flip, mean_logits
+from lit_project.engine.distributed import print_once
+from lit_project.engine.exact import Totals
+from lit_project.engine.parameter_groups import ParameterGroups
+from lit_project.engine.precision import compile_in_place
+from lit_project.engine.schedules import OptimizerFactory, Schedule
+from lit_project.engine.task import Task
+from lit_project.models.losses import WeightPenalty, unsmoothed
+from lit_project.tasks.mixup import Mixing
+from lit_project.tasks.test_time_augmentation import Flip, mean_logits
 
 
 class ImageClassifier(Task):
@@ -34,7 +34,7 @@ class ImageClassifier(Task):
         class_names: in the order of the logits; from the data.
         mean: of each channel, of values in [0, 1]; from the data.
         std: the same.
-        schedulers: learning rate schedules; see `lit_project.optim.Schedule`.
+        schedulers: learning rate schedules; see `Schedule`.
         loss: of logits `(B, num_classes)` and classes `(B,)`, averaged over the batch; default: cross-entropy.
         label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016), in training; only for
             the default loss.
@@ -43,7 +43,7 @@ class ImageClassifier(Task):
         channels_last: keep images and convolutions in (B, H, W, C) order in memory, which is faster on many CPUs and
             on GPUs with half precision; results are the same up to rounding. Default: where the trainer's precision is
             a half one.
-        parameter_groups: parameters with rates or decay of their own; see `lit_project.optim.ParameterGroups`.
+        parameter_groups: parameters with rates or decay of their own; see `ParameterGroups`.
         mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then the expected one: the share of
             the target that lies on the predicted class.
         penalty: of large weights, added to the loss in training; logged as `train/penalty`, no part of `train/loss`.
@@ -242,5 +242,5 @@ def _check_soft(loss: nn.Module, num_classes: int) -> None:
     if not fine:
         raise ValueError(
             f"mixing needs a loss that takes probabilities (B, K) as targets; {type(loss).__name__} does not: take the "
-            "default loss, or lit_project.models.losses.SmoothedCrossEntropy"
+            "default loss, or SmoothedCrossEntropy"
         )

@@ -1,15 +1,114 @@
-"""Regression: numbers predicted from numbers."""
+"""Regression: numbers predicted from numbers, and the figure of them."""
 
-from collections.abc import Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from lit_project.errors import UserError
-from lit_project.optim import OptimizerFactory, ParameterGroups, Schedule
-from lit_project.tasks.base import Task
-from lit_project.tasks.totals import Totals
+from lit_project.engine.callbacks.figures import new_figure, save_figure
+from lit_project.engine.errors import UserError
+from lit_project.engine.exact import Totals
+from lit_project.engine.parameter_groups import ParameterGroups
+from lit_project.engine.schedules import OptimizerFactory, Schedule
+from lit_project.engine.task import Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 5000  # more would hide each other
+
+
+def predicted_against_true(
+    points: Mapping[str, tuple[Tensor, Tensor]], titles: Mapping[str, str], title: str = "", columns: int = 4
+) -> Figure:
+    """One panel a target, with the diagonal on which a perfect prediction lies.
+
+    Args:
+        points: target → true values and predictions, both `(N,)`; of many, points at even distances are drawn.
+        titles: target → title of its panel.
+        title: of the figure.
+        columns: panels in a row, at most.
+    """
+    columns = min(columns, len(points))
+    rows = -(-len(points) // columns)
+    figure = new_figure(4.6 * columns, 4.8 * rows)
+    for number, (name, (true, predicted)) in enumerate(points.items()):
+        step = -(-len(true) // MOST_POINTS) or 1
+        true, predicted = true[::step], predicted[::step]
+        axes = figure.add_subplot(rows, columns, number + 1)
+        axes.scatter(true.numpy(), predicted.numpy(), s=14, alpha=0.5, linewidths=0)
+        low, high = min(true.min().item(), predicted.min().item()), max(true.max().item(), predicted.max().item())
+        margin = 0.05 * (high - low) or 1.0
+        ends = low - margin, high + margin
+        axes.plot(ends, ends, color="grey", linewidth=0.8, linestyle="--", label="predicted = true")
+        axes.set(xlabel=f"true {name}", ylabel=f"predicted {name}", title=titles.get(name, name), xlim=ends, ylim=ends)
+        axes.set_aspect("equal")
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper left")
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+class PredictedAgainstTrue(Callback):
+    """Writes `figures/SPLIT_predicted.png` after `validate` and `test`, from tasks whose steps give `predictions` and
+    `targets` `(B, T)`. TensorBoard and W&B get it too, if they are among the loggers.
+    """
+
+    def __init__(self) -> None:
+        self._points: list[tuple[Tensor, Tensor]] = []
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets the points of before."""
+        self._points = []
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets the points of before."""
+        self._points = []
+
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
+        """Collects the points of `validate`."""
+        if trainer.state.fn == "validate":
+            self._collect(outputs)
+
+    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
+        """Collects the points of `test`."""
+        self._collect(outputs)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws those of `validate`."""
+        if trainer.state.fn == "validate":
+            self._draw(trainer, pl_module, "val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws those of `test`."""
+        self._draw(trainer, pl_module, "test")
+
+    def _collect(self, outputs: Any) -> None:
+        if isinstance(outputs, dict) and "predictions" in outputs:
+            self._points.append((outputs["targets"].float().cpu(), outputs["predictions"].float().cpu()))
+
+    def _draw(self, trainer: Trainer, task: Any, split: str) -> None:
+        shares: list[Any] = [self._points]
+        if trainer.world_size > 1:
+            shares = [None] * trainer.world_size
+            torch.distributed.all_gather_object(shares, self._points)
+        points = [point for share in shares for point in share]
+        self._points = []
+        if not trainer.is_global_zero or not points:
+            return
+        true, predicted = (torch.cat(values) for values in zip(*points, strict=True))
+        names = task.target_names
+        # of all samples, also where not all are drawn
+        titles = {name: f"{name}: R² {value:.4f}" for name, value in task.r2.items()}
+        panels = {name: (true[:, k], predicted[:, k]) for k, name in enumerate(names)}
+        figure = predicted_against_true(panels, titles, f"{split}: {len(true)} samples")
+        save_figure(trainer, f"{split}_predicted", figure)
+
 
 SUMS = ("residual", "absolute", "first", "second")  # of each target; see `Regressor._evaluation_step`
 
@@ -37,9 +136,9 @@ class Regressor(Task):
         feature_std: the same.
         target_mean: of each target; from the data.
         target_std: the same.
-        schedulers: learning rate schedules; see `lit_project.optim.Schedule`.
+        schedulers: learning rate schedules; see `Schedule`.
         loss: of two `(B, T)`, averaged over both axes; default: the squared error.
-        parameter_groups: parameters with rates or decay of their own; see `lit_project.optim.ParameterGroups`.
+        parameter_groups: parameters with rates or decay of their own; see `ParameterGroups`.
 
     Attributes:
         r2: R² of each target that has one, in the last evaluation.

@@ -16,18 +16,11 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lit_project.errors import UserError
-from lit_project.optim import (
-    Group,
-    GroupError,
-    OptimizerFactory,
-    ParameterGroups,
-    Schedule,
-    ScheduleError,
-    configure,
-)
-from lit_project.tasks.base import Task, no_optimizer
-from lit_project.tasks.translation import Translator
+from lit_project.engine.errors import UserError
+from lit_project.engine.parameter_groups import Group, GroupError, ParameterGroups
+from lit_project.engine.schedules import OptimizerFactory, Schedule, ScheduleError, configure
+from lit_project.engine.task import Task, no_optimizer
+from lit_project.tasks.translation.task import Translator
 
 
 @dataclass

@@ -5,7 +5,7 @@ import unicodedata
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from lit_project.errors import DataError
+from lit_project.engine.errors import DataError
 
 # A run of sentence punctuation that ends a word; "3.5", "a.m" and "...and" are left as they are.
 _MARKS = re.compile(r"\s*([.,!?;:…]++)(?!\w)")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lit_project.errors import DataError
+from lit_project.engine.errors import DataError
 
 # Languages that put no spaces between words: Chinese in sacrebleu's own way, the others as single characters.
 UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", "my": "char", "bo": "char"}

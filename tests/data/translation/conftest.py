@@ -2,7 +2,7 @@
 
 import pytest
 
-from lit_project.data import ParallelText
+from lit_project.data.parallel_text.corpora import ParallelText
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from http.client import IncompleteRead
 
 import pytest
 
-from lit_project.data import Multi30k, ParallelText, Tatoeba
-from lit_project.errors import DataError
+from lit_project.data.parallel_text.corpora import Multi30k, ParallelText, Tatoeba
+from lit_project.engine.errors import DataError
 
 LINES = [f"sentence {i}\tphrase {i}\tattribution" for i in range(60)]
 

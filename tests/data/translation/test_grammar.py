@@ -6,9 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from lit_project.data import ToyGrammar
-from lit_project.data.translation.grammar import _actions, _motions, _states, _subjects, sentences
-from lit_project.errors import DataError
+from lit_project.data.parallel_text.toy_grammar import ToyGrammar, _actions, _motions, _states, _subjects, sentences
+from lit_project.engine.errors import DataError
 
 
 @pytest.fixture(scope="module")

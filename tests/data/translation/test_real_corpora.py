@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_project.data import Multi30k, Tatoeba
+from lit_project.data.parallel_text.corpora import Multi30k, Tatoeba
 
 NOTHING = {"sources": 0, "targets": 0, "pairs": 0}
 SEPTEMBER_2017 = 142_787  # pairs of the release that the numbers below are of

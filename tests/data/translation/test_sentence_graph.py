@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from lit_project.data.translation.graph import components, leak_free_split, overlap, sentence_key
-from lit_project.errors import DataError
-from lit_project.text import Preparation
+from lit_project.data.parallel_text.leak_free_split import components, leak_free_split, overlap, sentence_key
+from lit_project.engine.errors import DataError
+from lit_project.text.preparation import Preparation
 
 
 def many_to_many(size=3000, seed=0):

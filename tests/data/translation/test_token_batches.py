@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
-from lit_project.data.translation.batches import TokenBatches
-from lit_project.errors import DataError
+from lit_project.data.parallel_text.batches import TokenBatches
+from lit_project.engine.errors import DataError
 
 
 def lengths(size, seed=0):

@@ -8,11 +8,11 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningModule, Trainer
 from toy_data import toy
 
-from lit_project.data import ParallelText
-from lit_project.data.translation import TranslationData
-from lit_project.data.translation.encoded import EncodedText
-from lit_project.errors import DataError
-from lit_project.text import BOS, EOS, PAD
+from lit_project.data.parallel_text.base import TranslationData
+from lit_project.data.parallel_text.batches import EncodedText
+from lit_project.data.parallel_text.corpora import ParallelText
+from lit_project.engine.errors import DataError
+from lit_project.text.vocabulary import BOS, EOS, PAD
 
 
 def test_padding_by_indexing():
@@ -177,7 +177,7 @@ def test_a_config_can_say_it_all(tmp_path):
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(TranslationData, "data")
     config = {
-        "class_path": "lit_project.data.ParallelText",
+        "class_path": "lit_project.data.parallel_text.corpora.ParallelText",
         "init_args": {"train": ["a.en", "a.fr"], "prefixes": "classic", "batch_tokens": 99, "root": str(tmp_path)},
     }
     data = parser.instantiate(parser.parse_object({"data": config})).data

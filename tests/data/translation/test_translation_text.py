@@ -4,9 +4,9 @@ import pytest
 import torch
 from toy_data import toy
 
-from lit_project.data import ParallelText
-from lit_project.errors import DataError
-from lit_project.text import UNK, Vocabulary
+from lit_project.data.parallel_text.corpora import ParallelText
+from lit_project.engine.errors import DataError
+from lit_project.text.vocabulary import UNK, Vocabulary
 
 
 def test_vocabularies_see_train_only(tmp_path):

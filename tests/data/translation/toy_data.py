@@ -1,6 +1,6 @@
 """For the tests of parallel corpora."""
 
-from lit_project.data import ToyGrammar
+from lit_project.data.parallel_text.toy_grammar import ToyGrammar
 
 
 def toy(tmp_path, **options):

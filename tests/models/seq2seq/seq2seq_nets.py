@@ -5,8 +5,9 @@ from itertools import product
 
 import torch
 
-from lit_project.models.seq2seq import RNNSeq2Seq, TransformerSeq2Seq
-from lit_project.text import BOS, EOS, PAD
+from lit_project.models.seq2seq.rnn import RNNSeq2Seq
+from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
+from lit_project.text.vocabulary import BOS, EOS, PAD
 
 V = 13  # both vocabularies
 SIZES = {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "max_source_length": 9}

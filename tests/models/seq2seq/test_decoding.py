@@ -6,8 +6,8 @@ import pytest
 import torch
 from seq2seq_nets import FEW, V, make, shared, sources
 
-from lit_project.models.seq2seq import NOTHING, Decoding, beam_search, greedy
-from lit_project.text import BOS, EOS, PAD
+from lit_project.models.seq2seq.search import NOTHING, Decoding, beam_search, greedy
+from lit_project.text.vocabulary import BOS, EOS, PAD
 
 SMALL = 6  # a vocabulary of the specials and two words: UNK and both words may be generated
 LENGTHS = (5, 2, 9, 1)

@@ -12,7 +12,7 @@ from lit_project.models.seq2seq.attention import (
     LocationAttention,
     weigh,
 )
-from lit_project.text import PAD
+from lit_project.text.vocabulary import PAD
 
 B, T, S, H, D = 3, 4, 5, 6, 7
 COUNTS = (5, 2, 1)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from seq2seq_nets import CONFIGURATIONS, SIZES, V, close, inputs, make, sources
 
-from lit_project.models.seq2seq import Decoding, RNNSeq2Seq, TransformerSeq2Seq
-from lit_project.models.seq2seq.transformer import sinusoids
+from lit_project.models.seq2seq.rnn import RNNSeq2Seq
+from lit_project.models.seq2seq.search import Decoding
+from lit_project.models.seq2seq.transformer import TransformerSeq2Seq, sinusoids
 
 
 def rnn(**options):

@@ -5,8 +5,8 @@ import torch
 from seq2seq_nets import ALL, FEW, WITH_ATTENTION, close, inputs, make, shared, sources
 from torch.nn import functional as F
 
-from lit_project.models.seq2seq import select
-from lit_project.text import PAD
+from lit_project.models.seq2seq.base import select
+from lit_project.text.vocabulary import PAD
 
 LENGTHS = (4, 9, 1, 6)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from seq2seq_nets import ALL, FEW, close, inputs, make, shared, sources
 
-from lit_project.text import UNK
+from lit_project.text.vocabulary import UNK
 
 
 @pytest.mark.parametrize("name", ALL)

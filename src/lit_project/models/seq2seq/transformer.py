@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_project.models.seq2seq.interface import Decoded, Memory, Seq2Seq
-from lit_project.text import PAD
+from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
+from lit_project.text.vocabulary import PAD
 
 
 class DecoderLayer(nn.Module):

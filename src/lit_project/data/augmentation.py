@@ -1,0 +1,165 @@
+"""Augmentation of whole batches on the device, with random choices made anew for every sample.
+
+`torchvision.transforms.v2` applied to a batch draws once a call: one crop offset, one flip for all images. Here the
+random ones are applied sample by sample; the two that nearly every recipe uses are vectorised.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class RandomHorizontalFlip(nn.Module):
+    """Mirrors each image of a batch with probability `p`.
+
+    Shapes:
+        `(B, C, H, W)` → `(B, C, H, W)`, any dtype.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(f"p must be a probability, got {p}")
+        self.p = p
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, C, H, W)` → `(B, C, H, W)`."""
+        flip_B = torch.rand(len(images), device=images.device) < self.p
+        return torch.where(flip_B[:, None, None, None], images.flip(-1), images)
+
+
+class RandomCrop(nn.Module):
+    """Pads each image by `padding` pixels of `fill` on all sides and cuts the old size out at a random place.
+
+    The usual augmentation of small images (He et al. 2016, section 4.2); `padding=4` suits 32×32.
+
+    Shapes:
+        `(B, C, H, W)` → `(B, C, H, W)`, any dtype.
+    """
+
+    def __init__(self, padding: int, fill: int = 0) -> None:
+        super().__init__()
+        if padding < 1:
+            raise ValueError(f"padding must be at least 1, got {padding}")
+        self.padding = padding
+        self.fill = fill
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, C, H, W)` → `(B, C, H, W)`."""
+        batch, _, height, width = images.shape
+        device = images.device
+        padded = F.pad(images, [self.padding] * 4, value=self.fill)
+        top_B, left_B = torch.randint(0, 2 * self.padding + 1, (2, batch), device=device)
+        # windows as views (B, C, 2p+1, 2p+1, H, W), of which one a sample is copied: quicker than gathering pixels
+        windows = padded.unfold(2, height, 1).unfold(3, width, 1)
+        return windows[torch.arange(batch, device=device), :, top_B, left_B]
+
+
+class RandomResizedCrop(nn.Module):
+    """Cuts a random part out of each image and resizes it: Szegedy et al. 2015, the augmentation of ImageNet.
+
+    The part has `scale` of the area and proportions (width / height) whose logarithm is uniform in `ratio`, at a
+    uniform place; where ten draws do not fit into the image it is the largest one in the middle that does. As
+    torchvision's transform of that name (bilinear, no antialiasing), but for a whole batch at once and with a part for
+    each image.
+
+    Args:
+        size: of the results, height and width in pixels.
+        scale: smallest and largest share of the area.
+        ratio: smallest and largest proportions.
+
+    Raises:
+        ValueError: a size below 1, or bounds that do not ascend from above 0.
+
+    Shapes:
+        `(B, C, H, W)` → `(B, C, size, size)`; uint8 or float in, the same out.
+    """
+
+    def __init__(
+        self, size: int, scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    ) -> None:
+        super().__init__()
+        if size < 1:
+            raise ValueError(f"size must be at least 1, got {size}")
+        for name, (low, high) in (("scale", scale), ("ratio", ratio)):
+            if not 0 < low <= high:
+                raise ValueError(f"{name} must ascend from above 0, got {low}, {high}")
+        self.size, self.scale, self.ratio = size, scale, ratio
+
+    def boxes(self, count: int, height: int, width: int) -> Tensor:
+        """Top, left, height and width of the part of each of `count` images: int64 `(count, 4)`."""
+        tries = 10
+        area = height * width * torch.empty(count, tries).uniform_(*self.scale)
+        ratio = torch.empty(count, tries).uniform_(math.log(self.ratio[0]), math.log(self.ratio[1])).exp()
+        w, h = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
+        fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+        first = fits.long().argmax(dim=1, keepdim=True)  # of equal values the first
+        w, h = w.gather(1, first)[:, 0], h.gather(1, first)[:, 0]
+        middle_w, middle_h = width, height
+        if width / height < self.ratio[0]:
+            middle_h = round(width / self.ratio[0])
+        elif width / height > self.ratio[1]:
+            middle_w = round(height * self.ratio[1])
+        some = fits.any(dim=1)
+        w, h = torch.where(some, w, middle_w), torch.where(some, h, middle_h)
+        top, left = ((torch.rand(count) * (size - part + 1)).long() for size, part in ((height, h), (width, w)))
+        top = torch.where(some, top, (height - h) // 2)
+        left = torch.where(some, left, (width - w) // 2)
+        return torch.stack([top, left, h, w], dim=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, C, H, W)` → `(B, C, size, size)`."""
+        height, width = images.shape[2:]
+        top, left, h, w = self.boxes(len(images), height, width).to(images.device).float().unbind(1)
+        # centres of the target's pixels, in pixels of the source; beyond the part its edge is repeated
+        steps = (torch.arange(self.size, device=images.device) + 0.5) / self.size
+        y = (top[:, None] + (steps * h[:, None] - 0.5).clamp(min=0).minimum(h[:, None] - 1) + 0.5) * 2 / height - 1
+        x = (left[:, None] + (steps * w[:, None] - 0.5).clamp(min=0).minimum(w[:, None] - 1) + 0.5) * 2 / width - 1
+        grid_BHW2 = torch.stack(
+            [x[:, None, :].expand(-1, self.size, -1), y[:, :, None].expand(-1, -1, self.size)], dim=3
+        )
+        floats = images.float()
+        parts = F.grid_sample(floats, grid_BHW2, mode="bilinear", padding_mode="border", align_corners=False)
+        return parts if images.is_floating_point() else parts.round().to(images.dtype)
+
+
+class ImageNetTrain(nn.Sequential):
+    """Random part, resized, and random mirror: training on ImageNet since Szegedy et al. 2015.
+
+    Args:
+        size: of the results in pixels. Networks do best when they are trained at a somewhat smaller size than they are
+            used at (Touvron et al. 2019, "FixRes"; torchvision's recipes train at 176 and evaluate at 224).
+        scale: smallest and largest share of the area of a part.
+        flip: probability of mirroring.
+
+    Shapes:
+        `(B, C, H, W)` → `(B, C, size, size)`.
+    """
+
+    def __init__(self, size: int = 224, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5) -> None:
+        super().__init__(RandomResizedCrop(size, scale), RandomHorizontalFlip(flip))
+
+
+class ImageNetEval(nn.Sequential):
+    """The shorter side resized, and the middle cut out.
+
+    Args:
+        size: of the results in pixels.
+        resize: what the shorter side becomes before; default: 8/7 of the size, such as 256 for 224.
+
+    Raises:
+        ValueError: it is resized to less than is cut out.
+
+    Shapes:
+        `(B, C, H, W)` → `(B, C, size, size)`.
+    """
+
+    def __init__(self, size: int = 224, resize: int | None = None) -> None:
+        from torchvision.transforms import v2
+
+        resize = resize or round(size * 8 / 7)
+        if resize < size:
+            raise ValueError(f"resize must be at least size, got {resize} and {size}")
+        super().__init__(v2.Resize(resize, antialias=True), v2.CenterCrop(size))

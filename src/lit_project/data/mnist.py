@@ -1,0 +1,110 @@
+"""Fashion-MNIST (Xiao et al. 2017) and MNIST (LeCun et al. 1998) from their official archives."""
+
+from typing import Any, ClassVar
+
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
+
+from lit_project.engine.datamodule import Split
+from lit_project.engine.errors import DataError
+from lit_project.engine.images import InMemoryImages, random_split
+
+# what torchvision raises on files that are missing, cut short or of another format
+UNREADABLE = (OSError, RuntimeError, ValueError, AssertionError, KeyError)
+
+
+class FashionMNIST(InMemoryImages):
+    """70,000 grey images of 28×28 pixels, ten kinds of clothing.
+
+    The official 10,000 test images stay untouched; validation is a fixed `val_size` of the 60,000 training images.
+    The archives are read from `root/FashionMNIST/raw`, downloaded there by torchvision (md5 checked) if missing.
+
+    Args:
+        val_size: samples of validation.
+        **kwargs: of `InMemoryImages` and `ImageData`.
+
+    Raises:
+        DataError: an archive is corrupt, or missing and cannot be downloaded; the message says where to put it.
+    """
+
+    NAME: ClassVar[str] = "FashionMNIST"
+    CLASSES: ClassVar[list[str]] = [
+        "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+    ]  # fmt: skip
+    MEAN_STD: ClassVar[tuple[float, float]] = (0.2860, 0.3530)  # of the 60,000 training images
+
+    def __init__(self, val_size: int = 5000, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.val_size = val_size
+        self.class_names = list(self.CLASSES)
+        self.input_shape = (1, 28, 28)
+        self.mean, self.std = [self.MEAN_STD[0]], [self.MEAN_STD[1]]
+
+    def prepare_data(self) -> None:
+        """Checks the archives, downloads what is missing, unpacks. Runs in one process."""
+        if not self.needs_split:
+            return
+        from torchvision.datasets.utils import check_integrity
+
+        dataset = self._torchvision()
+        raw = self.root / self.NAME / "raw"
+        for archive, md5 in dataset.resources:
+            path = raw / archive
+            unpacked = path.with_suffix("")
+            if path.exists() and not check_integrity(str(path), md5):
+                raise DataError(f"{path} is corrupt (its md5 is not {md5}): replace it by {self._source(archive)}")
+            if not path.exists() and not unpacked.exists():
+                rank_zero_info(f"downloading {archive} to {raw}")
+        try:
+            dataset(str(self.root), download=True)
+        except UNREADABLE as error:  # it reads the files, too
+            missing = [
+                archive
+                for archive, md5 in dataset.resources
+                if not (raw / archive).with_suffix("").exists() and not check_integrity(str(raw / archive), md5)
+            ]
+            if not missing:
+                raise self._unreadable(error) from error
+            raise DataError(
+                f"{', '.join(missing)} of {self.NAME} could not be downloaded ({error}). "
+                f"Put into {raw}: {', '.join(self._source(archive) for archive in missing)}"
+            ) from error
+
+    def load(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Images, uint8 `(N, 1, 28, 28)`, and targets, int64 `(N,)`."""
+        try:
+            dataset = self._torchvision()(str(self.root), train=split != "test")
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
+        images, targets = dataset.data[:, None], dataset.targets.long()
+        if split == "test":
+            return images, targets
+        if not 0 < self.val_size < len(targets):
+            raise DataError(f"val_size must be between 1 and {len(targets) - 1}, got {self.val_size}")
+        train, val = random_split(len(targets), self.val_size)
+        chosen = train if split == "train" else val
+        return images[chosen], targets[chosen]
+
+    def _torchvision(self) -> Any:
+        from torchvision import datasets
+
+        return getattr(datasets, self.NAME)
+
+    def _unreadable(self, error: Exception) -> DataError:
+        reason = str(error) or type(error).__name__
+        raw = self.root / self.NAME / "raw"
+        return DataError(f"cannot unpack or read {self.NAME} in {raw} ({reason}): delete the *-ubyte files there")
+
+    def _source(self, archive: str) -> str:
+        return f"{self._torchvision().mirrors[0]}{archive}"
+
+
+class MNIST(FashionMNIST):
+    """70,000 grey images of 28×28 pixels, handwritten digits; otherwise as `FashionMNIST`."""
+
+    NAME = "MNIST"
+    CLASSES: ClassVar[list[str]] = [str(digit) for digit in range(10)]
+    MEAN_STD = (0.1307, 0.3081)
+
+    def __init__(self, val_size: int = 5000, **kwargs: Any) -> None:
+        super().__init__(val_size, **kwargs)

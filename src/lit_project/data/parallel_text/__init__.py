@@ -1,0 +1,1 @@
+"""Pairs of sentences: corpora, splits without leaks, vocabularies, batches of tokens."""

@@ -1,0 +1,307 @@
+"""What every parallel corpus promises to a task: batches of encoded pairs, vocabularies, and a report."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from lit_project.data.parallel_text.batches import EncodedText, PairBatch, PairLoader, TokenBatches
+from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, short, with_prefix, within
+from lit_project.data.parallel_text.leak_free_split import Pairs, apart, leak_free_split
+from lit_project.data.parallel_text.report import describe, lines, pair_texts
+from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, check_languages, from_plain
+from lit_project.engine.datamodule import Split, SplitData
+from lit_project.engine.distributed import print_once
+from lit_project.engine.errors import DataError
+from lit_project.text.preparation import Preparation
+from lit_project.text.tokens import split_words
+from lit_project.text.vocabulary import BOS, EOS, Vocabulary
+
+BATCH_SIZE = 128  # pairs, where the config names neither size
+
+
+class TranslationData(SplitData):
+    """Base of the corpora. A subclass implements `read`, and `prepare_data` if there is something to download.
+
+    Vocabularies and their sizes are computed from the training pairs when they are first asked for; the config links
+    `vocabularies`, `source_size`, `target_size` and `max_source_length` to the model.
+
+    Args:
+        root: folder of the data; trained subword models are kept in `root/vocabularies`.
+        source: code of the language to translate from.
+        target: code of the language to translate into.
+        batch_tokens: positions an optimizer micro-batch and process, padding counted, in the longer of source and
+            target; batches hold pairs of similar length.
+        batch_size: the same as a number of pairs; 128 if neither is given.
+        eval_batch_tokens: positions without gradients; it changes no result, only memory and speed.
+        vocabulary: whole words, or subwords by BPE or a unigram language model.
+        vocabulary_size: ids of each vocabulary, four special ones counted; null: all words, or 8000 subwords.
+        joint: one subword vocabulary for both languages.
+        min_freq: words that are rarer in train are unknown.
+        max_length: tokens of a sentence (BOS and EOS not counted) that the model must take.
+        overlong: what happens to training pairs with a longer side; the number is printed. Pairs of official or given
+            evaluation splits are never dropped: of those the source is cut, and counted. Where evaluation pairs are
+            carved out of the corpus, `drop` drops before that, by words and marks (by words, if there are subwords).
+        lowercase: lower-case both sides.
+        strip_accents: remove accents from both sides.
+        space_punctuation: write punctuation marks as words of their own.
+        prefixes: keep pairs whose English side (lower case, no accents) starts with one of these; `classic`: I am, he
+            is, …
+        seed: of the order of the training pairs; `null` follows `seed_everything`.
+        vocabularies: plain data of the property of this name, from a checkpoint: used instead of building any, with
+            the preparation and maximum length in them.
+
+    Raises:
+        DataError: options that exclude each other or are out of range, or languages that the data do not have.
+    """
+
+    LANGUAGES: ClassVar[tuple[str, ...]] = ()  # what the data have; empty: anything
+
+    def __init__(
+        self,
+        root: str | Path = "data",
+        source: str = "en",
+        target: str = "fr",
+        batch_tokens: int | None = None,
+        batch_size: int | None = None,
+        eval_batch_tokens: int = 8000,
+        vocabulary: Kind = "word",
+        vocabulary_size: int | None = None,
+        joint: bool = False,
+        min_freq: int = 1,
+        max_length: int = 100,
+        overlong: Overlong = "drop",
+        lowercase: bool = False,
+        strip_accents: bool = False,
+        space_punctuation: bool = False,
+        prefixes: list[str] | Literal["classic"] | None = None,
+        seed: int | None = None,
+        vocabularies: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        check_languages(type(self).__name__, self.LANGUAGES, source, target)
+        if batch_tokens is not None and batch_size is not None:
+            raise DataError(f"give batch_tokens or batch_size, not both (got {batch_tokens} and {batch_size})")
+        if batch_tokens is None and batch_size is None:
+            batch_size = BATCH_SIZE
+        sizes = {"batch_tokens": batch_tokens, "batch_size": batch_size, "eval_batch_tokens": eval_batch_tokens}
+        for name, value in {**sizes, "max_length": max_length}.items():
+            if value is not None and value < 1:
+                raise DataError(f"{name} must be at least 1, got {value}")
+        if overlong not in ("drop", "truncate", "error"):
+            raise DataError(f"overlong must be drop, truncate or error, got {overlong!r}")
+        self.root = Path(root).expanduser()
+        self.source, self.target = source, target
+        self.batch_tokens, self.batch_size, self.eval_batch_tokens = batch_tokens, batch_size, eval_batch_tokens
+        self.options = VocabularyOptions(vocabulary, vocabulary_size, joint, min_freq)
+        self.overlong = overlong
+        self.prefixes: Sequence[str] | None = CLASSIC_PREFIXES if prefixes == "classic" else prefixes
+        self.seed = seed
+        self.preparation = Preparation(lowercase, strip_accents, space_punctuation)
+        self.max_length = max_length
+        self.report: dict[str, Any] = {}  # filled by setup("fit"): see `report.describe`
+        self._vocabularies: tuple[Vocabulary, Vocabulary] | None = None
+        if vocabularies is not None:
+            self._vocabularies = from_plain(vocabularies, (source, target))
+            self.preparation = Preparation.from_dict(vocabularies["preparation"])
+            self.max_length = int(vocabularies["max_length"])
+        self._pairs: dict[str, Pairs] = {}  # prepared
+        self._counts: dict[str, dict[str, int]] = {}  # dropped and truncated pairs
+        self.left_out: dict[str, int] = {}  # pairs that are in no split, by reason
+        self.splits: dict[str, tuple[EncodedText, EncodedText]] = {}
+
+    def read(self, split: Split) -> list[tuple[str, str]]:
+        """The pairs of a split as (source, target), as they are written in the data."""
+        raise NotImplementedError
+
+    @property
+    def source_vocabulary(self) -> Vocabulary:
+        """Of the language to translate from."""
+        return self._built()[0]
+
+    @property
+    def target_vocabulary(self) -> Vocabulary:
+        """Of the language to translate into."""
+        return self._built()[1]
+
+    @property
+    def vocabularies(self) -> dict[str, Any]:
+        """All that turns text into ids and back, as plain data: source, target, languages, preparation, max_length."""
+        return {
+            "languages": [self.source, self.target],
+            "source": self.source_vocabulary.as_dict(),
+            "target": self.target_vocabulary.as_dict(),
+            "preparation": self.preparation.as_dict(),
+            "max_length": self.max_length,
+        }
+
+    @property
+    def source_size(self) -> int:
+        """Number of source ids."""
+        return len(self.source_vocabulary)
+
+    @property
+    def target_size(self) -> int:
+        """Number of target ids."""
+        return len(self.target_vocabulary)
+
+    @property
+    def max_source_length(self) -> int:
+        """Length of the longest encoded source, EOS counted."""
+        return self.max_length + 1
+
+    def pairs(self, split: Split) -> Pairs:
+        """The prepared pairs of a split."""
+        if split not in self._pairs:
+            self.prepare_data()  # vocabularies are asked for before Lightning prepares
+            raw = self.keep(self.read(split))
+            if not raw:
+                raise DataError(f"{type(self).__name__}: the {split} split is empty")
+            prepare = self.preparation
+            self._pairs[split] = [(prepare(source), prepare(target)) for source, target in raw]
+        return self._pairs[split]
+
+    def keep(self, pairs: Pairs) -> Pairs:
+        """Those that pass the filter of prefixes."""
+        if self.prefixes is None:
+            return pairs
+        kept = with_prefix(pairs, self.prefixes, self.source, self.target)
+        if len(kept) < len(pairs):
+            print_once(f"prefixes keep {len(kept):,} of {len(pairs):,} pairs")
+        return kept
+
+    def setup(self, stage: str) -> None:
+        """Encodes the splits that the stage needs, once; a fit prints the report."""
+        needed: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}
+        for split in needed.get(stage, ("test",)):
+            if split not in self.splits:
+                self.splits[split] = self._encoded(split)
+        if stage == "fit" and not self.report:
+            names: tuple[Split, ...] = ("train", "val", "test")
+            waste = self.order("train").padding_waste()
+            pairs: dict[str, Pairs] = {name: self.pairs(name) for name in names}
+            self.report = describe(pairs, self.splits, self._counts, waste, self.left_out)
+            print_once(lines(self.report))
+
+    def size_of(self, split: Split) -> int:
+        """Number of pairs of a split that has been set up (those that were dropped not counted)."""
+        return len(self.splits[split][0])
+
+    def order(self, split: Split) -> TokenBatches:
+        """The batches of a split for this process."""
+        source, target = self.splits[split]
+        train = split == "train"
+        return TokenBatches(
+            source.lengths,
+            target.lengths,
+            batch_tokens=self.batch_tokens if train else self.eval_batch_tokens,
+            batch_size=self.batch_size if train else None,
+            shuffle=self.shuffles(split),
+            **self.share(),
+        )
+
+    def loader(self, split: Split) -> PairLoader:
+        """Batches of a split: shuffled ones of training, without text; others from short to long, with text."""
+        texts = None
+        if split != "train":
+            texts = pair_texts(self.pairs(split), self.pairs("train"), self.preparation)
+        return PairLoader(*self.splits[split], self.order(split), texts)
+
+    def transfer_batch_to_device(self, batch: PairBatch, device: torch.device, dataloader_idx: int) -> PairBatch:
+        """Moves the tensors; the text is not looked through."""
+        if batch.source.device == device:
+            return batch
+        source, lengths, target, indices = (tensor.to(device, non_blocking=True) for tensor in batch[:4])
+        return PairBatch(source, lengths, target, indices, batch.texts)
+
+    def _built(self) -> tuple[Vocabulary, Vocabulary]:
+        if self._vocabularies is None:
+            languages = self.source, self.target
+            self._vocabularies = build(self.pairs("train"), languages, self.options, self.root / "vocabularies")
+        return self._vocabularies
+
+    def _encoded(self, split: Split) -> tuple[EncodedText, EncodedText]:
+        """Ids of a split; sentences that are too long are treated as the config says, and counted."""
+        pairs = self.pairs(split)
+        train = split == "train"
+        sources, targets, self._counts[split] = within(
+            self.source_vocabulary.encode_all([source for source, _ in pairs]),
+            self.target_vocabulary.encode_all([target for _, target in pairs]),
+            pairs,
+            self.max_length,
+            self.overlong if train else None,
+        )
+        for done, count in self._counts[split].items():
+            if count:
+                what = f"{count:,} of {len(pairs):,} {split} pairs exceed max_length {self.max_length}"
+                print_once(f"{what} and were {done}")
+        return EncodedText([[*ids, EOS] for ids in sources]), EncodedText([[BOS, *ids, EOS] for ids in targets])
+
+
+class CarvedData(TranslationData):
+    """Base of corpora that come as one list of pairs; a subclass implements `pool`.
+
+    No sentence of validation or test occurs in train, on either side: see `graph.leak_free_split`. The split depends
+    on the data (after the filters of prefixes and length) alone, not on a seed or the direction.
+
+    Args:
+        val_size: pairs of validation, approximately: whole components of the sentence graph are taken.
+        test_size: pairs of test, likewise.
+        **kwargs: of `TranslationData`.
+    """
+
+    def __init__(self, val_size: int = 1000, test_size: int = 1000, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.val_size = val_size
+        self.test_size = test_size
+        self._carved: dict[str, Pairs] = {}
+
+    def pool(self) -> Pairs:
+        """All pairs as (source, target), as they are written in the data."""
+        raise NotImplementedError
+
+    def carved(self) -> tuple[Split, ...]:
+        """The splits that are taken out of the pool."""
+        return ("val", "test")
+
+    def given(self) -> Pairs:
+        """The pairs of the splits that are not taken out of the pool."""
+        return []
+
+    def read(self, split: Split) -> list[tuple[str, str]]:
+        """The pairs of a split."""
+        if not self._carved:
+            pool = self.keep(self.pool())
+            if self.carved():
+                pool = self._apart(self._short(pool))
+            sizes = {"val": self.val_size, "test": self.test_size}
+            indices = leak_free_split(pool, **{name: sizes[name] for name in self.carved()})
+            self._carved = {name: [pool[i] for i in own] for name, own in indices.items()}
+        return list(self._carved[split])
+
+    def words(self, sentence: str, language: str) -> int:
+        """Length of a sentence by which it is dropped: its words and marks, of which subwords are parts."""
+        prepared = self.preparation(sentence)
+        return len(split_words(prepared, language) if self.options.kind == "word" else prepared.split())
+
+    def _short(self, pool: Pairs) -> Pairs:
+        """Without the pairs that are longer than the config says, if they are to be dropped."""
+        if self.overlong != "drop":
+            return pool
+        sides = (lambda text: self.words(text, self.source)), (lambda text: self.words(text, self.target))
+        kept = short(pool, self.max_length, sides)
+        self._leave_out("overlong", pool, kept, f"exceed max_length {self.max_length}")
+        return kept
+
+    def _apart(self, pool: Pairs) -> Pairs:
+        """Without the pairs of which a sentence is in a split that is given."""
+        given = self.given()
+        kept = apart(pool, given) if given else pool
+        self._leave_out("given", pool, kept, "share a sentence with the given evaluation pairs")
+        return kept
+
+    def _leave_out(self, name: str, pool: Pairs, kept: Pairs, why: str) -> None:
+        self.left_out[name] = len(pool) - len(kept)
+        if self.left_out[name]:
+            print_once(f"{self.left_out[name]:,} of {len(pool):,} pairs {why} and were dropped before the split")

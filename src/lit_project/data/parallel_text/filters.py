@@ -1,0 +1,99 @@
+"""Which pairs are left out: too long ones, and all that do not begin as the classic tutorial asks."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from lit_project.data.parallel_text.leak_free_split import Pairs
+from lit_project.engine.errors import DataError
+from lit_project.text.preparation import Preparation
+
+Overlong = Literal["drop", "truncate", "error"]
+Ids = list[list[int]]
+
+
+def within(
+    sources: Ids, targets: Ids, pairs: Pairs, max_length: int, overlong: Overlong | None
+) -> tuple[Ids, Ids, dict[str, int]]:
+    """Sources and targets of at most `max_length` tokens, and how many pairs were "dropped" and "truncated".
+
+    Args:
+        sources: ids without BOS and EOS.
+        targets: the same of the translations.
+        pairs: their text, for messages.
+        max_length: tokens of a side.
+        overlong: what happens to training pairs; None for evaluation pairs, of which only the source is cut: the target
+            is what is scored.
+
+    Raises:
+        DataError: there is one and `overlong` is "error", or none is left.
+    """
+    counts = {"dropped": 0, "truncated": 0}
+    train = overlong is not None
+    long = [len(s) > max_length or (train and len(t) > max_length) for s, t in zip(sources, targets, strict=True)]
+    count = sum(long)
+    if not count:
+        return sources, targets, counts
+    if overlong == "error":
+        first = long.index(True)
+        raise DataError(
+            f"{count} of {len(pairs)} training pairs exceed max_length {max_length}; the first has "
+            f"{len(sources[first])} and {len(targets[first])} tokens: {pairs[first][0]!r}, {pairs[first][1]!r}"
+        )
+    if overlong == "drop":
+        counts["dropped"] = count
+        if count == len(pairs):
+            raise DataError(f"max_length {max_length} drops all {count} training pairs")
+        kept = [i for i, is_long in enumerate(long) if not is_long]
+        return [sources[i] for i in kept], [targets[i] for i in kept], counts
+    counts["truncated"] = count
+    return [s[:max_length] for s in sources], [t[:max_length] for t in targets] if train else targets, counts
+
+
+def short(pairs: Pairs, max_length: int, words: tuple[Callable[[str], int], ...]) -> list[tuple[str, str]]:
+    """The pairs with at most `max_length` words on both sides.
+
+    Args:
+        pairs: as they are written in the data.
+        max_length: words of a side.
+        words: counts those of a source and those of a target; never more than there are characters.
+
+    Raises:
+        DataError: none is left.
+    """
+    kept = [
+        pair
+        for pair in pairs
+        if all(len(text) <= max_length or count(text) <= max_length for text, count in zip(pair, words, strict=True))
+    ]
+    if pairs and not kept:
+        raise DataError(f"max_length {max_length} drops all {len(pairs)} pairs")
+    return kept
+
+
+# With a space for the apostrophe, as text without punctuation has it, and with the apostrophe.
+CLASSIC_PREFIXES = (
+    "i am ", "i m ", "i'm ",
+    "he is", "he s ", "he's ",
+    "she is", "she s ", "she's ",
+    "you are", "you re ", "you're ",
+    "we are", "we re ", "we're ",
+    "they are", "they re ", "they're ",
+)  # fmt: skip
+
+_PLAIN = Preparation(lowercase=True, strip_accents=True)
+
+
+def with_prefix(pairs: Pairs, prefixes: Sequence[str], source: str, target: str) -> list[tuple[str, str]]:
+    """The pairs whose English side, in lower case and without accents, starts with one of `prefixes`.
+
+    Raises:
+        DataError: neither side is English ("en"), or no pair is left.
+    """
+    if "en" not in (source, target):
+        raise DataError(f"prefixes: they are those of English sentences, but the pair is {source}-{target}")
+    side = 0 if source == "en" else 1
+    starts = tuple(prefixes)
+    kept = [pair for pair in pairs if _PLAIN(pair[side]).replace("’", "'").startswith(starts)]
+    if not kept:
+        raise DataError(f"prefixes: none of {len(pairs)} English sentences starts with {', '.join(map(repr, starts))}")
+    return kept

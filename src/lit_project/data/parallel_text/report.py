@@ -1,0 +1,76 @@
+"""What a parallel corpus turned out to be, in numbers and in a few lines."""
+
+from collections import Counter
+from typing import Any
+
+from lit_project.data.parallel_text.batches import EncodedText, PairText
+from lit_project.data.parallel_text.leak_free_split import Pairs, overlap
+from lit_project.text.preparation import Preparation
+from lit_project.text.vocabulary import EOS, UNK
+
+
+def pair_texts(pairs: Pairs, train: Pairs, preparation: Preparation) -> list[PairText]:
+    """The text that accompanies evaluation: references, and what train remembers of each source."""
+    restore = preparation.restore
+    references: dict[str, list[str]] = {source: [] for source, _ in pairs}
+    for source, target in pairs:
+        restored = restore(target)
+        if restored not in references[source]:
+            references[source].append(restored)
+    known: dict[str, Counter[str]] = {}
+    for source, target in train:
+        if source in references:
+            known.setdefault(source, Counter())[target] += 1
+    # most_common keeps the order of first occurrence among equals
+    memory = {source: restore(counts.most_common(1)[0][0]) for source, counts in known.items()}
+    return [PairText(restore(s), restore(t), references[s], memory.get(s, "")) for s, t in pairs]
+
+
+def describe(
+    pairs: dict[str, Pairs],
+    encoded: dict[str, tuple[EncodedText, EncodedText]],
+    counts: dict[str, dict[str, int]],
+    padding: tuple[float, float],
+    left_out: dict[str, int],
+) -> dict[str, Any]:
+    """The report of a corpus.
+
+    Args:
+        pairs: prepared pairs by split.
+        encoded: source and target ids by split, for those that are set up.
+        counts: by split, how many pairs were "dropped" and "truncated".
+        padding: share of padding in training batches, of source and target.
+        left_out: pairs that are in no split, by reason.
+    """
+    return {
+        "splits": {name: {"pairs": len(own), "sources": len({s for s, _ in own})} for name, own in pairs.items()},
+        "overlap_with_train": {name: overlap(pairs["train"], own) for name, own in pairs.items() if name != "train"},
+        "overlap_of_val_and_test": overlap(pairs["val"], pairs["test"]),
+        "left_out": dict(left_out),
+        "overlong": {name: dict(own) for name, own in counts.items()},
+        "unknown": {
+            name: {side: _unknown(text) for side, text in zip(("source", "target"), sides, strict=True)}
+            for name, sides in encoded.items()
+        },
+        "padding": {"source": padding[0], "target": padding[1]},
+    }
+
+
+def _unknown(text: EncodedText) -> float:
+    """Share of the tokens (not counting BOS and EOS)."""
+    tokens = ((text.flat > EOS) | (text.flat == UNK)).sum()
+    return float((text.flat == UNK).sum() / tokens.clamp(min=1))
+
+
+def lines(report: dict[str, Any]) -> str:
+    """The report for people."""
+    parts = [f"{name} {own['pairs']:,} pairs ({own['sources']:,} sources)" for name, own in report["splits"].items()]
+    text = ["data: " + ", ".join(parts)]
+    others = {f"train of {name}": own for name, own in report["overlap_with_train"].items()}
+    for name, own in {**others, "val of test": report["overlap_of_val_and_test"]}.items():
+        shared = ", ".join(f"{count:,} {what}" for what, count in own.items())
+        text.append(f"  also in {name}: {shared}")
+    unknown = [f"{name} {own['source']:.2%} / {own['target']:.2%}" for name, own in report["unknown"].items()]
+    text.append(f"  unknown tokens (source / target): {', '.join(unknown)}")
+    text.append(f"  padding (source / target): {report['padding']['source']:.1%} / {report['padding']['target']:.1%}")
+    return "\n".join(text)

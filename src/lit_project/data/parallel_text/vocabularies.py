@@ -1,0 +1,125 @@
+"""Builds the vocabularies of a parallel corpus from its training pairs; trained subword models are kept as files."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from lit_project.data.parallel_text.leak_free_split import Pairs
+from lit_project.engine.errors import DataError
+from lit_project.text.vocabulary import SubwordVocabulary, Vocabulary, WordVocabulary
+
+Kind = Literal["word", "bpe", "unigram"]
+
+SUBWORDS = 8000  # ids of a subword vocabulary unless the config says otherwise, usual for 30,000 to 200,000 pairs
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """What a config says about vocabularies.
+
+    Args:
+        kind: whole words, or subwords of one of two algorithms.
+        size: number of ids of each vocabulary; None: all words, or `SUBWORDS`.
+        joint: one subword vocabulary for both languages.
+        min_freq: rarer words are unknown.
+
+    Raises:
+        DataError: options that exclude each other or are out of range.
+    """
+
+    kind: Kind = "word"
+    size: int | None = None
+    joint: bool = False
+    min_freq: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("word", "bpe", "unigram"):
+            raise DataError(f"vocabulary must be word, bpe or unigram, got {self.kind!r}")
+        if self.size is not None and self.size < 5:
+            raise DataError(f"vocabulary_size must be at least 5 (four ids are special), got {self.size}")
+        if self.min_freq < 1:
+            raise DataError(f"min_freq must be at least 1, got {self.min_freq}")
+        if self.kind == "word" and self.joint:
+            raise DataError("joint: true needs subwords: set vocabulary to bpe or unigram")
+        if self.kind != "word" and self.min_freq != 1:
+            raise DataError(f"min_freq {self.min_freq} is for vocabulary: word; of subwords set vocabulary_size")
+
+
+def build(
+    pairs: Pairs, languages: tuple[str, str], options: VocabularyOptions, folder: Path
+) -> tuple[Vocabulary, Vocabulary]:
+    """Source and target vocabulary (the same object if joint) of prepared training pairs.
+
+    Args:
+        pairs: prepared.
+        languages: of source and target.
+        options: of the config.
+        folder: where trained subword models are kept, so that a second run need not train them again.
+
+    Raises:
+        DataError: no such vocabulary can be made of this text.
+    """
+    sides: list[list[str]] = [[source for source, _ in pairs], [target for _, target in pairs]]
+    if options.kind == "word":
+        source, target = (
+            WordVocabulary.build(side, options.min_freq, options.size, language=language)
+            for side, language in zip(sides, languages, strict=True)
+        )
+        return source, target
+    if options.joint:
+        joint = _subwords(sides[0] + sides[1], "+".join(languages), options, folder)
+        return joint, joint
+    return _subwords(sides[0], languages[0], options, folder), _subwords(sides[1], languages[1], options, folder)
+
+
+def from_plain(data: Any, languages: tuple[str, str]) -> tuple[Vocabulary, Vocabulary]:
+    """The two vocabularies of a checkpoint.
+
+    Raises:
+        DataError: malformed, or of other languages.
+    """
+    if not isinstance(data, dict) or not {"source", "target", "preparation", "max_length"} <= data.keys():
+        raise DataError("vocabularies must hold source, target, preparation and max_length, as a checkpoint has them")
+    found = Vocabulary.from_dict(data["source"]), Vocabulary.from_dict(data["target"])
+    for side, vocabulary, language in zip(("source", "target"), found, languages, strict=True):
+        if language not in vocabulary.language.split("+"):
+            raise DataError(
+                f"the {side} vocabulary of the checkpoint is {vocabulary.language}, but the {side} of the data is "
+                f"{language}"
+            )
+    return found
+
+
+def _subwords(sentences: Sequence[str], language: str, options: VocabularyOptions, folder: Path) -> SubwordVocabulary:
+    assert options.kind != "word"
+    size = options.size or SUBWORDS
+    digest = hashlib.blake2b(repr((options.kind, size, version("sentencepiece"))).encode(), digest_size=16)
+    for sentence in sentences:
+        digest.update(sentence.encode() + b"\n")
+    path = folder / f"{digest.hexdigest()}.model"
+    try:
+        return SubwordVocabulary(path.read_bytes(), language, options.kind)
+    except (OSError, DataError):  # not there, or damaged: train
+        pass
+    vocabulary = SubwordVocabulary.train(sentences, size, options.kind, language=language)
+    part = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(vocabulary.model)
+        os.replace(part, path)
+    except OSError:  # data may lie in a read-only folder or on a full disk; then each run trains
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+    return vocabulary
+
+
+def check_languages(name: str, known: Sequence[str], source: str, target: str) -> None:
+    """Raises DataError if `name` has no such translations; no known languages: any two will do."""
+    if source == target or (known and not {source, target} <= set(known)):
+        has = f"it has {', '.join(known)}" if known else "give two different languages"
+        raise DataError(f"{name} has no translations from {source} to {target}: {has}")

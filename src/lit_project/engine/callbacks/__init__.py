@@ -1,0 +1,1 @@
+"""Callbacks: checkpoints that survive, records, figures, freezing, averages, progress."""

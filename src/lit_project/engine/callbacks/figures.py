@@ -1,0 +1,252 @@
+"""The figures of a run. matplotlib is imported when the first one is drawn: it costs a second."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from .record import best_checkpoint, monitored
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Curve = Sequence[tuple[float, float]]
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure without the global state of pyplot: nothing to close, no display needed."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | None = None) -> Figure:
+    """One panel a metric, one line a split; losses on a logarithmic axis.
+
+    Args:
+        curves: metric → split → points (epoch, value), such as `{"loss": {"train": [(0, 2.3), …]}}`.
+        best: the epoch of the best checkpoint, marked by a line.
+    """
+    from matplotlib.ticker import AutoLocator, LogLocator, MaxNLocator, NullLocator
+
+    figure = new_figure(5.5 * max(len(curves), 1), 4)
+    for number, (metric, splits) in enumerate(curves.items()):
+        axes = figure.add_subplot(1, len(curves), number + 1)
+        for split, points in splits.items():
+            x, y = zip(*points, strict=True)
+            axes.plot(x, y, marker="o" if len(points) < 30 else None, markersize=3, label=f"{split} (last {y[-1]:.4g})")
+        if best is not None:
+            axes.axvline(best, color="grey", linewidth=0.8, linestyle=":", label=f"best checkpoint (epoch {best:.0f})")
+        values = [y for points in splits.values() for _, y in points]
+        if metric.endswith("loss") and min(values) > 0:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(
+                LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator()
+            )
+            axes.yaxis.set_major_formatter("{x:g}")  # 0.2 and not 2 × 10⁻¹
+            axes.yaxis.set_minor_locator(NullLocator())
+        axes.set(xlabel="epoch", ylabel=metric, title=metric)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        axes.legend()
+    return figure
+
+
+def learning_rates(curves: Mapping[str, Curve]) -> Figure:
+    """Learning rate of each parameter group over the optimizer steps: name → points (step, rate)."""
+    figure = new_figure(6, 4)
+    axes = figure.add_subplot()
+    for name, points in curves.items():
+        x, y = zip(*points, strict=True)
+        axes.plot(x, y, marker="." if len(points) < 50 else None, label=name)
+    axes.set(xlabel="optimizer step", ylabel="learning rate", title="learning rate", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    if len(curves) > 1:
+        axes.legend()
+    return figure
+
+
+def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> Figure:
+    """Counts `(K, K)`, rows the true class, columns the predicted one; colours are shares of the row."""
+    size = len(names)
+    side = min(max(4.5, 0.62 * size + 2), 24)
+    figure = new_figure(side + 1, side)
+    axes = figure.add_subplot()
+    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
+    if size <= 30:  # beyond that the digits would not be legible
+        for row in range(size):
+            for column in range(size):
+                if counts[row, column] > 0:
+                    colour = "white" if shares[row, column] > 0.5 else "black"
+                    text = f"{int(counts[row, column])}"
+                    axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
+    shown = list(names) if size <= 60 else []
+    axes.set_xticks(range(len(shown)), labels=shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+    axes.set_yticks(range(len(shown)), labels=shown, parse_math=False)
+    axes.set(xlabel="predicted", ylabel="true", title=title)
+    return figure
+
+
+def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", columns: int = 6) -> Figure:
+    """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], in colours if C is 3."""
+    columns = min(columns, max(len(images), 3))
+    rows = -(-len(images) // columns) or 1
+    lines = max((caption.count("\n") + 1 for caption in captions), default=0)
+    figure = new_figure(1.75 * columns, (1.75 + 0.17 * lines) * rows + 0.6)
+    for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        pixels = image.clamp(0, 1).movedim(0, -1).numpy()
+        axes.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1)
+        axes.set_title(caption, fontsize=8, parse_math=False)
+        axes.set_axis_off()
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+# of which curves are drawn, if a run has them, and of what callbacks monitor
+METRICS = ("loss", "accuracy", "token_accuracy", "bleu", "r2")
+
+Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
+
+
+class Figures(Callback):
+    """Writes PNG files to `figures/`: learning curves and rates after `fit`; the confusion matrix and the most
+    confidently wrong images after `validate` and `test`. TensorBoard and W&B, if among the loggers, get them too.
+
+    Args:
+        wrong_images: size of the gallery; 0 for none.
+    """
+
+    def __init__(self, wrong_images: int = 24) -> None:
+        self.wrong_images = wrong_images
+        self._wrong: list[Wrong] = []
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws the curves from metrics.csv, that is, of a resumed run from its beginning."""
+        file = Path(trainer.default_root_dir) / "metrics.csv"
+        if not trainer.is_global_zero or not file.exists():
+            return
+        with file.open(newline="") as handle:
+            rows = list(csv.DictReader(handle))
+        columns = list(rows[0]) if rows else []
+        curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        for metric in dict.fromkeys([*METRICS, *(m.removeprefix("val/") for m in monitored(trainer))]):
+            names = {"train": f"train/{metric}", "val": f"val/{metric}", metric: metric}
+            splits = {split: _points(rows, "epoch", name) for split, name in names.items()}
+            splits = {split: points for split, points in splits.items() if points}
+            if splits:
+                curves[metric] = splits
+        if curves:
+            save_figure(trainer, "learning_curves", learning_curves(curves, _best_epoch(trainer)))
+        rates = {name: _points(rows, "step", name) for name in columns if name == "lr" or name.startswith("lr/")}
+        rates = {name: points for name, points in rates.items() if points}
+        if rates:
+            save_figure(trainer, "learning_rate", learning_rates(rates))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets the images of before."""
+        self._wrong = []
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forgets the images of before."""
+        self._wrong = []
+
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Collects the wrong images of `validate`."""
+        if trainer.state.fn == "validate":
+            self._collect(*args, **kwargs)
+
+    def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Collects the wrong images of `test`."""
+        self._collect(*args, **kwargs)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws those of `validate`."""
+        if trainer.state.fn == "validate":
+            self._evaluated(trainer, pl_module, "val")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws those of `test`."""
+        self._evaluated(trainer, pl_module, "test")
+
+    def _collect(
+        self, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        if not self.wrong_images or not isinstance(outputs, dict) or "logits" not in outputs:
+            return
+        confidence, predicted = outputs["logits"].softmax(dim=1).max(dim=1)
+        targets = outputs["targets"]
+        wrong = (predicted != targets).nonzero().flatten()
+        top = wrong[confidence[wrong].argsort(descending=True)[: self.wrong_images]]
+        indices = batch[2] if len(batch) > 2 else torch.arange(len(targets))
+        self._wrong += [
+            (confidence[i].item(), int(indices[i]), int(targets[i]), int(predicted[i]), batch[0][i].float().cpu())
+            for i in top.tolist()
+        ]
+        self._wrong = sorted(self._wrong, key=lambda item: -item[0])[: self.wrong_images]
+
+    def _evaluated(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
+        shares: list[Any] = [self._wrong]
+        if trainer.world_size > 1:
+            shares = [None] * trainer.world_size
+            torch.distributed.all_gather_object(shares, self._wrong)
+        if not trainer.is_global_zero:
+            return
+        names = getattr(pl_module, "class_names", None)
+        counts = getattr(pl_module, "confusion_matrix", None)
+        if names is None or counts is None:
+            return
+        accuracy = (counts.diagonal().sum() / counts.sum()).item()
+        title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
+        save_figure(trainer, f"{split}_confusion_matrix", confusion_matrix(counts, names, title))
+        wrong = sorted((item for share in shares for item in share), key=lambda item: -item[0])[: self.wrong_images]
+        if wrong:
+            captions = [f"true: {names[t]}\npredicted: {names[p]} ({c:.0%})\nindex {i}" for c, i, t, p, _ in wrong]
+            figure = gallery([item[-1] for item in wrong], captions, f"{split}: most confidently wrong")
+            save_figure(trainer, f"{split}_most_wrong", figure)
+
+
+def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None) -> None:
+    """Writes `figures/NAME.png` into the run, with the run's name, and to TensorBoard and W&B, if among the loggers.
+
+    Args:
+        trainer: knows where the run is.
+        name: of the file; may name a folder in `figures/`.
+        figure: of matplotlib.
+        tag: the name in TensorBoard, which has a slider over the steps of one tag; default: `name`.
+    """
+    run = Path(trainer.default_root_dir).absolute()
+    figure.supxlabel(f"{run.parent.name}/{run.name}", x=0.99, ha="right", fontsize=7, color="grey", parse_math=False)
+    file = run / "figures" / f"{name}.png"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file)
+    for logger in trainer.loggers:
+        add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
+        if add_figure is not None:
+            add_figure(tag or name, figure, trainer.global_step)
+        elif hasattr(logger, "log_image"):  # W&B
+            logger.log_image(tag or name, [str(file)], step=trainer.global_step)
+
+
+def _points(rows: list[dict[str, str]], x: str, y: str) -> list[tuple[float, float]]:
+    return [(float(row[x]), float(row[y])) for row in rows if row.get(x) and row.get(y)]
+
+
+def _best_epoch(trainer: Trainer) -> float | None:
+    """Epoch of the best checkpoint, as its file name tells."""
+    best = best_checkpoint(trainer)
+    found = re.search(r"epoch=?(\d+)", Path(best.best_model_path).stem) if best else None
+    return float(found[1]) if found else None

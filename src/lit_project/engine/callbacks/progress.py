@@ -1,0 +1,87 @@
+"""Progress: a rich bar on a terminal, a line an epoch elsewhere; both show the exact running means of the task."""
+
+from time import perf_counter
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
+from lightning.pytorch.utilities import rank_zero_only
+
+from .record import KnowsValidation, monitored
+
+
+def shown(trainer: Trainer, pl_module: LightningModule) -> dict[str, str]:
+    """The means of the epoch so far and the newest of validation: loss, accuracy, BLEU or R², and what is monitored."""
+    running = getattr(pl_module, "running", None)
+    values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
+    for name in ("val/loss", "val/accuracy", "val/bleu", "val/r2", *monitored(trainer)):
+        if name in trainer.callback_metrics and not name.startswith("train/"):  # which is of the epoch before
+            values[name] = trainer.callback_metrics[name].item()
+    return {name: f"{value:.4f}" for name, value in values.items()}
+
+
+class RichProgress(RichProgressBar):
+    """Rich's bar with loss and accuracy.
+
+    Args:
+        seconds: between two refreshes; each costs about as much as a small training step, so that a refresh every so
+            many batches would be too slow for small nets and too rare for large ones.
+    """
+
+    def __init__(self, seconds: float = 0.25) -> None:
+        super().__init__(refresh_rate=1)
+        self.seconds = seconds
+        self._next = 0.0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Refreshes when it is time, and at the end of the epoch."""
+        now = perf_counter()
+        if now >= self._next or trainer.is_last_batch:
+            self._next = now + self.seconds
+            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        """What is shown beside the bar."""
+        if not trainer.training:
+            return {}
+        return shown(trainer, pl_module)
+
+
+class ProgressLines(KnowsValidation, ProgressBar):
+    """One line an epoch, for log files and pipes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._enabled = True
+        self._start = 0.0
+
+    def disable(self) -> None:
+        """Lightning calls this on all processes but the first."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """Shows the lines again."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock: a run that is resumed within an epoch does not begin one."""
+        super().on_train_start(trainer, pl_module)
+        self._start = perf_counter()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock."""
+        super().on_train_epoch_start(trainer, pl_module)
+        self._start = perf_counter()
+
+    @rank_zero_only
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Prints the line."""
+        if self._enabled:
+            # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
+            last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
+            found = shown(trainer, pl_module).items()
+            values = "  ".join(f"{name} {value}" for name, value in found if self.validated or name[:4] != "val/")
+            seconds = perf_counter() - self._start
+            print(f"epoch {trainer.current_epoch}/{last}  {values}  {seconds:.1f} s", flush=True)

@@ -1,0 +1,170 @@
+"""Whether the numbers of validation that there are belong to this epoch."""
+
+import math
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from torch import Tensor
+
+from ..errors import UserError
+from ..run import RunDir
+from ..warm_start import changes
+from .nan_guard import NonFiniteError
+
+
+class KnowsValidation(Callback):
+    """Mixed into callbacks that show numbers of validation.
+
+    Attributes:
+        validated: whether the epoch was validated: one that `max_steps` cuts short is not, nor one between those of
+            `check_val_every_n_epoch`, and the numbers there are belong to an earlier one.
+    """
+
+    validated = False
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Not yet."""
+        self.validated = False
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """From now on."""
+        self.validated = True
+
+
+class RunRecord(KnowsValidation):
+    """Writes the final numbers of `fit`, `validate` and `test` to metrics.json, with the number of samples.
+
+    Ends a training whose loss is no longer a number, before a checkpoint of such weights is saved.
+
+    Args:
+        run: the run directory of this process; all processes use that of the first.
+        config: text of config.yaml, which must be the same in all processes.
+
+    Raises:
+        NonFiniteError: from the end of an epoch or validation, see above.
+
+    Attributes:
+        started: whether training began, so that the run holds something.
+        provenance: is added to the run once it has begun, with the config: a run that is refused, or that has ended,
+            keeps what it has.
+    """
+
+    def __init__(self, run: RunDir, config: str = "") -> None:
+        self.run = run
+        self.config = config
+        self.provenance: dict[str, Any] | None = None
+        self.started = False
+        self.checkpoint: Path | None = None  # whose weights are evaluated
+        self._start = 0.0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Agrees on one directory.
+
+        Raises:
+            UserError: the processes were given different configs.
+        """
+        path, config = trainer.strategy.broadcast((str(self.run.path), self.config))
+        self.run = RunDir(Path(path))
+        if not trainer.strategy.reduce_boolean_decision(config == self.config):
+            found = changes(yaml.safe_load(config), yaml.safe_load(self.config), "")
+            different = [f"{key.lstrip('.')} is {here} here and {first} in the first" for key, first, here in found]
+            raise UserError("; ".join(["the processes of this run have different configs", *different]))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock; a run that was resumed after it had been stopped early has nothing more to do."""
+        self._start = time.perf_counter()
+        if any(one.stopped_epoch > 0 or one.wait_count >= one.patience for one in trainer.early_stopping_callbacks):
+            trainer.should_stop = True
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Nothing was refused."""
+        if not self.started and self.provenance is not None and trainer.is_global_zero:
+            self.run.describe(self.config, self.provenance)
+        self.started = True
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Looks at the training loss; a gradient scaler leaves out the steps of one that is not finite."""
+        running = getattr(pl_module, "running", None)
+        if running is not None and getattr(trainer.precision_plugin, "scaler", None) is None:
+            _check_finite(trainer, "train/loss", running.reduce(pl_module).means().get("loss"))
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Records the last epoch and which checkpoint is best."""
+        if not self.started or not trainer.is_global_zero:
+            return
+        values: dict[str, Any] = {
+            "epochs": trainer.current_epoch,
+            "steps": trainer.global_step,
+            "seconds": round(time.perf_counter() - self._start, 2),
+            # without those of an earlier epoch, where the last one was cut short
+            **_numbers(trainer, ("train/", "val/") if self.validated else ("train/",)),
+        }
+        best = best_checkpoint(trainer)
+        if best is not None and best.best_model_score is not None:
+            values["best_checkpoint"] = Path(best.best_model_path).name
+            values[f"best {best.monitor}"] = best.best_model_score.item()
+        self.run.record("fit", values)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Records `validate`."""
+        super().on_validation_end(trainer, pl_module)
+        if trainer.state.fn == "validate":
+            self._evaluated(trainer, pl_module, "validate", "val")
+        elif not trainer.sanity_checking:
+            _check_finite(trainer, "val/loss", trainer.callback_metrics.get("val/loss"))
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Records `test`."""
+        self._evaluated(trainer, pl_module, "test", "test")
+
+    def _evaluated(self, trainer: Trainer, pl_module: LightningModule, section: str, split: str) -> None:
+        if not trainer.is_global_zero:
+            return
+        values = _numbers(trainer, (f"{split}/",))
+        size_of = getattr(trainer.datamodule, "size_of", None)  # type: ignore[attr-defined]
+        samples = values.get(f"{split}/samples")
+        if size_of is not None and samples is not None and samples != size_of(split):
+            print(f"warning: {section}: {samples:.0f} of {size_of(split)} samples were evaluated", file=sys.stderr)
+            values[f"{split}/dataset_size"] = size_of(split)
+        checkpoint = str(self.checkpoint) if self.checkpoint else None
+        self.run.record(section, {"checkpoint": checkpoint, **values, **getattr(pl_module, "notes", {})})
+
+
+def best_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
+    """The callback that follows a metric, if there is one."""
+    callbacks = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint) and c.monitor]
+    return callbacks[0] if callbacks else None
+
+
+def monitored(trainer: Trainer) -> list[str]:
+    """The metrics that callbacks follow: a checkpoint is chosen by them, or the training stopped."""
+    callbacks = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks]
+    return [str(name) for name in (getattr(callback, "monitor", None) for callback in callbacks) if name]
+
+
+def shown(metrics: Mapping[str, Tensor]) -> str:
+    """The metrics of an evaluation as one line, without those of each class."""
+    values = {name: value.item() for name, value in metrics.items() if "class_accuracy" not in name}
+    samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
+    count = "" if samples is None else f"  ({samples:.0f} samples)"
+    return "  ".join(f"{name} {value:.4f}" for name, value in values.items()) + count
+
+
+def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
+    if value is not None and not math.isfinite(value):
+        raise NonFiniteError(
+            f"epoch {trainer.current_epoch}: {name} is {float(value)}. Start a new run with a lower learning rate, a "
+            "warm-up or trainer.gradient_clip_val; the callback NaNGuard names the step and the samples"
+        )
+
+
+def _numbers(trainer: Trainer, prefixes: tuple[str, ...]) -> dict[str, float]:
+    metrics = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith(prefixes)}
+    # float32 from Lightning: six digits are what it holds
+    return {name: int(value) if name.endswith("/samples") else float(f"{value:.6g}") for name, value in metrics.items()}

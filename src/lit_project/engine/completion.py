@@ -1,0 +1,67 @@
+"""`lit-project completion SHELL`: a script that completes commands, options, files and runs at a TAB.
+
+    lit-project completion bash > ~/.local/share/bash-completion/completions/lit-project
+    lit-project completion zsh > ~/.zfunc/_lit-project                       a folder of $fpath
+    lit-project completion fish > ~/.config/fish/completions/lit-project.fish
+
+The options that depend on a config (`--model.net.hidden`…) are not completed: `--model.help CLASS` lists them.
+jsonargparse's own script has them, but takes minutes to make with a parser of nets, of which torch has hundreds.
+"""
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+
+import shtab
+
+from .entry import COMMANDS
+from .errors import UserError
+from .messages import UsageError
+
+RUNS = shtab.cmd("ls -d runs/*/*/ 2>/dev/null")
+COMPLETED = {
+    "run": RUNS,
+    **dict.fromkeys(("runs_dir", "images", "dir"), shtab.DIRECTORY),
+    **dict.fromkeys(("config", "init_from", "ckpt_path", "table", "input", "output", "attention", "file"), shtab.FILE),
+}
+
+
+def completion(args: Sequence[str]) -> int:
+    """Prints the script for a shell and returns the exit status.
+
+    Args:
+        args: the command line after `completion`.
+
+    Raises:
+        UserError: no shell, or one without a script.
+    """
+    if args in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
+    if len(args) != 1 or args[0] not in shtab.SUPPORTED_SHELLS:
+        shells = ", ".join(shtab.SUPPORTED_SHELLS)
+        raise UserError(f"completion needs one shell of {shells}, got {' '.join(args) or 'none'}")
+    print(shtab.complete(parser(), args[0]))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of all commands."""
+    from .cli import LitCLI
+    from .session import Session
+
+    own = {name: import_module(place.partition(":")[0]) for name, place in COMMANDS.items() if name[0] != "-"}
+    known = {name: getattr(module, "option_parser", argparse.ArgumentParser)() for name, module in own.items()}
+    try:
+        LitCLI([], Session(None, ""))
+    except UsageError as error:  # no subcommand is given: the parser is made, and nothing else
+        known |= error.parser._subcommands_action.choices
+    top = argparse.ArgumentParser(prog="lit-project")
+    commands = top.add_subparsers()
+    for name, options in known.items():
+        what = options.description or name
+        made = commands.add_parser(name, help=what, description=what, parents=[options], add_help=False)
+        for action in made._actions:
+            if action.dest in COMPLETED:
+                action.complete = COMPLETED[action.dest]  # type: ignore[attr-defined]
+    return top

@@ -1,0 +1,139 @@
+"""Exact means: sums and counts over batches, micro-batches and processes; and the time that training takes."""
+
+from time import perf_counter
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+
+class Totals:
+    """Sums over samples and their count, from which means are exact: ragged batches and processes weigh right."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.count: int | Tensor = 0
+        self.mark()
+
+    def add(self, count: int | Tensor, **sums: Tensor) -> None:
+        """Adds sums over `count` samples (or tokens); each is a scalar tensor. The device is not waited for."""
+        self.count += count
+        for name, value in sums.items():
+            value = value.detach()
+            if name in self.sums:
+                self.sums[name] = self.sums[name].to(value.device) + value  # those of a checkpoint are on the CPU
+            else:  # double: a million float32 additions lose digits
+                dtype = torch.double if value.device.type != "mps" else torch.float
+                self.sums[name] = value.to(dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sums and the count, as plain tensors and a number."""
+        return {"sums": dict(self.sums), "count": int(self.count)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there."""
+        self.sums, self.count = {name: value.clone() for name, value in state["sums"].items()}, state["count"]
+
+    def mark(self) -> None:
+        """Remembers what there is."""
+        self._marked, self._marked_count = dict(self.sums), self.count
+
+    def since_mark(self, name: str) -> float | None:
+        """The mean over what was added since the mark, in this process; None if nothing was."""
+        count = self.count - self._marked_count
+        if name not in self.sums or not count:
+            return None
+        return float((self.sums[name] - self._marked.get(name, 0.0)).item() / count)
+
+    def means(self) -> dict[str, float]:
+        """Sum / count of each name in this process."""
+        count = int(self.count)
+        return {name: value.item() / count for name, value in self.sums.items()} if count else {}
+
+    def reduce(self, task: LightningModule) -> "Totals":
+        """The totals over all processes."""
+        total = Totals()
+        total.count = int(self.count)
+        total.sums = dict(self.sums)
+        if task.trainer.world_size > 1 and self.sums:
+            names = sorted(self.sums)
+            packed = torch.stack(
+                [*(self.sums[name] for name in names), torch.tensor(total.count).to(self.sums[names[0]])]
+            )
+            packed = task.trainer.strategy.reduce(packed, reduce_op="sum")
+            total.sums = dict(zip(names, packed[:-1], strict=True))
+            total.count = int(packed[-1].item())
+        return total
+
+
+# By which counts are divided where processes have to agree on a number before they know each other's: of the order of
+# a batch's count, so that half precision does not overflow.
+COMMON_UNIT = 1024
+
+
+class StepMean:
+    """Weighs the losses of micro-batches by their counts, and divides the gradients once by the count of the step.
+
+    Lightning divides each loss by `accumulate_grad_batches`, also in the last window of an epoch that has fewer, and
+    DistributedDataParallel gives each process the same weight: means of means, which are off by half for such a window
+    and by some per cent for ragged batches of tokens. A step of one micro-batch in one process is left as it is, to
+    the bit.
+    """
+
+    def __init__(self) -> None:
+        self._count: int | Tensor | None = None  # of the micro-batches since the last step
+        self._unit: int | Tensor = 1
+
+    def reset(self) -> None:
+        """Forgets what came before."""
+        self._count = None
+
+    def weigh(self, loss: Tensor, count: int | Tensor, world_size: int) -> Tensor:
+        """A mean over `count` samples, a scalar, so weighted that the gradients of the step's losses add up."""
+        if self._count is None:
+            self._count = count
+            self._unit = count if world_size == 1 else COMMON_UNIT
+            if world_size == 1:
+                return loss
+        else:
+            self._count = self._count + count
+        if isinstance(count, Tensor):
+            # in the precision of the loss at least: whole numbers divided would be float32
+            wide = torch.promote_types(loss.dtype, torch.float32)
+            return loss * (count.to(wide) / self._unit)
+        return loss * (count / self._unit)
+
+    def rescale(self, optimizer: Any, trainer: Any) -> None:
+        """Divides the gradients by the count of all micro-batches and processes, before they are clipped."""
+        if self._count is None:
+            return
+        accumulated, world_size = trainer.accumulate_grad_batches, trainer.world_size
+        if self._count is not self._unit or accumulated > 1:
+            total = torch.as_tensor(self._count, dtype=torch.double if world_size == 1 else torch.float)
+            if world_size > 1:  # whole numbers, exact up to 16 million
+                total = trainer.strategy.reduce(total.to(trainer.strategy.root_device), reduce_op="sum")
+            # Lightning has divided the losses by the number of micro-batches, DDP the gradients by the processes
+            factor = float(self._unit) * accumulated * world_size / float(total)
+            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            if gradients:  # there are none where a callback has dropped them
+                torch._foreach_mul_(gradients, factor)
+        self._count = None
+
+
+class Clock:
+    """Seconds of laps, without what lies between a pause and its end."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self._mark = perf_counter()
+
+    def lap(self) -> None:
+        """Counts the time since the mark, and marks anew."""
+        now = perf_counter()
+        self.seconds += now - self._mark
+        self._mark = now
+
+    def skip(self) -> None:
+        """Marks anew: what lies before does not count."""
+        self._mark = perf_counter()

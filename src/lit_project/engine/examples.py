@@ -1,0 +1,49 @@
+"""`lit-project examples`: the configs that come with the project, a line each; with a NAME the text of one.
+
+    lit-project examples
+    lit-project examples overlays/debug > fast.yaml      a copy to change
+
+A checkout has them in `configs/`; a wheel brings them along within the package.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import UserError, did_you_mean
+
+
+def available() -> dict[str, Path]:
+    """All configs by name: `quickstart`, `overlays/debug`, `sweeps/quickstart_cnn`.
+
+    Raises:
+        UserError: there are none, neither in the package nor beside `src`.
+    """
+    package = Path(__file__).parent
+    for root in (package / "configs", package.parents[1] / "configs"):
+        files = sorted(root.glob("*.yaml")) + sorted(root.glob("*/*.yaml"))
+        if files:
+            return {file.relative_to(root).with_suffix("").as_posix(): file for file in files}
+    raise UserError(f"this installation has no configs: neither in {package} nor beside {package.parent}")
+
+
+def examples(args: Sequence[str]) -> int:
+    """Lists the configs by the first line of each, or prints one; returns the exit status.
+
+    Args:
+        args: the command line after `examples`.
+
+    Raises:
+        UserError: no such config.
+    """
+    files = available()
+    if not args or args[0] in ("-h", "--help"):
+        for name, file in files.items():
+            first = file.read_text(encoding="utf-8").splitlines()[0]
+            print(f"{name:{max(map(len, files))}}  {first.strip('# ')}")
+        print("\n`lit-project examples NAME > mine.yaml` copies one to change it.")
+        return 0
+    name = args[0].removeprefix("configs/").removesuffix(".yaml")
+    if len(args) > 1 or name not in files:
+        raise UserError(f"examples: no config {' '.join(args)}{did_you_mean(name, files)}")
+    print(files[name].read_text(encoding="utf-8"), end="")
+    return 0

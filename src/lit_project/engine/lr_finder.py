@@ -1,0 +1,218 @@
+"""Before a training: a learning rate, a batch size, or the planned rates. `--find lr|batch_size`, `--plot_lr=true`."""
+
+import csv
+import math
+import warnings
+from contextlib import suppress
+from dataclasses import replace
+from itertools import takewhile
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.tuner import Tuner
+from matplotlib.figure import Figure
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from .callbacks.figures import learning_rates, new_figure
+from .callbacks.freezing import Unfreezing
+from .distributed import is_first, print_once
+from .errors import UserError
+from .run import RunDir
+from .schedules import steps_of_epochs
+from .task import Task
+
+What = Literal["lr", "batch_size"]
+LR_STEPS = 100
+LR_RANGE = 1e-6, 10.0
+LARGEST = 8192  # batch
+
+
+def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
+    """Finds and prints; raises UserError if there is nothing to suggest."""
+    if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        raise UserError(f"--find {what} counts steps of its own: leave trainer.fast_dev_run out")
+    if isinstance(model, Task):
+        model.schedules = []  # they are made for the length of the real run
+    if getattr(model, "mixing", None) is not None:
+        model.mixing = replace(model.mixing, off_last_epochs=0)  # type: ignore[type-var]
+    (_find_lr if what == "lr" else _find_batch_size)(trainer, model, datamodule, run)
+
+
+class RangeTest(Callback):
+    """Raises the rate of a few steps and notes a running mean of their losses (Smith 2017).
+
+    Lightning's finder gives every group the same rate, whatever its `lr_factor`, trains what is to be frozen, and ends
+    with the epochs of the run. At rate r a group learns at its `lr_factor` times r.
+    """
+
+    def __init__(self) -> None:
+        low, high = LR_RANGE
+        self.curve = [low * (high / low) ** (step / (LR_STEPS - 1)) for step in range(LR_STEPS)]
+        self.losses: list[float] = []
+        self._sum = 0.0
+        self._factors: list[float] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if len(trainer.optimizers) != 1:
+            raise UserError(f"a learning rate is looked for with one optimizer; here are {len(trainer.optimizers)}")
+        optimizer = trainer.optimizers[0]
+        rate = float(optimizer.defaults.get("lr") or 0)
+        if rate <= 0:
+            raise UserError("the optimizer's lr must be above 0: it shows in which proportion the groups learn")
+        self._factors = [float(group["lr"]) / rate for group in optimizer.param_groups]
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        for group, factor in zip(trainer.optimizers[0].param_groups, self._factors, strict=True):
+            group["lr"] = factor * self.curve[trainer.global_step]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step == len(self.losses):  # within a window of accumulated gradients
+            return
+        loss = outputs["mean"] if "mean" in outputs else outputs["loss"]
+        self._sum = 0.98 * self._sum + 0.02 * float(trainer.strategy.reduce(loss.detach(), reduce_op="mean"))
+        self.losses.append(self._sum / (1 - 0.98 ** (len(self.losses) + 1)))
+        if not math.isfinite(self.losses[-1]) or self.losses[-1] > 4 * min(self.losses) > 0:  # it has exploded
+            trainer.should_stop = True
+
+
+def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
+    """Suggests the rate at which the loss falls fastest, and draws figures/lr_finder.png."""
+    finder = RangeTest()
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    freezing = [callback.of_first_epoch() for callback in callbacks if isinstance(callback, Unfreezing)]
+    accumulating = [callback for callback in callbacks if isinstance(callback, GradientAccumulationScheduler)]
+    trainer.callbacks = [*freezing, *accumulating, finder]  # type: ignore[attr-defined]
+    trainer.loggers = []
+    trainer.limit_val_batches = 0
+    loop = trainer.fit_loop
+    loop.max_epochs, loop.epoch_loop.max_steps = -1, LR_STEPS  # small data: more epochs than the run would have
+    loop.min_epochs = loop.epoch_loop.min_steps = 0
+    trainer.fit(model, datamodule=datamodule)
+    rates = finder.curve[: len(finder.losses)]
+    best = steepest(rates, finder.losses)
+    if best is None:
+        raise UserError("the loss does not fall at any learning rate from 1e-6 to 10: there is nothing to suggest")
+    figure = new_figure(6, 4)
+    axes = figure.add_subplot()
+    axes.plot(rates, finder.losses)
+    axes.axvline(best, color="grey", linestyle=":", label=f"loss falls fastest: {best:.2g}")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="loss (running mean)", title="learning rate finder")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    _save(figure, run, "lr_finder")
+    print_once(f"suggested: --model.optimizer.init_args.lr={best:.2g}")
+
+
+def steepest(rates: list[float], losses: list[float]) -> float | None:
+    """The rate at which the loss falls fastest over the logarithm of the rate, before its lowest point.
+
+    Slopes are averaged over seven neighbours, as single batches are noise.
+
+    Args:
+        rates: ascending.
+        losses: at these rates; the first that is not finite ends the curve.
+
+    Returns:
+        None if it never falls.
+    """
+    finite = list(takewhile(math.isfinite, losses))
+    bottom = finite.index(min(finite)) if finite else 0
+    top = finite.index(max(finite[: bottom + 1])) if finite else 0
+    if bottom - top < 2:
+        return None
+    loss, rate = (torch.tensor(values[top : bottom + 1], dtype=torch.double) for values in (finite, rates))
+    slopes = torch.gradient(loss, spacing=(rate.log(),))[0]
+    smooth = [float(slopes[max(i - 3, 0) : i + 4].mean()) for i in range(len(slopes))]
+    return rates[top + smooth.index(min(smooth))]
+
+
+def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
+    """Doubles the batch until memory is full, 8192 or the training data are reached, three steps each."""
+    before = getattr(datamodule, "batch_size", None)
+    if before is None:
+        raise UserError(f"{type(datamodule).__name__} has no batch_size to look for")
+    if hasattr(datamodule, "drop_last"):
+        datamodule.drop_last = False  # there would be no batch of more samples than there are
+    tuner = Tuner(trainer)  # which stops before it tries the limit itself
+    limit = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
+    if hasattr(datamodule, "size_of"):
+        limit = min(limit or before, datamodule.size_of("train") // trainer.world_size)
+    found = before * 2 ** int(math.log2(max((limit or before) / before, 1)))
+    why = f"the largest of {before}, {2 * before}… that fits, up to {LARGEST:,} or all samples"
+    print_once(f"suggested: --data.batch_size={found} ({why})")
+
+
+class _Planned(BaseException):
+    """Ends a fit before its first step."""
+
+
+class _Plan(Callback):
+    """Steps the schedules as training would, once everything is set up for it."""
+
+    curves: dict[str, list[tuple[float, float]]]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert isinstance(pl_module, Task)
+        self.curves = planned_rates(trainer, pl_module)
+        raise _Planned
+
+
+def planned_rates(trainer: Trainer, task: Task) -> dict[str, list[tuple[float, float]]]:
+    """The rate of each parameter group at each optimizer step: name → points (step from 0, rate).
+
+    ReduceLROnPlateau never acts here. The schedules are left at their end.
+
+    Raises:
+        UserError: the run has no end.
+    """
+    steps = task.length("step")
+    if steps is None:
+        raise UserError("a run without end has no plan of its learning rates: set trainer.max_epochs or max_steps")
+    by_epoch = steps_of_epochs(trainer, task.accumulate)
+    epochs, end = 0, next(by_epoch)  # epochs that are over, and steps at the end of this one
+    curves: dict[str, list[tuple[float, float]]] = {}
+    schedules = list(zip(trainer.lr_scheduler_configs, task.all_schedules, strict=True))
+    for step in range(steps):
+        for name, rate in task.learning_rates().items():
+            curves.setdefault(name, []).append((step, rate))
+        last = step + 1 == end
+        if last:
+            epochs, end = epochs + 1, end + next(by_epoch)
+        for config, schedule in schedules:
+            done = epochs if schedule.interval == "epoch" else step + 1
+            due = (schedule.interval == "step" or last) and done % schedule.frequency == 0
+            if due and not isinstance(config.scheduler, ReduceLROnPlateau):
+                config.scheduler.step()
+    return curves
+
+
+def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
+    """Writes figures/planned_learning_rate.png and .csv; raises UserError if the model is no `Task`."""
+    if not isinstance(model, Task):
+        raise UserError("plot_lr needs a model that is a Task")
+    plan = _Plan()
+    trainer.callbacks.insert(0, plan)  # type: ignore[attr-defined]
+    with suppress(_Planned), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step")
+        trainer.fit(model, datamodule=datamodule)
+    rates = {name: [rate for _, rate in points] for name, points in plan.curves.items()}
+    for name, values in rates.items():
+        print_once(f"{name}: {values[0]:.3g} at first, {max(values):.3g} at most, {values[-1]:.3g} at last")
+    _save(learning_rates(plan.curves), run, "planned_learning_rate")
+    if is_first():
+        with (run.path / "figures" / "planned_learning_rate.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["step", *rates])
+            writer.writerows((step, *values) for step, values in enumerate(zip(*rates.values(), strict=True)))
+
+
+def _save(figure: Figure, run: RunDir, name: str) -> None:
+    if is_first():
+        file = run.path / "figures" / f"{name}.png"
+        file.parent.mkdir(exist_ok=True)
+        figure.savefig(file)
+        print(f"figure: {file}")

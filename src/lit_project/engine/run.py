@@ -1,0 +1,254 @@
+"""A run is a directory: config, checkpoints, metrics, predictions, figures and provenance of one training.
+
+runs/CONFIG/STAMP/
+    config.yaml        complete; `lit-project fit -c` on it repeats the run
+    checkpoints/       best*.ckpt, last.ckpt
+    metrics.csv        by step and epoch
+    metrics.json       final numbers: {"fit": {…}, "validate": {…}, "test": {…}}
+    provenance.json    where the numbers come from: commit, versions, host, seed, command
+    predictions/, figures/
+"""
+
+import contextlib
+import json
+import platform
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .checkpoints import NAME, average, by_age, is_intact, read
+from .distributed import Hold, is_first
+from .errors import RunError
+
+BEFORE_NAN = "before-nan.ckpt"  # what NaNGuard keeps
+PACKAGES = ("lit-project", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file as UTF-8, whole or not at all; where `path` is a link, the file that it leads to."""
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8", newline="\n"
+    ) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The directory of one run."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, runs: str | Path, config: str, name: str | None) -> "RunDir":
+        """Makes `runs/config/name`, or `runs/config/TIMESTAMP` without a name.
+
+        Raises:
+            RunError: it exists, the name is not a plain folder name, or it cannot be written.
+        """
+        parent = Path(runs) / config
+        if name is not None and (name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", name)):
+            raise RunError(f"run_name must be a plain folder name, got {name!r}")
+        stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+        try:
+            for suffix in ["", *(f"-{n}" for n in range(2, 1000))]:
+                path = parent / (name or stamp + suffix)
+                try:
+                    path.mkdir(parents=True)
+                    return cls(path)
+                except FileExistsError as error:
+                    if name is not None:
+                        raise RunError(
+                            f"{path} exists and is not written to: choose another --run_name, or resume it with "
+                            f"`fit --run {path}`"
+                        ) from error
+        except OSError as error:
+            raise RunError(f"cannot make the run directory {parent}: {error.strerror}") from error
+        raise RunError(f"cannot make a run directory in {parent}")
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDir":
+        """An existing run.
+
+        Raises:
+            RunError: no such folder, or not one of a run.
+        """
+        run = cls(Path(path))
+        if not run.path.is_dir():
+            raise RunError(f"no such run directory: {path}")
+        if not run.config_file.is_file():
+            inside = sorted(p.parent for p in run.path.glob("**/config.yaml"))[-3:]
+            hint = f"; runs inside it: {', '.join(map(str, inside))}" if inside else ""
+            raise RunError(f"{path} is not a run directory: it has no config.yaml{hint}")
+        return run
+
+    @property
+    def config_file(self) -> Path:
+        """The complete, reusable config."""
+        return self.path / "config.yaml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoints"
+
+    def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
+        """Writes config.yaml and a further entry in provenance.json.
+
+        Another config of before is kept as config.1.yaml, then config.2.yaml and so on.
+        """
+        entries = [*self.entries(), provenance]
+        if self.config_file.exists() and (before := self.config_file.read_text(encoding="utf-8")) != config:
+            write_text(self.path / f"config.{1 + len(list(self.path.glob('config.*.yaml')))}.yaml", before)
+        write_text(self.config_file, config)
+        write_text(self.path / "provenance.json", json.dumps(entries, indent=2) + "\n")
+
+    def hold(self) -> Hold:
+        """Keeps other processes from training this run, until released; raises RunError if one does."""
+        try:
+            return Hold(self.path)
+        except BlockingIOError as error:
+            raise RunError(f"another process is training the run {self.path}") from error
+
+    def newest(self) -> tuple[Path, list[Path]]:
+        """The intact checkpoint of the latest step, and the damaged ones that were passed over.
+
+        That of `NaNGuard` is none: the batches of the step that failed are already counted in it.
+
+        Raises:
+            RunError: there is no intact checkpoint.
+        """
+        passed_over = (NAME, BEFORE_NAN)
+        files = sorted(path for path in self.checkpoints.glob("*.ckpt") if path.name not in passed_over)
+        damaged = [path for path in files if not is_intact(path)]
+        intact = by_age(path for path in files if path not in damaged)
+        if not intact:
+            names = ", ".join(path.name for path in damaged)
+            raise RunError(
+                f"{self.path} has no {'intact ' if damaged else ''}checkpoint{f' ({names} damaged)' if damaged else ''}"
+            )
+        return intact[0], damaged
+
+    def checkpoint(self, which: str = "best") -> Path:
+        """The checkpoint `best`, `last`, `average`, or one by its path or its name in the run.
+
+        `best` of a run without one (no metric monitored) is the newest. `average` is the mean of the epochs that the
+        checkpoint callback was told to keep (`keep_last`), written when it is asked for.
+
+        Raises:
+            RunError: there is no such checkpoint.
+        """
+        if which == "last":
+            return self._named(self.checkpoints / "last.ckpt")
+        if which == "average":
+            epochs = sorted(self.checkpoints.glob("epoch*.ckpt"))
+            if not epochs:
+                raise RunError(f"{self.path} kept no epochs to average: fit with keep_last of the Checkpoint callback")
+            return average(epochs, self.checkpoints / NAME)
+        if which != "best":
+            inside = self.checkpoints / which
+            return inside if inside.is_file() else self._named(Path(which))
+        candidates = sorted(self.checkpoints.glob("best*.ckpt"))
+        recorded = None
+        with contextlib.suppress(RunError):  # a broken metrics.json
+            recorded = self.metrics().get("fit", {}).get("best_checkpoint")
+        return candidates[0] if [path.name for path in candidates] == [recorded] else self._best(candidates, recorded)
+
+    def _best(self, candidates: list[Path], recorded: str | None) -> Path:
+        """What the callback that chooses says in the newest checkpoint; else what is recorded; else the newest."""
+        newest = self.newest()[0]
+        states = read(newest).get("callbacks", {}).values()
+        names = [Path(s["best_model_path"]).name for s in states if s.get("best_model_score") is not None]
+        names += [recorded] if recorded else []
+        named = [self.checkpoints / name for name in names if (self.checkpoints / name).is_file()]
+        best = (named or by_age(candidates) or [newest])[0]
+        if names and best.name != names[0] and is_first():
+            print(f"warning: the best checkpoint, {names[0]}, is gone: this is {best.name}", file=sys.stderr)
+        return best
+
+    def _named(self, path: Path) -> Path:
+        if not path.is_file():
+            there = ", ".join(sorted(p.name for p in self.checkpoints.glob("*.ckpt"))) or "none"
+            raise RunError(f"no such checkpoint: {path} (in the run: {there})")
+        return path
+
+    def metrics(self) -> dict[str, Any]:
+        """The content of metrics.json; raises RunError if it is broken."""
+        return self._json("metrics.json", {})
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The content of provenance.json; raises RunError if it is broken."""
+        return self._json("provenance.json", [])
+
+    def _json(self, name: str, nothing: Any) -> Any:
+        file = self.path / name
+        try:
+            content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else nothing
+        except ValueError as error:
+            raise RunError(f"{file} is broken ({error}): mend it or remove it") from error
+        if type(content) is not type(nothing):
+            raise RunError(f"{file} is broken (it holds a {type(content).__name__}): mend it or remove it")
+        return content
+
+    def record(self, section: str, values: Mapping[str, Any]) -> None:
+        """Replaces one section of metrics.json."""
+        write_text(self.path / "metrics.json", json.dumps({**self.metrics(), section: dict(values)}, indent=2) + "\n")
+
+
+def weights_of(source: str | Path) -> Path:
+    """The checkpoint that is meant: this file, or the best of this run."""
+    return RunDir.open(source).checkpoint() if Path(source).is_dir() else Path(source)
+
+
+def provenance() -> dict[str, Any]:
+    """Time, command, commit, versions, host and devices of this process."""
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "git": git_state(Path(__file__).parent),
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] or ["cpu"],
+        "cpu_threads": torch.get_num_threads(),
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit of the code and whether it had uncommitted changes; None outside a repository."""
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
+        )
+        status = subprocess.run(
+            ["git", "-C", str(folder), "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit.stdout.strip(), "dirty": bool(status.stdout.strip())}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,169 @@
+"""A sweep in W&B's format without an account.
+
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     searches; again, here or elsewhere: goes on
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        the table and the plots so far
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       all commands, nothing is run
+"""
+
+import argparse
+import contextlib
+import io
+import json
+import shlex
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from ..errors import UserError
+from ..messages import OptionParser
+
+if TYPE_CHECKING:
+    from .config import SweepConfig
+    from .study import Study
+
+PROGRAM = __name__.partition(".")[0].replace("_", "-")
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = OptionParser(prog=f"{PROGRAM} sweep", description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as configs/sweeps/fashion_mnist_mlp.yaml")
+    parser.add_argument("--workers", type=int, default=1, help="trials at a time in this process (default: 1)")
+    parser.add_argument("--count", type=int, help="trials in all (default: run_cap of the file, or the whole grid)")
+    parser.add_argument("--dir", type=Path, help="where the sweep is kept (default: sweeps/NAME_OF_THE_FILE)")
+    parser.add_argument("--storage", metavar="URL", help="of a database of several machines (default: a file in --dir)")
+    parser.add_argument("--seed", type=int, default=0, help="of the search (default: 0)")
+    parser.add_argument("--dry_run", action="store_true", help="check all, print the commands as without results")
+    parser.add_argument("--report", action="store_true", help="only write and print what is known")
+    return parser
+
+
+def sweep(args: Sequence[str]) -> int:
+    """Runs the command and returns its exit status: 1 if no trial has finished.
+
+    Args:
+        args: the command line after `sweep`.
+
+    Raises:
+        UserError: the file, a parameter, the folder or an option is wrong; no trial has begun then.
+    """
+    options = option_parser().parse_args(list(args))
+    if find_spec("optuna") is None:
+        raise UserError(f"sweeps without W&B need Optuna: pip install '{PROGRAM}[sweep]'")
+    for name, least in (("workers", 1), ("count", 1), ("seed", 0)):
+        if getattr(options, name) is not None and getattr(options, name) < least:
+            raise UserError(f"{name} must be at least {least}, got {getattr(options, name)}")
+    from .config import SweepConfig
+
+    config, folder = SweepConfig.read(options.file), options.dir or Path("sweeps") / options.file.stem
+    most = config.trials(options.count)
+    words: list[str] = []
+    if options.report and not options.storage and not (folder / "study.db").exists():
+        raise UserError(f"{folder} holds no sweep: study.db is missing")
+    if not options.report:
+        if not most:
+            raise UserError(f"{config.method} search has no end: give --count N, or run_cap in {options.file}")
+        words = [f"--runs_dir={folder}", "--test_after_fit=false", *_without_wandb(_check(config, options.file))]
+        if options.dry_run:
+            return _print_commands(config, most, options.seed, folder, words)
+    from .study import STORAGE_ERRORS, Study
+
+    try:
+        study = Study(folder, config, options.seed, options.storage)
+        return _report(study) if options.report else _run(study, words, options.workers, most)
+    except STORAGE_ERRORS as error:  # no space, no permission, no connection
+        reason = str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).splitlines()[0]
+        where = "--storage" if options.storage else folder / "study.db"
+        raise UserError(f"cannot use the study in {where}: {reason}") from error
+
+
+def _run(study: "Study", options: list[str], workers: int, most: int) -> int:
+    import torch
+
+    from ..options import prepare
+    from .worker import Workers
+
+    begun = [row.state for row in study.rows()]
+    more = f", {len(begun)} begun" if begun else ""
+    print(f"sweep: {study.folder} ({most} trials, {workers} at a time{more})", flush=True)
+    devices = torch.cuda.device_count() if workers > 1 else 0
+    name = prepare(study.config.command).config_name
+    try:
+        status = Workers(study, name, options, workers, most, devices, lambda line: print(line, flush=True)).run()
+    except UserError:
+        _report(study)
+        raise
+    found = _report(study)
+    if best := study.reached():
+        print(f"trial {best.number} has reached the target {study.config.target:g}")
+    if status:
+        print("interrupted; the same command goes on")
+    return status or found
+
+
+def _report(study: "Study") -> int:
+    from .report import lines, write_report
+
+    rows = study.rows()
+    print("\n".join(lines(rows, study.config.metric)), flush=True)
+    write_report(study, rows)
+    if (study.folder / "best.yaml").exists():
+        print(f"best config: {study.folder / 'best.yaml'}")
+    print(f"report: {study.folder / 'index.html'}", flush=True)
+    return 0 if any(row.good for row in rows) else 1
+
+
+def _print_commands(config: "SweepConfig", most: int, seed: int, folder: Path, options: list[str]) -> int:
+    """Draws trials into a study in memory."""
+    import optuna
+
+    from .study import draw
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study = optuna.create_study()
+    for number in range(most):
+        point = draw(config, seed, number, study.ask())
+        values = folder / "values" / f"{number:04d}.json"
+        words = [*config.words(point, values), *options, f"--run_name=trial-{number:04d}"]
+        print(f"{PROGRAM} {shlex.join(words)}\n    {values}: {json.dumps(point)}")
+    return 0
+
+
+def _check(config: "SweepConfig", file: Path) -> dict[str, Any]:
+    """Parses command lines that show all parameters, as a trial would; returns the config of one.
+
+    Raises:
+        UserError: the command line does not accept one.
+    """
+    if not Path("configs").is_dir() and any(word.startswith("configs/") for word in config.command):
+        raise UserError(f"{file} names configs/: start the sweep where that folder is")
+    from ..cli import main
+
+    parsed = io.StringIO()
+    for point in config.examples():
+        parsed, errors = io.StringIO(), io.StringIO()
+        with tempfile.TemporaryDirectory() as scratch:
+            values = Path(scratch) / "values.json"
+            values.write_text(json.dumps(point))
+            with contextlib.redirect_stdout(parsed), contextlib.redirect_stderr(errors):
+                try:
+                    status: Any = main([*config.words(point, values), "--print_config"])
+                except SystemExit as ended:
+                    status = ended.code
+        if status:
+            error = errors.getvalue().strip().removeprefix("error: ")
+            raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {error}")
+    return yaml.safe_load(parsed.getvalue())
+
+
+def _without_wandb(parsed: dict[str, Any]) -> list[str]:
+    """The option that leaves out the W&B logger, if there is one: runs here would belong to no sweep there."""
+    loggers = parsed.get("trainer", {}).get("logger")
+    listed = loggers if isinstance(loggers, list) else [loggers]
+    kept = [one for one in listed if not (isinstance(one, dict) and one["class_path"].endswith("WandbLogger"))]
+    return [] if len(kept) == len(listed) else [f"--trainer.logger={json.dumps(kept or None)}"]

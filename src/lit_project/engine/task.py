@@ -1,0 +1,282 @@
+"""What all tasks share: optimizer and schedules, exact running means, rates and speed, one random stream a step."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.optim import LBFGS
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from .checkpoints import read
+from .class_checks import class_of, drop_weights, make
+from .errors import CheckpointError, UserError
+from .exact import Clock, StepMean, Totals
+from .parameter_groups import ParameterGroups, check_trained
+from .sampler import global_seed, seed_step
+from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
+
+
+def no_optimizer(parameters: Any) -> Any:
+    raise UserError("a task from load_from_checkpoint has no optimizer: give it one, as optimizer=…")
+
+
+class Task(LightningModule):
+    """Base of the tasks.
+
+    A subclass implements the steps. In `training_step` it calls `self.running.add(n, loss=mean * n, accuracy=correct)`
+    with sums over the n samples, and returns `{"loss": self.weighted(mean, n), "mean": mean.detach()}`. The means are
+    logged as `train/loss`, `train/accuracy` at the end of each epoch, with `train/samples_per_second` and the learning
+    rate of each parameter group (`lr`, or `lr/NAME` for several), and shown while it runs.
+
+    Args:
+        optimizer: makes the optimizer of the parameters.
+        schedulers: learning rate schedules, multiplied where there are several; see `Schedule`.
+        parameter_groups: parameters with rates or decay of their own; see `ParameterGroups`.
+
+    Attributes:
+        lr: replaces the optimizer's learning rate, if set before training (by Lightning's tuner).
+    """
+
+    unit = "samples"  # what is counted
+    accumulate: int | None = None  # micro-batches of a step, of a task that optimises by itself
+    untrained: ClassVar[dict[str, Any]] = {"optimizer": no_optimizer, "schedulers": None}  # what is only for training
+    notes: dict[str, Any]  # what metrics.json keeps of an evaluation besides numbers
+
+    def __init__(
+        self,
+        optimizer: OptimizerFactory,
+        schedulers: Sequence[Schedule] | None = None,
+        parameter_groups: ParameterGroups | None = None,
+    ) -> None:
+        super().__init__()
+        self.optimizer_factory = optimizer
+        self.grouping = parameter_groups
+        self.lr: float | None = None
+        self.schedules = list(schedulers or [])
+        self.running = Totals()
+        self.notes = {}
+        self._clock = Clock()
+        self._seed = 0
+        self._log_every = 50
+        self._rates: dict[str, float] = {}
+        self._gradient_norm: Tensor | None = None
+        self._done = 0  # optimizer steps
+        self._validated = False  # whether this epoch was
+        self._step_mean = StepMean()
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: str | Path,
+        map_location: Any = "cpu",
+        strict: bool | None = None,
+        weights_only: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """The task of a checkpoint, to evaluate or predict; no code in the checkpoint runs, see `class_paths`.
+
+        Args:
+            checkpoint_path: the file.
+            map_location: the device.
+            strict: whether all weights must be there, and no others; default: `strict_loading`.
+            weights_only: always the case; Lightning's argument.
+            **kwargs: arguments of the task that replace those in the checkpoint, such as an `optimizer`.
+
+        Raises:
+            CheckpointError: it is of another task, damaged, or names what a checkpoint must not.
+        """
+        checkpoint = read(checkpoint_path, map_location)
+        parameters = dict(checkpoint.get("hyper_parameters", {}))
+        kind = class_of(parameters["_class_path"], cls, checkpoint_path) if "_class_path" in parameters else cls
+        drop_weights(parameters)
+        untrained = {name: value for name, value in kind.untrained.items() if name in parameters}
+        task = make(kind, parameters, {**untrained, **kwargs}, checkpoint_path)
+        task.configure_model()
+        task.on_load_checkpoint(checkpoint)
+        try:
+            task.load_state_dict(checkpoint["state_dict"], strict=task.strict_loading if strict is None else strict)
+        except RuntimeError as error:
+            raise CheckpointError(f"{checkpoint_path} is not of the net that it describes: {error}") from error
+        return task.to(next((weight.device for weight in checkpoint["state_dict"].values()), "cpu"))
+
+    def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
+        """What `training_step` returns as `loss`, so that a step's gradient is that of the mean over all its counts.
+
+        Micro-batches, the last window of an epoch and processes may hold different numbers of samples or tokens: see
+        `StepMean`. `mean` next to it in the dictionary is what is logged.
+
+        Args:
+            loss: mean over the samples or tokens of this micro-batch, scalar.
+            count: their number.
+
+        Raises:
+            ValueError: gradients are accumulated for an optimizer that computes the loss several times a step.
+        """
+        if self._trainer is None:  # a step outside of training
+            return loss
+        if self.trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
+            raise ValueError("LBFGS computes the loss anew within a step: it needs accumulate_grad_batches 1")
+        return self._step_mean.weigh(loss, count, self.trainer.world_size)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Makes the gradients those of the mean over the whole step."""
+        self._step_mean.rescale(optimizer, self.trainer)
+        self._note_norm(optimizer)
+
+    def _note_norm(self, optimizer: Any) -> None:
+        """The norm of the gradient before it is clipped, for the steps that are logged."""
+        if (self.trainer.global_step + 1) % self._log_every == 0:
+            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets the name of the running hook, which Lightning does forty times a step, without `nn.Module`'s checks."""
+        if name == "_current_fx_name":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def parameter_groups(self) -> Iterable[Any]:
+        """What is optimised: parameters, or groups of them; frozen ones are left out."""
+        if self.grouping is not None:
+            return self.grouping(self)
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer and its chained schedules, whose horizons come from the trainer.
+
+        Raises:
+            ScheduleError: a schedule contradicts itself, another one or the length of the run.
+            GroupError: the parameter groups do.
+        """
+        return configure(
+            self.parameter_groups(),
+            self.optimizer_factory,
+            self.schedules,
+            self.length,
+            self.lr,
+        )
+
+    def length(self, interval: str) -> int | None:
+        """Length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None without end."""
+        return run_length(self.trainer, interval, self.accumulate)
+
+    @property
+    def all_schedules(self) -> list[Schedule]:
+        """In the order of the trainer's."""
+        return self.schedules
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Steps a scheduler; by optimizer steps once in `frequency`, counted over the whole run.
+
+        Lightning counts micro-batches within the epoch, so that the schedule would depend on gradient accumulation.
+        """
+        config = next(c for c in self.trainer.lr_scheduler_configs if c.scheduler is scheduler)
+        if isinstance(scheduler, ReduceLROnPlateau) and config.interval == "epoch":
+            return  # done by on_train_epoch_end
+        frequencies = {f"schedule{n}": s.frequency for n, s in enumerate(self.schedules) if s.interval == "step"}
+        if self.trainer.global_step % frequencies.get(str(config.name), 1) == 0:
+            super().lr_scheduler_step(scheduler, metric)
+
+    def on_train_start(self) -> None:
+        """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
+        self._seed = global_seed()
+        self._step_mean.reset()
+        self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
+        self._done = self.trainer.global_step
+        self.running.mark()
+        self._clock.skip()  # a run that is resumed within an epoch does not begin one
+        check_resumed(self.trainer, self.length)
+        watched = {schedule.monitor or "" for schedule in self.all_schedules}
+        if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
+            raise ScheduleError(f"a schedule watches {max(watched)!r}, but the run has no validation")
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the sums of the epoch, for a run that is resumed within it."""
+        checkpoint["running"] = {**self.running.reduce(self).state_dict(), "seconds": self._clock.seconds}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Goes on with the sums, which are those of all processes, in the first one.
+
+        Raises:
+            GroupError: the optimizer of the checkpoint trains another number of parameters.
+        """
+        if self._trainer is not None and self.trainer.state.fn == "fit":
+            check_trained(checkpoint.get("optimizer_states", []), self.parameter_groups())
+        running = checkpoint.get("running", {})
+        self._clock = Clock(running.get("seconds", 0.0))
+        if running and self.global_rank == 0:
+            self.running.load_state_dict(running)
+
+    def on_train_epoch_start(self) -> None:
+        """Starts the sums and the clock."""
+        self.running = Totals()
+        self._clock = Clock()
+        self._validated = False
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Random numbers of the model (dropout) depend on the seed, the step and the rank alone."""
+        seed_step(self._seed, "step", self.current_epoch, batch_idx, self.global_rank, device=self.device)
+        trainer = self.trainer
+        if (trainer.global_step + 1) % self._log_every == 0 or batch_idx + 1 == trainer.num_training_batches:
+            self._rates = self.learning_rates()  # of this step: at its end the schedulers have moved on
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Logs loss and rates of single steps, micro-batches together, every `log_every_n_steps` optimizer steps."""
+        self._clock.lap()
+        done = self.trainer.global_step
+        if done == self._done:
+            return
+        self._done = done
+        if done % self._log_every == 0 and outputs is not None:
+            loss = self.running.since_mark("loss")
+            if loss is None:  # a task that counts none: Lightning has divided it
+                loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
+            values = {"train/loss_step": loss, **self._rates, "epoch": self.current_epoch}
+            if self._gradient_norm is not None:
+                values["train/gradient_norm"] = self._gradient_norm.item()
+            for logger in self.trainer.loggers:
+                logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
+        self.running.mark()
+
+    def on_validation_end(self) -> None:
+        """Validation within an epoch is not training time."""
+        self._clock.skip()
+        self._validated = not self.trainer.sanity_checking
+
+    def on_train_epoch_end(self) -> None:
+        """Logs the exact means of the epoch."""
+        totals = self.running.reduce(self)
+        values = {f"train/{name}": mean for name, mean in totals.means().items()}
+        count, seconds = int(totals.count), self._clock.seconds
+        values[f"train/{self.unit}"] = float(count)
+        values[f"train/{self.unit}_per_second"] = count / seconds if seconds > 0 else 0.0
+        self.log_dict({**values, **self._rates}, sync_dist=True)
+        self._step_plateaus()
+
+    def _step_plateaus(self) -> None:
+        """Lightning does this after saving the epoch's checkpoint, so that a resumed run would miss an epoch."""
+        metrics = self.trainer.callback_metrics
+        for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):
+            due = schedule.interval == "epoch" and (self.current_epoch + 1) % schedule.frequency == 0
+            if not (due and isinstance(config.scheduler, ReduceLROnPlateau)):
+                continue
+            monitor = str(schedule.monitor)
+            if monitor.startswith("val/") and not self._validated:
+                continue  # an epoch without validation tells nothing: what is known is of an earlier one
+            if monitor not in metrics:
+                raise ScheduleError(f"ReduceLROnPlateau watches {monitor!r}; there are: {', '.join(sorted(metrics))}")
+            config.scheduler.step(metrics[monitor])
+
+    def learning_rates(self) -> dict[str, float]:
+        """The current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) for several."""
+        optimizers = self.optimizers(use_pl_optimizer=False)
+        optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        if len(groups) == 1:
+            return {"lr": float(groups[0]["lr"])}
+        return {f"lr/{group.get('name', number)}": float(group["lr"]) for number, group in enumerate(groups)}

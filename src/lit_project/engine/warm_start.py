@@ -1,0 +1,97 @@
+"""Weights of a run or a checkpoint into a model: all, or those that fit, with a report; and what a resume keeps."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import yaml
+from torch import Tensor, nn
+
+from .checkpoints import read
+from .class_names import here
+from .errors import CheckpointError, UserError
+from .weights import Match, load_fitting, match, renamed
+
+# Parts of a task whose state a resumed run takes from its checkpoint, whatever the config says of them.
+FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
+
+
+def state_of(checkpoint: Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint.
+
+    Raises:
+        CheckpointError: it has none, or cannot be read.
+    """
+    return _state(read(checkpoint), checkpoint)
+
+
+def _state(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
+    state = content.get("state_dict")
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{checkpoint} has no state_dict: it is not a checkpoint of a run")
+    return state
+
+
+def check_fits(model: nn.Module, checkpoint: Path) -> list[str]:
+    """Raises CheckpointError, with what differs, unless the checkpoint holds exactly this model's weights.
+
+    Returns:
+        What else the model is told otherwise than in training, such as the mean of the images or the class names.
+    """
+    content = read(checkpoint)
+    found = match(model, _state(content, checkpoint))
+    if not found.complete:
+        raise CheckpointError(f"{checkpoint} is of another model than the config describes:\n{found}")
+    before, now = (
+        {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}
+        for values in (content.get("hyper_parameters", {}), dict(getattr(model, "hparams", {})))
+    )
+    return [
+        f"{key.lstrip('.')} was {shorten(str(old), 80)} in training and is {shorten(str(new), 80)}"
+        for key, old, new in changes(before, now, "")
+    ]
+
+
+def check_kept(run: Path, config: str) -> None:
+    """Raises UserError if a run that is resumed would have another optimizer or other schedules than it has.
+
+    Its checkpoint would put the old ones back, without a word. To go on without any schedule is possible.
+    """
+    file = run / "config.yaml"
+    texts = (file.read_text(), config)
+    before, now = (here(yaml.safe_load(text))["model"].get("init_args", {}) for text in texts)
+    for part in FROM_CHECKPOINT:
+        if part == "schedulers" and not now.get(part):
+            continue
+        for key, old, new in changes(before.get(part), now.get(part), f"model.{part}"):
+            change = f"{key} was {shorten(str(old), 80)} and would be {shorten(str(new), 80)}"
+            raise UserError(
+                f"a resumed run keeps its optimizer and schedules: {change}; a new run takes the weights and other "
+                f"options: fit -c {file} --init_from {run}"
+            )
+
+
+def changes(before: Any, now: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
+    """Leaves that differ: their key, what they were and what they are, but for options that were not known then."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        same_class = before.get("class_path") == now.get("class_path")
+        for name in [name for name in before if name in now] if same_class else ["class_path"]:
+            yield from changes(before[name], now[name], f"{key}.{name}".replace(".init_args", ""))
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for place, values in enumerate(zip(before, now, strict=True)):
+            yield from changes(*values, f"{key}[{place}]")
+    elif before != now:
+        yield key, before, now
+
+
+def warm_start(
+    model: nn.Module, checkpoint: Path, prefixes: Mapping[str, str | None] | None = None, strict: bool = False
+) -> Match:
+    """Loads the weights of a checkpoint that fit; see `load_fitting`.
+
+    Raises:
+        CheckpointError: nothing fits, `strict` and not all do, or the file cannot be read.
+    """
+    state = state_of(checkpoint)
+    return load_fitting(model, renamed(state, prefixes) if prefixes else state, str(checkpoint), strict)

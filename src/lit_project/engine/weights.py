@@ -1,0 +1,113 @@
+"""How many weights a model has, and how the tensors of a state dict fit them: names, shapes, prefixes, a report."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from .errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class Match:
+    """How the tensors of a checkpoint fit those of a model, by name."""
+
+    loaded: list[str]
+    missing: list[str]  # in the model, not in the checkpoint; counts of batches aside
+    unexpected: list[str]  # in the checkpoint, not in the model
+    other_shape: list[str]  # in both; with the shapes
+
+    @property
+    def complete(self) -> bool:
+        """Whether there was a tensor for each of the model's, and none more."""
+        return not (self.missing or self.unexpected or self.other_shape)
+
+    def __str__(self) -> str:
+        """One line a kind; at most five names."""
+        lines = []
+        for kind in ("loaded", "missing", "unexpected", "other_shape"):
+            names = getattr(self, kind)
+            if names or kind == "loaded":
+                shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+                lines.append(f"  {kind.replace('_', ' of ') if kind == 'other_shape' else kind}: {len(names)}"
+                             + (f" ({shown})" if names and kind != "loaded" else ""))  # fmt: skip
+        return "\n".join(lines).replace("other of shape", "of another shape")
+
+
+def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
+    """Compares names and shapes.
+
+    Norms of old files have no `num_batches_tracked`, which is not missed: torch takes them so, too.
+    """
+    own = model.state_dict()
+    common = [name for name in own if name in state]
+    other_shape = [name for name in common if own[name].shape != state[name].shape]
+    return Match(
+        loaded=[name for name in common if name not in other_shape],
+        missing=[name for name in own if name not in state and not name.endswith("num_batches_tracked")],
+        unexpected=[name for name in state if name not in own],
+        other_shape=[f"{n} {tuple(state[n].shape)} instead of {tuple(own[n].shape)}" for n in other_shape],
+    )
+
+
+def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
+    """The state with other beginnings of its names; of several that apply the longest counts, and None leaves out.
+
+    `{"encoder.": "net.backbone.", "": "net."}` makes `encoder.x` into `net.backbone.x` and `y` into `net.y`.
+
+    Raises:
+        CheckpointError: a prefix with which no name begins, or two names that become the same.
+    """
+    found: dict[str, Tensor] = {}
+    used = set()
+    for name, value in state.items():
+        old = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)
+        used.add(old)
+        beginning = "" if old is None else prefixes[old]
+        if beginning is None:
+            continue
+        new = beginning + name.removeprefix(old or "")
+        if new in found:
+            raise CheckpointError(f"the prefixes {dict(prefixes)} give two weights the name {new!r}")
+        found[new] = value
+    for prefix in prefixes:
+        if prefix not in used:
+            beginnings = sorted({name.partition(".")[0] for name in state})
+            raise CheckpointError(f"no weight begins with {prefix!r}; they begin with {', '.join(beginnings)}")
+    return found
+
+
+def load_fitting(model: nn.Module, state: Mapping[str, Tensor], source: str, strict: bool = False) -> Match:
+    """Loads the weights that fit by name and shape, onto the devices where the model is, and leaves the others.
+
+    Args:
+        model: takes them.
+        state: from any device.
+        source: what messages call it.
+        strict: anything that does not fit is an error.
+
+    Raises:
+        CheckpointError: no parameter fits, or `strict` and not all do.
+    """
+    found = match(model, state)
+    parameters = {name for name, _ in model.named_parameters()}  # buffers alone are no start
+    if not parameters.intersection(found.loaded):
+        raise CheckpointError(f"no weight of {source} fits the model:\n{found}")
+    if strict and not found.complete:
+        raise CheckpointError(f"the weights of {source} are not those of the model:\n{found}")
+    fitting = OrderedDict((name, state[name]) for name in found.loaded)
+    # the names are those of this version: some nets of torchvision refuse, or rename, weights that do not say so
+    fitting._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
+    model.load_state_dict(fitting, strict=False)
+    return found
+
+
+def described(model: nn.Module) -> list[str]:
+    """A line with the number of its net's parameters, and one for each part that took weights from elsewhere."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    net = type(getattr(model, "net", model)).__name__
+    line = f"{net}: {count:,} parameters" + ("" if trainable == count else f", {trainable:,} trainable")
+    reports = [getattr(module, "pretrained", None) for module in model.modules()]
+    return [line, *(report for report in reports if isinstance(report, str))]

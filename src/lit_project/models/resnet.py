@@ -1,0 +1,122 @@
+"""Residual nets for small images."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class BilinearPool(nn.Module):
+    """Products of all pairs of channels, averaged over the places, signed square root, length 1.
+
+    Bilinear pooling of one net with itself (Lin, RoyChowdhury & Maji 2015): with features `x_p` of the places p,
+    `z = Σ_p x_p x_pᵀ / P`, `y = sign(z) √|z|`, `y / ‖y‖`. It tells fine-grained classes apart by which features occur
+    together, and needs channels² weights a class: `channels` first maps the features to fewer.
+
+    Args:
+        in_channels: of the features, C.
+        channels: K of a 1×1 convolution before the products; null for none.
+
+    Shapes:
+        `(B, C, H, W)` → `(B, K²)`.
+    """
+
+    def __init__(self, in_channels: int, channels: int | None = None) -> None:
+        super().__init__()
+        self.reduce = nn.Identity() if channels is None else nn.Conv2d(in_channels, channels, 1, bias=False)
+        self.size = (channels or in_channels) ** 2
+
+    def forward(self, features: Tensor) -> Tensor:
+        """`(B, C, H, W)` → `(B, K²)`."""
+        x_BKP = self.reduce(features).flatten(2)
+        given = x_BKP.dtype
+        with torch.autocast(x_BKP.device.type, enabled=False):  # in half precision 1e-10 is 0
+            x_BKP = x_BKP if given == torch.double else x_BKP.float()
+            z_BKK = x_BKP @ x_BKP.mT / x_BKP.shape[2]
+            # the root has no derivative at 0: its argument is kept from it by far less than features differ by
+            root = z_BKK.sign() * (z_BKK.abs() + 1e-10).sqrt()
+            return nn.functional.normalize(root.flatten(1), dim=1).to(given)
+
+
+class ResidualBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut: `relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))`.
+
+    Where the shape changes, the shortcut is a 1×1 convolution with batch norm (option B of the paper).
+
+    Shapes:
+        input `(B, C_in, H, W)`, output `(B, C_out, H/stride, W/stride)`.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(out_channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != out_channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False), nn.BatchNorm2d(out_channels)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, C_in, H, W)` → `(B, C_out, H/stride, W/stride)`."""
+        out = F.relu(self.norm1(self.conv1(x)))
+        out = self.norm2(self.conv2(out))
+        return F.relu(out + self.shortcut(x))
+
+
+class SmallResNet(nn.Module):
+    """A stem, three stages of `(depth - 2) / 6` residual blocks, global average pooling and a linear head.
+
+    The first stage keeps the image size, the second and third halve it and double the channels. `depth=20, width=16`
+    is the paper's ResNet-20: 0.27 M parameters.
+
+    Args:
+        input_shape: `(C, H, W)` of one image; comes from the data.
+        num_classes: number of outputs; comes from the data.
+        depth: number of layers, 6n + 2: 8, 14, 20, 32, 44, 56…
+        width: channels of the first stage.
+        pooling: `average` over the places, or `bilinear` (see `BilinearPool`).
+
+    Raises:
+        ValueError: `depth` is not 6n + 2.
+
+    Shapes:
+        input `(B, C, H, W)`, output `(B, num_classes)`.
+    """
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        num_classes: int,
+        depth: int = 20,
+        width: int = 16,
+        pooling: Literal["average", "bilinear"] = "average",
+    ) -> None:
+        super().__init__()
+        if depth < 8 or (depth - 2) % 6:
+            raise ValueError(f"depth must be 6n + 2 with n ≥ 1 (8, 14, 20, 32…), got {depth}")
+        blocks_per_stage = (depth - 2) // 6
+        self.stem = nn.Sequential(
+            nn.Conv2d(input_shape[0], width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+        )
+        blocks: list[nn.Module] = []
+        channels = width
+        for stage in range(3):
+            for block in range(blocks_per_stage):
+                stride = 2 if stage > 0 and block == 0 else 1
+                blocks.append(ResidualBlock(channels, width * 2**stage, stride))
+                channels = width * 2**stage
+        self.blocks = nn.Sequential(*blocks)
+        self.pool = BilinearPool(channels) if pooling == "bilinear" else None
+        self.head = nn.Linear(self.pool.size if self.pool else channels, num_classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):  # He et al. 2015: the initialisation that keeps variance under ReLU
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, C, H, W)` → logits `(B, num_classes)`."""
+        features = self.blocks(self.stem(x))
+        return self.head(features.mean(dim=(2, 3)) if self.pool is None else self.pool(features))

@@ -1,0 +1,1 @@
+"""Translation: the task, its scores and figures, and the command `translate`."""

@@ -1,0 +1,59 @@
+"""What an evaluation of translations is summed up to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lit_project.text.scores import corpus_scores, lowercase_tokenised_bleu
+
+
+@dataclass
+class Row:
+    """A pair and the translation of its source.
+
+    Attributes:
+        index: of the pair in its split.
+        text: source, target, references and memory, as text.
+        hypothesis: the translation found.
+        score: of the search.
+        tokens: of the hypothesis.
+        attention: what `OnText.attention` gives of them, for rows that are to be drawn.
+    """
+
+    index: int
+    text: Any
+    hypothesis: str
+    score: float
+    tokens: list[int]
+    attention: Any = field(default=None, compare=False)
+
+
+def distinct(rows: Sequence[Row]) -> list[Row]:
+    """The first row of each source."""
+    return list({row.text.source: row for row in reversed(rows)}.values())[::-1]
+
+
+def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[str, str]]:
+    """Scores of the hypotheses, in `language`, 0 to 100, by name, and sacrebleu's signatures."""
+    once = distinct(rows)
+    hypotheses, references = [row.hypothesis for row in once], [row.text.references for row in once]
+    several = corpus_scores(hypotheses, references, language)
+    lowercase, signature = lowercase_tokenised_bleu(hypotheses, references, language)
+    values = {"bleu": several.bleu, "chrf": several.chrf, "bleu_lowercase": lowercase}
+    signatures = {**several.signatures, "bleu_lowercase": signature}
+    if len(rows) > len(once):
+        single = corpus_scores([row.hypothesis for row in rows], [[row.text.target] for row in rows], language)
+        values |= {"bleu_single": single.bleu, "chrf_single": single.chrf}
+        signatures |= {f"{name}_single": text for name, text in single.signatures.items()}
+    return values, signatures
+
+
+def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
+    """The same of what needs no net: copying the source, and remembering training pairs."""
+    once = distinct(rows)
+    references = [row.text.references for row in once]
+    values: dict[str, float] = {}
+    for name, texts in (("copy", [row.text.source for row in once]), ("memory", [row.text.memory for row in once])):
+        found = corpus_scores(texts, references, language)
+        values |= {f"bleu_{name}": found.bleu, f"chrf_{name}": found.chrf}
+    return values
