@@ -17,6 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
+from picture_data import write
 from published import publish
 from tiny import TINY
 
@@ -197,3 +198,12 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     monkeypatch.setenv("PL_SEED_WORKERS", "0")
     return lambda seed: seed_everything(seed, verbose=False)
+
+
+@pytest.fixture
+def splits(tmp_path: Path) -> tuple[Path, dict[str, int]]:
+    """`root/train`, `root/val`, `root/test` of 21, 9 and 6 images."""
+    classes = {}
+    for split, count, start in (("train", 7, 0), ("val", 3, 50), ("test", 2, 100)):
+        classes |= write(tmp_path / "root" / split, count, start)
+    return tmp_path / "root", classes

@@ -5,13 +5,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from picture_data import CLASSES, Witness, batches, small, write
 from PIL import Image
 
 from lit_project.data.augmentation import RandomCrop
 from lit_project.data.image_folder import ImageFolder
 from lit_project.engine.errors import DataError
 from lit_project.engine.images import ImageBatch
+from picture_data import CLASSES, Witness, batches, small, write
 
 
 def brightness(images):

@@ -3,9 +3,9 @@
 import shutil
 
 import pytest
-from picture_data import small, write
 
 from lit_project.engine.errors import DataError
+from picture_data import small, write
 
 
 @pytest.mark.parametrize(

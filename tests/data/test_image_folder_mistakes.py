@@ -4,11 +4,11 @@ import gc
 import shutil
 
 import pytest
-from picture_data import CLASSES, batches, small, write
 from PIL import Image
 
 from lit_project.data.image_folder import ImageFolder
 from lit_project.engine.errors import DataError
+from picture_data import CLASSES, batches, small, write
 
 
 def test_classes_that_differ_between_splits_are_an_error(splits):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from pixels import images, windows
 from torchvision.transforms import v2
 
 from lit_project.data.augmentation import (
@@ -13,6 +12,7 @@ from lit_project.data.augmentation import (
     RandomResizedCrop,
 )
 from lit_project.engine.images import BatchTransforms
+from pixels import images, windows
 
 
 @pytest.mark.parametrize(("padding", "fill"), [(1, 0), (2, 7), (4, 255)])

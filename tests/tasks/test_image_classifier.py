@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from classifier_data import MEAN, NAMES, STD, Images, classifier, linear
 from sklearn.metrics import accuracy_score, confusion_matrix, recall_score, top_k_accuracy_score
 from torch import nn
 from torch.nn import functional as F
 from torchvision.transforms.v2.functional import five_crop, ten_crop
 
+from classifier_data import MEAN, NAMES, STD, Images, classifier, linear
 from lit_project.models.losses import SmoothedCrossEntropy
 from lit_project.tasks.classification import ImageClassifier
 

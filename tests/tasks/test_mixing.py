@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 import torch
-from classifier_data import Images, classifier
 from torch import nn
 from torch.nn import functional as F
 
+from classifier_data import Images, classifier
 from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy, WeightPenalty
 from lit_project.tasks.mixup import Mixing, rectangles
 

@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 import torch
-from classifier_data import Images, classifier
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn import functional as F
 
+from classifier_data import Images, classifier
 from lit_project.models.losses import WeightPenalty
 from saving import SaveAt
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from picture_data import Pictures, Witness
 from PIL import Image
 
 from lit_project.data.augmentation import RandomCrop
 from lit_project.data.image_folder import ImageFolder
+from picture_data import Pictures, Witness
 from saving import SaveAt
 
 

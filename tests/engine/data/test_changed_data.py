@@ -1,10 +1,10 @@
 """Data that have become more since a run was trained: its carved splits are not these ones."""
 
 import pytest
-from picture_data import Witness, small, write
 from PIL import Image
 
 from lit_project.engine.errors import DataError
+from picture_data import Witness, small, write
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from pixels import images, windows
 from torch import nn
 from torchvision import transforms
 from torchvision.transforms import v2
 
 from lit_project.data.augmentation import RandomCrop
 from lit_project.engine.images import BatchTransforms
+from pixels import images, windows
 
 
 class Own(nn.Module):

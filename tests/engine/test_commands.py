@@ -15,7 +15,7 @@ from lit_project.engine.entry import COMMANDS, run
 from lit_project.engine.examples import available
 from tiny import TINY
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LIGHT = ["--version", "examples", "examples quickstart"]
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-
 from wandb_server import ENTITY, PROJECT, Run, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 import torch
-from classifier_data import Images, batches, classifier, linear
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
 from torch.nn import functional as F
 
+from classifier_data import Images, batches, classifier, linear
 from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip
 from lit_project.engine.schedules import CosineAnnealingLR, Schedule
 from saving import SaveAt

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from test_torchrun import free_port
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def lit_in(folder: Path, *args: str) -> None:

@@ -1,6 +1,7 @@
 """`overfit_batches` of the Trainer: the same few batches in every epoch, whatever the data are made of."""
 
 import pytest
+
 from picture_data import Pictures, Witness, small, write
 
 

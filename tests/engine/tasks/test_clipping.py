@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
-from classifier_data import Images, batches, classifier, linear
 from lightning.pytorch import Callback
 from torch.nn import functional as F
+
+from classifier_data import Images, batches, classifier, linear
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])

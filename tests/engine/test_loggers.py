@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import wandb
+from wandb_server import Server
 
 from lit_project.engine.wandb_logger import WandbLogger
 from tiny import TINY
-from wandb_server import Server
 
 KEY = "0123456789" * 4
 FIT = (

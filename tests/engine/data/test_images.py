@@ -3,10 +3,10 @@
 import pytest
 import torch
 from lightning.pytorch import Callback
-from picture_data import Pictures, Witness
 from torchvision.transforms import v2
 
 from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip
+from picture_data import Pictures, Witness
 
 
 def test_a_task_gets_floats_in_0_1(trainer):

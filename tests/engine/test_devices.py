@@ -1,8 +1,8 @@
 """Weights that another device saved load here, whatever reads them."""
 
 import torch
-
 from cuda_files import save_as_from_cuda
+
 from lit_project.engine.checkpoints import SafeCheckpointIO, read
 from lit_project.engine.warm_start import check_fits, warm_start
 from lit_project.models.mlp import MLP

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from picture_data import Pictures, Witness
 
 from lit_project.engine.errors import DataError
 from lit_project.engine.images import ImageBatch, TensorLoader, random_split, stratified_split
 from lit_project.engine.sampler import EpochBatches
+from picture_data import Pictures, Witness
 
 
 @pytest.mark.parametrize(("size", "val_size"), [(10, 3), (1000, 1), (1000, 999), (7, 0), (7, 7), (1797, 360)])

@@ -18,7 +18,7 @@ from lit_project.engine.sweep import command, study
 from lit_project.engine.sweep.config import SweepConfig
 from lit_project.engine.sweep.study import Study
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SWEEPS = sorted(path.name for path in (ROOT / "configs" / "sweeps").glob("*.yaml"))
 TINY = {"class_path": "lit_project.models.mlp.MLP", "init_args": {"hidden_sizes": [32], "norm": "none"}}
 
