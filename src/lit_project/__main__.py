@@ -1,38 +1,47 @@
-"""What `lit-project` and `python -m lit_project` call. Only a command that needs Lightning waits for it."""
+"""`lit-project` and `python -m lit_project`: what the engine is told of this project."""
 
-import atexit
-import os
-import signal
-import sys
+from collections.abc import Sequence
 
-from lit_project.engine.entry import COMMANDS, run
+from lit_project.engine import entry
+from lit_project.engine.project import Project
+
+PROJECT = Project(
+    # What a model takes from the data: attribute of the data module → argument of the task, or of its net.
+    links={
+        # classification: ImageData → ImageClassifier and its net
+        "class_names": "class_names",
+        "mean": "mean",
+        "std": "std",
+        "num_classes": "net.init_args.num_classes",
+        "input_shape": "net.init_args.input_shape",
+        # regression: TabularData → Regressor and its net
+        "feature_names": "feature_names",
+        "target_names": "target_names",
+        "feature_mean": "feature_mean",
+        "feature_std": "feature_std",
+        "target_mean": "target_mean",
+        "target_std": "target_std",
+        "input_size": "net.init_args.input_size",
+        "output_size": "net.init_args.output_size",
+        # translation: TranslationData → Translator and its net; `new_task.py --kind sequence` uses the first two, too
+        "vocabularies": "vocabularies",
+        "source_size": "net.init_args.source_size",
+        "target_size": "net.init_args.target_size",
+        "max_source_length": "net.init_args.max_source_length",
+    },
+    # Commands without a config: `module:function`, given the rest of the command line.
+    commands={"translate": "tasks.translation.command:translate"},
+)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs one command in this process and returns its exit status; `args` are those after the program's name."""
+    return entry.main(PROJECT, args)
 
 
 def entry_point() -> None:
     """Runs the command line and ends the process with its exit status."""
-    args = sys.argv[1:]
-    # your modules; behind all that is installed, and by its full path: the parser changes the folder while it reads
-    sys.path.append(os.getcwd())
-    if args and args[0] in COMMANDS:
-        sys.exit(run(args))
-    statuses: list[int] = []
-    if "WANDB_SWEEP_ID" in os.environ:
-        atexit.register(_end_by_signal, statuses)  # registered first, it is the last to run
-    try:
-        from lit_project.engine.cli import main
-    except KeyboardInterrupt:  # while Lightning is imported, which takes seconds
-        sys.exit(128 + signal.SIGINT)
-    statuses.append(main(args))
-    sys.exit(statuses[0])
-
-
-def _end_by_signal(statuses: list[int]) -> None:
-    """An agent of W&B gives up after a few trials that exit with 143, though not after those that SIGTERM ends."""
-    if statuses == [128 + signal.SIGTERM]:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
+    entry.run_program(PROJECT)
 
 
 if __name__ == "__main__":

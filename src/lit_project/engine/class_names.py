@@ -1,28 +1,67 @@
-"""Runs and checkpoints that were made when this package had another name.
+"""Classes of this project by their names alone, and by paths that they had once.
 
-They name classes by the package of then. Where that package cannot be imported and this one has the same class at the
-same place, it is taken from here, with a note on standard error. A package that is installed is never replaced.
+A config may say `class_path: CNN` for a class whose name is unique in the package. Runs and checkpoints name classes by
+their full path; if the class has moved since, or the package has another name now, the name alone finds it again. The
+sources are read for this and not imported.
 """
 
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-PACKAGE = __name__.partition(".")[0]
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+from .project import PACKAGE
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+@cache
+def index() -> dict[str, list[str]]:
+    """Name of a class → the full paths of the classes of that name in the package."""
+    root = Path(__file__).parents[1]
+    found: dict[str, list[str]] = defaultdict(list)
+    for file in sorted(root.rglob("*.py")):
+        module = ".".join([PACKAGE, *file.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
+        for name in re.findall(r"^class ([A-Za-z]\w*)", file.read_text(encoding="utf-8"), re.MULTILINE):
+            found[name].append(f"{module}.{name}")
+    return dict(found)
+
+
+def full_path(name: str) -> str:
+    """The full path of a class of this package, by its name alone or by a path that leads nowhere now.
+
+    Any other text, such as the path of a class of torch, is returned as it is.
+    """
+    if not _NAME.fullmatch(name):
+        return name
+    package, _, rest = name.partition(".")
+    paths = index().get(name.rpartition(".")[2], [])
+    if f"{PACKAGE}.{rest}" in paths and (package == PACKAGE or not _is_there(package)):
+        found = f"{PACKAGE}.{rest}"
+    elif len(paths) == 1 and (not rest or package == PACKAGE or not _is_there(package)):
+        found = paths[0]
+    else:
+        return name
+    if rest and package != PACKAGE:
+        _note(package)
+    return found
 
 
 def here(value: Any) -> Any:
-    """Plain data, in which the class paths of a package that is not there lead to this one; others stay as they are."""
+    """Plain data in which each `class_path` is the `full_path`, and other dotted values of mappings are, too."""
     if isinstance(value, Mapping):
-        return {key: _class_here(item) if isinstance(item, str) else here(item) for key, item in value.items()}
+        return {
+            key: full_path(item)
+            if isinstance(item, str) and ("." in item or key in ("class_path", "_class_path"))
+            else here(item)
+            for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         items = [here(item) for item in value]
         return items if isinstance(value, list) else tuple(items)
@@ -30,35 +69,13 @@ def here(value: Any) -> Any:
 
 
 def config_here(file: str | Path) -> str:
-    """What `--config` is given for a config file: its path, or its text where class paths had to be changed."""
+    """What `--config` is given for a config file: its path, or its text if class paths had to be changed."""
     try:
-        text = Path(file).read_text()
-        packages = set(re.findall(r"class_path: *[\"']?(\w+)\.", text))
-        if all(map(_is_there, packages)):
-            return str(file)
-        config = yaml.safe_load(text)
+        config = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return str(file)  # the parser says what is wrong with it
     changed = here(config)
     return str(file) if changed == config else yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
-
-
-@cache
-def _class_here(text: str) -> str:
-    """The class path in this package, if it names one that is not there and this package has it."""
-    package, _, rest = text.partition(".")
-    if not _DOTTED.fullmatch(text) or _is_there(package):
-        return text
-    path = f"{PACKAGE}.{rest}"
-    module, _, name = path.rpartition(".")
-    try:
-        found = getattr(import_module(module), name)
-    except (ImportError, AttributeError):
-        return text
-    if not callable(found):
-        return text
-    _note(package)
-    return path
 
 
 def _is_there(package: str) -> bool:

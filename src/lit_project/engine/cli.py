@@ -1,13 +1,12 @@
-"""The command line: LightningCLI with run directories.
+"""LightningCLI with run directories.
 
-    lit-project fit -c configs/quickstart.yaml                    a new run
-    lit-project fit --run runs/quickstart/2026-01-31_12-00-00     goes on with it
-    lit-project test --run RUN                                    its best checkpoint on the test split
-    lit-project predict --run RUN --images FOLDER                 classifies your pictures
-    lit-project predict --run RUN --table FILE                    the numbers for new rows
+    fit -c configs/quickstart.yaml                    a new run
+    fit --run runs/quickstart/2026-01-31_12-00-00     resumes it
+    test --run RUN                                    its best checkpoint on the test split
+    predict --run RUN --images FOLDER                 classifies your pictures
+    predict --run RUN --table FILE                    the numbers for new rows
 
-This file is what LightningCLI is told to do otherwise; `session.py` does the work, `arguments.py` holds the options.
-Commands without a config, such as `lit-project translate`, are in `commands.py`.
+This file is what LightningCLI is told to do otherwise; `session.py` does the work, `options.py` holds the options.
 """
 
 import os
@@ -15,7 +14,7 @@ import random
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import yaml
@@ -23,16 +22,11 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
-import lit_project.data
-import lit_project.tasks  # noqa: F401  (both imported, so that their classes can be named without the module)
-
 from .class_checks import check_config, drop_weights
 from .distributed import is_first
-from .entry import COMMANDS, quiet_lightning, run
 from .errors import UserError, no_access
 from .messages import UsageError, explain, reasons
 from .options import (
-    FROM_CHECKPOINT,
     NOT_IN_CONFIG,
     add_given,
     add_options,
@@ -44,14 +38,13 @@ from .options import (
     prepare,
     replace_run_dir,
 )
+from .project import PROGRAM, Project, debugging
 from .session import Session
 
 DESCRIPTION = (
-    "Trains, validates, tests and predicts from one YAML: `lit-project fit -c configs/quickstart.yaml`, then "
-    "`lit-project test --run RUN`. Every run is a directory; `--run` is all that a later command needs. "
-    "`lit-project translate --run RUN TEXT` translates (its options: `lit-project translate --help`), `lit-project "
-    "examples` lists the configs that come with the project, "
-    "`lit-project sweep FILE` searches over the values of one, `lit-project completion SHELL` helps to type."
+    f"Trains, validates, tests and predicts from one YAML: `{PROGRAM} fit -c configs/quickstart.yaml`, then "
+    f"`{PROGRAM} test --run RUN`. Every run is a directory; `--run` is all that a later command needs. "
+    "Commands without a config, each with a `--help` of its own: "
 )
 
 
@@ -72,17 +65,20 @@ class LitCLI(LightningCLI):
     Args:
         args: the command line without the program's name, `--run` already replaced by the run's config.
         session: does what the command line asks for.
+        project: the links from data to model.
+        commands: others, named in the help.
     """
 
-    def __init__(self, args: Sequence[str], session: Session) -> None:
+    def __init__(self, args: Sequence[str], session: Session, project: Project, commands: Iterable[str] = ()) -> None:
         self.session = session
+        self.links = project.links
         super().__init__(
             model_class=LightningModule,
             datamodule_class=LightningDataModule,
             subclass_mode_model=True,
             subclass_mode_data=True,
             parser_class=Parser,
-            parser_kwargs={"description": DESCRIPTION, "prog": "lit-project"},
+            parser_kwargs={"description": f"{DESCRIPTION}{', '.join(commands)}.", "prog": PROGRAM},
             seed_everything_default=42,  # any fixed number: Lightning's default is 0 and says that it is random
             save_config_callback=None,  # the run directory keeps the config, once
             trainer_defaults={"enable_model_summary": False},  # a line of ours says it
@@ -101,7 +97,7 @@ class LitCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Options of the run, and what the model takes from the data."""
-        add_options(parser)
+        add_options(parser, self.links)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses; `seed_everything: true` becomes a random seed, which is then recorded."""
@@ -123,8 +119,10 @@ class LitCLI(LightningCLI):
             check_nulls(self._dumped()[part], part)
         run = self.session.open(self.subcommand or "", options, self._config_text())
         data = options.data.get("init_args", {})
-        for name in FROM_CHECKPOINT:
-            if name in data and data[name] is None:
+        for name in self.links:
+            if (
+                name in data and data[name] is None
+            ):  # the data cannot tell: such as class names of a folder that is not here
                 data[name] = self.session.known(name, options)
         if self.session.checkpoint is not None or options.init_from:
             drop_weights(options.model.get("init_args", {}))
@@ -132,13 +130,13 @@ class LitCLI(LightningCLI):
 
     def _dumped(self) -> dict[str, Any]:
         config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))[self.subcommand]
-        add_given(config["model"], self.config[self.subcommand].model)
+        add_given(config["model"], self.config[self.subcommand].model, self.links)
         return config
 
     def _config_text(self) -> str:
         """The config as config.yaml keeps it."""
         config = {name: value for name, value in self._dumped().items() if name not in NOT_IN_CONFIG}
-        header = "# The complete config of this run. `lit-project fit -c` on it makes a new run of the same kind.\n"
+        header = f"# The complete config of this run. `{PROGRAM} fit -c` on it makes a new run of the same kind.\n"
         return header + yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
     def instantiate_classes(self) -> None:
@@ -147,12 +145,12 @@ class LitCLI(LightningCLI):
             super().instantiate_classes()
         except (ValueError, TypeError, ImportError, OSError, MisconfigurationException) as error:
             config = self._dumped()
-            if missing := missing_link(config["model"], config["data"]):
+            if missing := missing_link(config["model"], config["data"], self.links):
                 raise UserError(missing) from error
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # of the object that could not be made
             raise UserError(": ".join([*class_path, *reasons(str(error))[:1]])) from error
-        check_links(self._dumped()["model"], self.datamodule)
-        values = hyper_parameters(self._dumped()["model"], self.datamodule)
+        check_links(self._dumped()["model"], self.datamodule, self.links)
+        values = hyper_parameters(self._dumped()["model"], self.datamodule, self.links)
         self.model.save_hyperparameters(values, logger=False)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
@@ -191,26 +189,25 @@ class LitCLI(LightningCLI):
         self.session.predict(self.trainer, model, datamodule, self.config[self.subcommand])
 
 
-def main(args: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status.
+def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
+    """Runs one subcommand of LightningCLI and returns its exit status.
 
-    Status 2 is an error that the user can put right, in a few lines; LIT_PROJECT_DEBUG=1 shows its traceback.
+    Args:
+        project: the links of the project.
+        args: the command line without the program's name.
+        commands: names of those that have parsers of their own, for messages and help.
     """
-    args = list(sys.argv[1:] if args is None else args)
-    if args and args[0] in COMMANDS:
-        return run(args)
-    quiet_lightning()
     session: Session | None = None
     interrupted, failed = False, True
     try:
         invocation = prepare(args)
         session = Session(invocation.run, invocation.config_name)
-        LitCLI(invocation.args, session)
+        LitCLI(invocation.args, session, project, commands)
         failed = False
         return session.status
     except (UserError, MisconfigurationException, OSError) as error:
-        message = no_access(error) if isinstance(error, OSError) else explain(error, args, COMMANDS)
-        if message is None or os.environ.get("LIT_PROJECT_DEBUG", "0") not in ("", "0"):
+        message = no_access(error) if isinstance(error, OSError) else explain(error, args, commands)
+        if message is None or debugging():
             raise
         print(f"error: {message}", file=sys.stderr)
         return 2

@@ -1,8 +1,8 @@
-"""`lit-project completion SHELL`: a script that completes commands, options, files and runs at a TAB.
+"""`completion SHELL`: a script that completes commands, options, files and runs at a TAB.
 
-    lit-project completion bash > ~/.local/share/bash-completion/completions/lit-project
-    lit-project completion zsh > ~/.zfunc/_lit-project                       a folder of $fpath
-    lit-project completion fish > ~/.config/fish/completions/lit-project.fish
+    completion bash > ~/.local/share/bash-completion/completions/PROGRAM
+    completion zsh > ~/.zfunc/_PROGRAM                          a folder of $fpath
+    completion fish > ~/.config/fish/completions/PROGRAM.fish
 
 The options that depend on a config (`--model.net.hidden`…) are not completed: `--model.help CLASS` lists them.
 jsonargparse's own script has them, but takes minutes to make with a parser of nets, of which torch has hundreds.
@@ -17,6 +17,7 @@ import shtab
 from .entry import COMMANDS
 from .errors import UserError
 from .messages import UsageError
+from .project import PACKAGE, PROGRAM
 
 RUNS = shtab.cmd("ls -d runs/*/*/ 2>/dev/null")
 COMPLETED = {
@@ -50,13 +51,15 @@ def parser() -> argparse.ArgumentParser:
     from .cli import LitCLI
     from .session import Session
 
-    own = {name: import_module(place.partition(":")[0]) for name, place in COMMANDS.items() if name[0] != "-"}
+    project = import_module(f"{PACKAGE}.__main__").PROJECT
+    places = {name: place for name, place in {**COMMANDS, **project.commands}.items() if name[0] != "-"}
+    own = {name: import_module(f"{PACKAGE}.{place.partition(':')[0]}") for name, place in places.items()}
     known = {name: getattr(module, "option_parser", argparse.ArgumentParser)() for name, module in own.items()}
     try:
-        LitCLI([], Session(None, ""))
+        LitCLI([], Session(None, ""), project)
     except UsageError as error:  # no subcommand is given: the parser is made, and nothing else
         known |= error.parser._subcommands_action.choices
-    top = argparse.ArgumentParser(prog="lit-project")
+    top = argparse.ArgumentParser(prog=PROGRAM)
     commands = top.add_subparsers()
     for name, options in known.items():
         what = options.description or name

@@ -1,18 +1,32 @@
-"""Silences what Lightning says in every run and nobody can act on."""
+"""The program: commands without a config at once, LightningCLI's once Lightning has been imported.
 
+Importing this file imports neither torch nor Lightning, so that a command takes the time of its own module only.
+"""
+
+import atexit
+import hashlib
 import logging
 import os
 import signal
 import sys
+import tomllib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-
-from lit_project import __version__
+from pathlib import Path
 
 from .errors import UserError
 from .messages import explain
+from .project import PACKAGE, PROGRAM, Project, debugging
 
+# `module:function` in the package, as in `Project.commands`. A function is given the rest of the command line, returns
+# the exit status, and raises UserError for what the user can put right.
+COMMANDS = {
+    "sweep": "engine.sweep.command:sweep",
+    "examples": "engine.examples:examples",
+    "completion": "engine.completion:completion",
+    "--version": "engine.entry:version",
+}
 _ADVERTISEMENTS = (
     "💡",
     "GPU available",
@@ -28,8 +42,73 @@ _ADVERTISEMENTS = (
 )
 
 
-def _wanted(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith(_ADVERTISEMENTS)
+def run_program(project: Project) -> None:
+    """Runs the command line of this process, and ends it with the exit status."""
+    # your modules; behind all that is installed, and by its full path: the parser changes the folder while it reads
+    sys.path.append(os.getcwd())
+    statuses: list[int] = []
+    if "WANDB_SWEEP_ID" in os.environ:
+        atexit.register(_end_by_signal, statuses)  # registered first, it is the last to run
+    try:
+        statuses.append(main(project, sys.argv[1:]))
+    except KeyboardInterrupt:  # while Lightning is imported, which takes seconds
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(statuses[0])
+
+
+def main(project: Project, args: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status; 2 is an error that the user can put right."""
+    args = list(sys.argv[1:] if args is None else args)
+    quiet_lightning()
+    commands = {**COMMANDS, **project.commands}
+    if args and args[0] in commands:
+        return _run(commands, args)
+    from .cli import run
+
+    return run(project, args, commands)
+
+
+def _run(commands: Mapping[str, str], args: Sequence[str]) -> int:
+    module, _, function = commands[args[0]].partition(":")
+    try:
+        status = getattr(import_module(f"{PACKAGE}.{module}"), function)(list(args[1:]))
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        if debugging():
+            raise
+        print(f"error: {explain(error, args)}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python would flush at its end
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def version(args: Sequence[str]) -> int:
+    """Prints the version of the project, and whether its engine was edited by hand."""
+    if args:
+        raise UserError(f"--version stands alone, got {' '.join(args)}")
+    print(f"{PROGRAM} {import_module(PACKAGE).__version__}{engine_state()}")
+    return 0
+
+
+def engine_state() -> str:
+    """` (engine edited by hand)` if it is not the one that `.template.toml` of the project records, else nothing."""
+    root = Path(__file__).parent
+    record = root.parents[2] / ".template.toml"
+    recorded = tomllib.loads(record.read_text()).get("engine") if record.is_file() else None
+    return "" if recorded in (None, digest(root)) else " (engine edited by hand)"
+
+
+def digest(folder: Path) -> str:
+    """SHA-256 over the files of a folder: names and contents, without caches."""
+    found = hashlib.sha256()
+    for file in sorted(folder.rglob("*"), key=lambda file: file.relative_to(folder).as_posix()):
+        if file.is_file() and "__pycache__" not in file.parts:
+            found.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return found.hexdigest()
 
 
 def quiet_lightning() -> None:
@@ -48,38 +127,14 @@ def quiet_lightning() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-COMMANDS = {
-    "translate": "lit_project.tasks.translation.command:translate",  # family: translation
-    "sweep": "lit_project.engine.sweep.command:sweep",
-    "examples": "lit_project.engine.examples:examples",
-    "completion": "lit_project.engine.completion:completion",
-    "--version": "lit_project.engine.entry:version",
-}
+def _wanted(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_ADVERTISEMENTS)
 
 
-def run(args: Sequence[str]) -> int:
-    """Runs the command that `args` begins with and returns its exit status: 2 is an error of the user's."""
-    quiet_lightning()
-    module, _, function = COMMANDS[args[0]].partition(":")
-    try:
-        status = getattr(import_module(module), function)(list(args[1:]))
-        sys.stdout.flush()
-        return status
-    except UserError as error:
-        if os.environ.get("LIT_PROJECT_DEBUG", "0") not in ("", "0"):
-            raise
-        print(f"error: {explain(error, args)}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python would flush at its end
-        return 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-
-
-def version(args: Sequence[str]) -> int:
-    """Prints the version of the project."""
-    if args:
-        raise UserError(f"--version stands alone, got {' '.join(args)}")
-    print(f"lit-project {__version__}")
-    return 0
+def _end_by_signal(statuses: list[int]) -> None:
+    """An agent of W&B gives up after a few trials that exit with 143, though not after those that SIGTERM ends."""
+    if statuses == [128 + signal.SIGTERM]:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""`lit-project examples`: the configs that come with the project, a line each; with a NAME the text of one.
+"""`examples`: the configs that come with the project, a line each; with a NAME the text of one.
 
-    lit-project examples
-    lit-project examples overlays/debug > fast.yaml      a copy to change
+    examples
+    examples overlays/debug > fast.yaml      a copy to change
 
 A checkout has them in `configs/`; a wheel brings them along within the package.
 """
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import UserError, did_you_mean
+from .project import PROGRAM
 
 
 def available() -> dict[str, Path]:
@@ -18,7 +19,7 @@ def available() -> dict[str, Path]:
     Raises:
         UserError: there are none, neither in the package nor beside `src`.
     """
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     for root in (package / "configs", package.parents[1] / "configs"):
         files = sorted(root.glob("*.yaml")) + sorted(root.glob("*/*.yaml"))
         if files:
@@ -40,7 +41,7 @@ def examples(args: Sequence[str]) -> int:
         for name, file in files.items():
             first = file.read_text(encoding="utf-8").splitlines()[0]
             print(f"{name:{max(map(len, files))}}  {first.strip('# ')}")
-        print("\n`lit-project examples NAME > mine.yaml` copies one to change it.")
+        print(f"\n`{PROGRAM} examples NAME > mine.yaml` copies one to change it.")
         return 0
     name = args[0].removeprefix("configs/").removesuffix(".yaml")
     if len(args) > 1 or name not in files:

@@ -230,7 +230,7 @@ class ImageData(SplitData):
         batch_size: images an optimizer micro-batch and process.
         eval_batch_size: the same without gradients; it changes no result, only memory and speed.
         train_transforms: applied in training on the batch, on the device, to uint8 `(B, C, H, W)`: the ones of
-            `lit_project.data.augmentation`, or any of `torchvision.transforms.v2` (random ones once a sample).
+            `data/augmentation.py`, or any of `torchvision.transforms.v2` (random ones once a sample).
         eval_transforms: the same for validation, test and prediction.
         drop_last: leave out the last training batch if it is not full.
         seed: of the order of the training samples; `null` follows `seed_everything`.

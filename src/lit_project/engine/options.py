@@ -3,7 +3,7 @@
 import inspect
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -14,7 +14,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from .class_checks import drop_weights
-from .class_names import config_here, here
+from .class_names import config_here, full_path, here
 from .errors import UserError
 from .lr_finder import What
 from .run import RunDir
@@ -70,6 +70,18 @@ def spelled_out(args: Sequence[str]) -> list[str]:
     for arg in args:
         attached = re.fullmatch(r"(?:--config=|-c=?)(.+)", arg, re.DOTALL)
         found += [FLAG, attached[1]] if attached else [FLAG if arg == "-c" else arg]
+    return found
+
+
+def with_full_paths(args: Sequence[str]) -> list[str]:
+    """The full path for a class of this package that an option names by its name alone: `--model.net=CNN`."""
+    found: list[str] = []
+    for before, arg in zip(["", *args], args, strict=False):
+        option, is_pair, value = arg.partition("=")
+        if not is_pair and before.startswith("--"):
+            option, value = before, arg
+        named = option.startswith(("--data", "--model", "--trainer")) and value[:1].isupper()
+        found.append(f"{arg[: len(arg) - len(value)]}{full_path(value)}" if named else arg)
     return found
 
 
@@ -212,7 +224,7 @@ def prepare(args: Sequence[str]) -> Invocation:
     Raises:
         UserError: `--run` without a folder; RunError: it is not a run directory.
     """
-    args = spelled_out(args)
+    args = with_full_paths(spelled_out(args))
     for flag in ("--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table"):
         if _value(args, flag) in ("", "~"):  # which YAML reads as nothing
             raise UserError(f"{flag} needs a value")
@@ -241,30 +253,7 @@ def _value(args: list[str], flag: str) -> str | None:
     return None
 
 
-# What a model takes from the data: attribute of the data module → argument of the task or of its net. A pair counts
-# where both exist. A task of another kind adds its own here.
-LINKS = {
-    "class_names": "class_names",
-    "mean": "mean",
-    "std": "std",
-    "num_classes": "net.init_args.num_classes",
-    "input_shape": "net.init_args.input_shape",
-    "vocabularies": "vocabularies",
-    "source_size": "net.init_args.source_size",
-    "target_size": "net.init_args.target_size",
-    "max_source_length": "net.init_args.max_source_length",
-    "feature_names": "feature_names",
-    "target_names": "target_names",
-    "feature_mean": "feature_mean",
-    "feature_std": "feature_std",
-    "target_mean": "target_mean",
-    "target_std": "target_std",
-    "input_size": "net.init_args.input_size",
-    "output_size": "net.init_args.output_size",
-}
-
-
-def add_options(parser: LightningArgumentParser) -> None:
+def add_options(parser: LightningArgumentParser, links: Mapping[str, str]) -> None:
     """Adds the options of the run and the links from data to model to the parser of a subcommand."""
     add = parser.add_argument
     add("--run", type=str | None, default=None, help="A run directory: `fit` resumes it, the others evaluate it.")
@@ -280,15 +269,9 @@ def add_options(parser: LightningArgumentParser) -> None:
     add("--allow_untrained", type=bool, default=False, help="validate, test, predict: without --run or a checkpoint.")
     add("--images", type=str | None, default=None, help="predict: a folder of image files, not the test split.")
     add("--table", type=str | None, default=None, help="predict: a file of rows (or texts), not the test split.")
-    for source, target in LINKS.items():
+    for source, target in links.items():
         parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
-
-# What data can be told by a checkpoint where the config leaves it out: class names of a folder that is not here, the
-# vocabularies that the weights were trained with, columns and statistics of a table that has changed since.
-FROM_CHECKPOINT = (
-    "class_names", "vocabularies", "feature_names", "feature_mean", "feature_std", "target_mean", "target_std",
-)  # fmt: skip
 
 # Options of predict that name new samples → what they are. Data modules say in `predicts_on` which they can read.
 NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
@@ -335,31 +318,31 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("the run has no end: set trainer.max_epochs (or max_steps; -1 epochs to run until stopped)")
 
 
-def hyper_parameters(model: dict[str, Any], data: Any) -> dict[str, Any]:
+def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> dict[str, Any]:
     """The model's config with the values that the links gave it: plain data, from which it can be made again.
 
     In the form that `load_from_checkpoint` reads.
     """
     values: dict[str, Any] = {**model.get("init_args", {}), **model.get("dict_kwargs", {})}
-    for source, argument, owner in _linked({"class_path": model["class_path"], "init_args": values}):
+    for source, argument, owner in _linked({"class_path": model["class_path"], "init_args": values}, links):
         if hasattr(data, source):
             owner.setdefault("init_args", {})[argument.name] = _plain(getattr(data, source))
     drop_weights(values)
     return {"_instantiator": "lightning.pytorch.cli.instantiate_module", "_class_path": model["class_path"], **values}
 
 
-def add_given(dumped: dict[str, Any], parsed: Namespace) -> dict[str, Any]:
+def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> dict[str, Any]:
     """Adds to a dumped model, which lacks what the data may give, what of that was given by hand."""
-    for (_, argument, owner), (_, _, source) in zip(_linked(dumped), _linked(parsed), strict=True):
+    for (_, argument, owner), (_, _, source) in zip(_linked(dumped, links), _linked(parsed, links), strict=True):
         value = source.get("init_args", {}).get(argument.name)
         if value is not None and _plain(value) != _plain(argument.default):
             owner.setdefault("init_args", {})[argument.name] = _plain(value)
     return dumped
 
 
-def check_links(model: dict[str, Any], data: Any) -> None:
+def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> None:
     """Raises UserError for a value given by hand that the data give otherwise: it would be ignored."""
-    for source, argument, owner in _linked(model):
+    for source, argument, owner in _linked(model, links):
         by_hand = owner.get("init_args", {}).get(argument.name)
         if by_hand is not None and hasattr(data, source) and by_hand != _plain(getattr(data, source)):
             told = f"{getattr(data, source)}"
@@ -369,20 +352,20 @@ def check_links(model: dict[str, Any], data: Any) -> None:
             )
 
 
-def missing_link(model: dict[str, Any], data: dict[str, Any]) -> str | None:
+def missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
     """What a model must be told by the data and is not, for the case that it could not be made; None if nothing."""
     try:
         known = resolve_name(data["class_path"])(**data.get("init_args", {}))
-        missing = [s for s, a, _ in _linked(model) if a.default is a.empty and not hasattr(known, s)]
+        missing = [s for s, a, _ in _linked(model, links) if a.default is a.empty and not hasattr(known, s)]
     except Exception:  # then it is the data that cannot be made, or cannot tell
         return None
     needs = f"{data['class_path']} must have {', '.join(missing)}: {model['class_path']} and what is in it need that"
     return needs if missing else None
 
 
-def _linked(model: Any) -> Iterator[tuple[str, inspect.Parameter, Any]]:
+def _linked(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, inspect.Parameter, Any]]:
     """The links that a model has: attribute of the data, argument, config of the class that takes it."""
-    for source, target in LINKS.items():
+    for source, target in links.items():
         *path, name = target.split(".init_args.")
         owner: dict[str, Any] | None = model
         for key in path:

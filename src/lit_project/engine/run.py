@@ -1,7 +1,7 @@
 """A run is a directory: config, checkpoints, metrics, predictions, figures and provenance of one training.
 
 runs/CONFIG/STAMP/
-    config.yaml        complete; `lit-project fit -c` on it repeats the run
+    config.yaml        complete; `fit -c` on it repeats the run
     checkpoints/       best*.ckpt, last.ckpt
     metrics.csv        by step and epoch
     metrics.json       final numbers: {"fit": {…}, "validate": {…}, "test": {…}}
@@ -29,9 +29,10 @@ import torch
 from .checkpoints import NAME, average, by_age, is_intact, read
 from .distributed import Hold, is_first
 from .errors import RunError
+from .project import PROGRAM
 
 BEFORE_NAN = "before-nan.ckpt"  # what NaNGuard keeps
-PACKAGES = ("lit-project", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
+PACKAGES = (PROGRAM, "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
 
 
 def write_text(path: Path, text: str) -> None:

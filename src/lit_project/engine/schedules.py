@@ -238,13 +238,13 @@ def check_length(scheduler: LRScheduler, where: str) -> None:
         if type(scheduler) is kind and getattr(scheduler, attribute) != end:
             raise ScheduleError(
                 f"{where}: {attribute} of {name} is {getattr(scheduler, attribute)}, but it is stepped {end} times in "
-                f"this run; lit_project.engine.schedules.{name} takes it from the trainer"
+                f"this run; {name} of this project takes it from the trainer"
             )
     total_iters = getattr(scheduler, "total_iters", 0)
     if type(scheduler) in (lr_scheduler.LinearLR, lr_scheduler.PolynomialLR) and total_iters > end:
         raise ScheduleError(
             f"{where}: total_iters of {name} is {total_iters}, but it is stepped {end} times in this run; "
-            f"lit_project.engine.schedules.{name} takes it from the trainer"
+            f"{name} of this project takes it from the trainer"
         )
 
 
@@ -283,7 +283,7 @@ class Schedule:
     """A learning rate scheduler and when it is stepped.
 
     Args:
-        scheduler: from `lit_project.engine.schedules` or `torch.optim.lr_scheduler`.
+        scheduler: of this project or `torch.optim.lr_scheduler`.
         interval: unit of its steps: optimizer steps or epochs. There is no default: a wrong guess is a wrong curve.
         frequency: it is stepped once in so many intervals.
         monitor: the metric that ReduceLROnPlateau watches, such as `val/loss`.

@@ -26,11 +26,12 @@ from .lr_finder import find, plot_lr
 from .metrics_csv import MetricsCSV
 from .options import NEW_SAMPLES
 from .precision import NoProfiler, emulated, remember_missing_cuda
+from .project import PROGRAM, variable
 from .run import RunDir, provenance, weights_of
 from .warm_start import check_fits, check_kept, warm_start
 from .weights import described
 
-RUN_DIR_OF_PARENT = "LIT_PROJECT_RUN_DIR"
+RUN_DIR_OF_PARENT = variable("RUN_DIR")
 KEPT = ("metrics.json", "predictions", "figures")  # a new run with one of them is not thrown away
 
 
@@ -253,7 +254,7 @@ class Session:
             shutil.rmtree(self.run.path, ignore_errors=True)
             return
         if interrupted and self.run.checkpoints.is_dir():
-            print(f"interrupted; go on with: lit-project fit --run {shlex.quote(str(self.run.path))}")
+            print(f"interrupted; go on with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}")
         print(f"run: {self.run.path}", flush=True)
 
 

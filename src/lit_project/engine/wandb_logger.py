@@ -17,6 +17,7 @@ from lightning.pytorch.loggers.logger import DummyExperiment, rank_zero_experime
 from lightning.pytorch.utilities import rank_zero_only
 
 from .errors import UserError
+from .project import PACKAGE
 from .run import write_text
 
 
@@ -63,7 +64,7 @@ class WandbLogger(LightningWandbLogger):
     def __init__(
         self,
         save_dir: str = ".",
-        project: str = "lit_project",
+        project: str = PACKAGE,
         name: str | None = None,
         entity: str | None = None,
         group: str | None = None,
