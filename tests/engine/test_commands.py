@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from lit_project import __version__
-from lit_project.engine.entry import COMMANDS, run
+from lit_project.__main__ import PROJECT, main
+from lit_project.engine.entry import COMMANDS
 from lit_project.engine.examples import available
 from tiny import TINY
 
@@ -20,12 +21,12 @@ LIGHT = ["--version", "examples", "examples quickstart"]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    assert run(args) == 0
+    assert main(args) == 0
     return capsys.readouterr().out
 
 
 def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
-    assert run(args) == 2
+    assert main(args) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
@@ -69,7 +70,7 @@ def test_a_wrong_command_is_told_those_there_are(lit):
     result = lit("exampels")
     assert result.status == 2
     assert "did you mean examples" in result.err
-    for name in ("fit", "validate", "test", "predict", *COMMANDS):
+    for name in ("fit", "validate", "test", "predict", *COMMANDS, *PROJECT.commands):
         assert (name in result.err) == (not name.startswith("-"))
 
 

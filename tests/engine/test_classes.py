@@ -1,4 +1,4 @@
-"""Runs and checkpoints of a package that had another name are used; packages that are there are left alone."""
+"""Classes by their name alone, by a path they had once, or of a package that had another name; all others are left alone."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_project.engine.checkpoints import read
-from lit_project.engine.class_names import PACKAGE, _class_here, _note, config_here, here
+from lit_project.engine.class_names import PACKAGE, _note, config_here, here
 from saving import SaveAt  # noqa: F401  (a module that is there and is not this package)
 from tiny import TINY
 
@@ -16,7 +16,6 @@ from tiny import TINY
 def _forgetful():
     """Notes are written once a process: each test is a new one."""
     _note.cache_clear()
-    _class_here.cache_clear()
 
 
 def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
@@ -25,10 +24,24 @@ def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
         "init_args": {"net": {"class_path": "before_now.models.MLP"}, "loss": "before_now.models.losses.FocalLoss"},
     }
     assert here(config) == {
-        "class_path": f"{PACKAGE}.tasks.ImageClassifier",
-        "init_args": {"net": {"class_path": f"{PACKAGE}.models.MLP"}, "loss": f"{PACKAGE}.models.losses.FocalLoss"},
+        "class_path": f"{PACKAGE}.tasks.classification.ImageClassifier",
+        "init_args": {"net": {"class_path": f"{PACKAGE}.models.mlp.MLP"}, "loss": f"{PACKAGE}.models.losses.FocalLoss"},
     }
     assert capsys.readouterr().err == f"note: before_now cannot be imported: its classes are taken from {PACKAGE}\n"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "Checkpoint",
+        f"{PACKAGE}.callbacks.Checkpoint",  # where it was before
+        f"{PACKAGE}.engine.callbacks.checkpoint.Checkpoint",
+    ],
+)
+def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys, path):
+    assert here({"class_path": path}) == {"class_path": f"{PACKAGE}.engine.callbacks.checkpoint.Checkpoint"}
+    assert here({"class_name": "Checkpoint"}) == {"class_name": "Checkpoint"}
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -37,7 +50,6 @@ def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
         "torch.optim.SGD",
         "saving.SaveAt",
         "before_now.tasks.NoSuchTask",
-        "before_now.no_such_module.Task",
         "before_now",
         "data/before_now.tasks",
         "e.g.",
@@ -54,10 +66,10 @@ def test_everything_else_stays_as_it_is(capsys, value):
 
 def test_a_config_is_read_from_its_file_unless_it_had_to_be_changed(tmp_path):
     file = tmp_path / "config.yaml"
-    file.write_text(f"model:\n  class_path: {PACKAGE}.tasks.ImageClassifier\n")
+    file.write_text(f"model:\n  class_path: {PACKAGE}.tasks.classification.ImageClassifier\n")
     assert config_here(str(file)) == str(file)
     file.write_text("model:\n  class_path: before_now.tasks.ImageClassifier\n")
-    assert config_here(file) == f"model:\n  class_path: {PACKAGE}.tasks.ImageClassifier\n"
+    assert config_here(file) == f"model:\n  class_path: {PACKAGE}.tasks.classification.ImageClassifier\n"
     file.write_text("model: [")
     assert config_here(file) == str(file)
     assert config_here("missing.yaml") == "missing.yaml"
@@ -78,8 +90,6 @@ def test_a_run_of_before_is_tested_resumed_and_repeated(lit, trained):
         result = lit(command)
         assert result.status == 0, result.err
         assert result.err.count("note: before_now cannot be imported") <= 1
-    assert "before_now" not in config.read_text()
-    config.write_text(config.read_text().replace(PACKAGE, "before_now"))
     again = lit(f"fit -c {config} {TINY} --trainer.max_epochs=1 --test_after_fit=false --run_name=again")
     assert again.status == 0, again.err
     assert again.run.parent == trained.parent
