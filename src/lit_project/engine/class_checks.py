@@ -22,8 +22,8 @@ from torch import nn
 
 from .errors import CheckpointError, UserError
 from .messages import reasons
+from .project import PACKAGE
 
-PACKAGE = __name__.partition(".")[0]
 PACKAGES = (PACKAGE, "torch", "torchvision", "torchmetrics", "lightning")
 Made = TypeVar("Made")
 

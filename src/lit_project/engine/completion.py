@@ -17,7 +17,7 @@ import shtab
 from .entry import COMMANDS
 from .errors import UserError
 from .messages import UsageError
-from .project import PACKAGE, PROGRAM
+from .project import PACKAGE, PROGRAM, this_project
 
 RUNS = shtab.cmd("ls -d runs/*/*/ 2>/dev/null")
 COMPLETED = {
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     from .cli import LitCLI
     from .session import Session
 
-    project = import_module(f"{PACKAGE}.__main__").PROJECT
+    project = this_project()
     places = {name: place for name, place in {**COMMANDS, **project.commands}.items() if name[0] != "-"}
     own = {name: import_module(f"{PACKAGE}.{place.partition(':')[0]}") for name, place in places.items()}
     known = {name: getattr(module, "option_parser", argparse.ArgumentParser)() for name, module in own.items()}

@@ -1,6 +1,6 @@
 """`examples`: the configs that come with the project, a line each; with a NAME the text of one.
 
-    examples
+Examples:
     examples overlays/debug > fast.yaml      a copy to change
 
 A checkout has them in `configs/`; a wheel brings them along within the package.

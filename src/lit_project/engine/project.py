@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 
 PACKAGE = __name__.partition(".")[0]
 PROGRAM = PACKAGE.replace("_", "-")
@@ -31,3 +32,8 @@ class Project:
 
     links: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
+
+
+def this_project() -> Project:
+    """What `__main__.py` of the package says."""
+    return import_module(f"{PACKAGE}.__main__").PROJECT

@@ -20,12 +20,11 @@ import yaml
 
 from ..errors import UserError
 from ..messages import OptionParser
+from ..project import PROGRAM, this_project
 
 if TYPE_CHECKING:
     from .config import SweepConfig
     from .study import Study
-
-PROGRAM = __name__.partition(".")[0].replace("_", "-")
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -142,7 +141,7 @@ def _check(config: "SweepConfig", file: Path) -> dict[str, Any]:
     """
     if not Path("configs").is_dir() and any(word.startswith("configs/") for word in config.command):
         raise UserError(f"{file} names configs/: start the sweep where that folder is")
-    from ..cli import main
+    from ..entry import main
 
     parsed = io.StringIO()
     for point in config.examples():
@@ -152,7 +151,7 @@ def _check(config: "SweepConfig", file: Path) -> dict[str, Any]:
             values.write_text(json.dumps(point))
             with contextlib.redirect_stdout(parsed), contextlib.redirect_stderr(errors):
                 try:
-                    status: Any = main([*config.words(point, values), "--print_config"])
+                    status: Any = main(this_project(), [*config.words(point, values), "--print_config"])
                 except SystemExit as ended:
                     status = ended.code
         if status:

@@ -14,10 +14,9 @@ from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
 from ..errors import UserError, did_you_mean
 from ..options import load_yaml
+from ..project import PROGRAM
 from .space import MAX_GRID, Parameter, parameters_of
 
-PACKAGE = __name__.partition(".")[0]
-PROGRAM = PACKAGE.replace("_", "-")
 KEYS = ("method", "metric", "parameters", "command", "early_terminate")
 OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # may change while a sweep goes on
 ARGUMENTS_FILE = "${args_json_file}"

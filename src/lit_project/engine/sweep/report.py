@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from optuna.importance import get_param_importances
 
 from ..errors import UserError
+from ..project import PROGRAM
 from ..run import write_text
-from .config import PROGRAM
 from .study import Row, Study
 
 SHOWN = 10  # rows of the printed table

@@ -18,8 +18,8 @@ import optuna
 from optuna.trial import TrialState
 
 from ..errors import RunError, UserError, did_you_mean
+from ..project import PACKAGE
 from ..run import RunDir, write_text
-from .config import PACKAGE
 from .report import short
 from .study import Study, is_first, retry
 

@@ -1,4 +1,4 @@
-"""Classes by their name alone, by a path they had once, or of a package that had another name; all others are left alone."""
+"""Classes by their name alone, by a path they had once, or of a package that had another name."""
 
 import json
 import sys
