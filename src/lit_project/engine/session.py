@@ -25,7 +25,7 @@ from .errors import RunError, UserError
 from .lr_finder import find, plot_lr
 from .metrics_csv import MetricsCSV
 from .options import NEW_SAMPLES
-from .precision import NoProfiler, emulated, remember_missing_cuda
+from .precision import emulated, remember_missing_cuda
 from .project import PROGRAM, variable
 from .run import RunDir, provenance, weights_of
 from .warm_start import check_fits, check_kept, warm_start
@@ -142,7 +142,6 @@ class Session:
             "callbacks": callbacks,
             "logger": loggers or False,
             "plugins": plugins,
-            "profiler": config.profiler or NoProfiler(),
             "default_root_dir": str(self.run.path),
         }
 

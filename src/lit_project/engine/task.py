@@ -16,6 +16,7 @@ from .class_checks import class_of, drop_weights, make
 from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
 from .parameter_groups import ParameterGroups, check_trained
+from .precision import set_quickly
 from .sampler import global_seed, seed_step
 from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
 
@@ -133,12 +134,7 @@ class Task(LightningModule):
             gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
             self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Sets the name of the running hook, which Lightning does forty times a step, without `nn.Module`'s checks."""
-        if name == "_current_fx_name":
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
+    __setattr__ = set_quickly
 
     def parameter_groups(self) -> Iterable[Any]:
         """What is optimised: parameters, or groups of them; frozen ones are left out."""
