@@ -22,6 +22,7 @@ from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed,
 
 
 def no_optimizer(parameters: Any) -> Any:
+    """Stands for the optimizer that a checkpoint does not bring."""
     raise UserError("a task from load_from_checkpoint has no optimizer: give it one, as optimizer=…")
 
 
