@@ -107,7 +107,7 @@ def test_label_smoothing_is_its_formula(smoothing):
     task = classifier(label_smoothing=smoothing)
     images, targets = Images().floats("train")
     with torch.no_grad():
-        loss = task.training_step((images, targets), 0)["loss"]
+        loss = task.training_step((images, targets), 0)
         target = (1 - smoothing) * F.one_hot(targets, 4) + smoothing / 4
         expected = -(target * task(images).log_softmax(1)).sum(1).mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lit_project.engine.callbacks import figures as viz
+import lit_project.tasks.regression as viz
 from lit_project.engine.tables import TabularData
 from lit_project.models.mlp import FFNN
 from lit_project.tasks.regression import PredictedAgainstTrue, Regressor
@@ -36,7 +36,7 @@ def test_callback_draws_all_samples_with_the_r2_of_the_task(trainer, monkeypatch
     torch.manual_seed(0)
     drawn = []
     monkeypatch.setattr(viz, "predicted_against_true", lambda *args: drawn.append(args))
-    monkeypatch.setattr("lit_project.engine.callbacks.figures.save_figure", lambda *args: drawn.append(args[1]))
+    monkeypatch.setattr(viz, "save_figure", lambda *args: drawn.append(args[1]))
     data = TabularData(torch.randn(50, 2), torch.randn(50, 1), ["a", "b"], ["y"], eval_batch_size=3)
     task = Regressor(FFNN(2, 1), torch.optim.SGD, ["y"])
     runner = trainer(callbacks=[PredictedAgainstTrue()], max_epochs=1)

@@ -72,8 +72,9 @@ class RangeTest(Callback):
     ) -> None:
         if trainer.global_step == len(self.losses):  # within a window of accumulated gradients
             return
-        loss = outputs["mean"] if "mean" in outputs else outputs["loss"]
-        self._sum = 0.98 * self._sum + 0.02 * float(trainer.strategy.reduce(loss.detach(), reduce_op="mean"))
+        assert isinstance(pl_module, Task)
+        loss = torch.tensor(pl_module.loss_of_step(outputs), device=pl_module.device)
+        self._sum = 0.98 * self._sum + 0.02 * float(trainer.strategy.reduce(loss, reduce_op="mean"))
         self.losses.append(self._sum / (1 - 0.98 ** (len(self.losses) + 1)))
         if not math.isfinite(self.losses[-1]) or self.losses[-1] > 4 * min(self.losses) > 0:  # it has exploded
             trainer.should_stop = True

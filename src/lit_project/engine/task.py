@@ -27,12 +27,26 @@ def no_optimizer(parameters: Any) -> Any:
 
 
 class Task(LightningModule):
-    """Base of the tasks.
+    """Base of the tasks: a subclass implements three steps, and what is logged follows from their sums.
 
-    A subclass implements the steps. In `training_step` it calls `self.running.add(n, loss=mean * n, accuracy=correct)`
-    with sums over the n samples, and returns `{"loss": self.weighted(mean, n), "mean": mean.detach()}`. The means are
-    logged as `train/loss`, `train/accuracy` at the end of each epoch, with `train/samples_per_second` and the learning
-    rate of each parameter group (`lr`, or `lr/NAME` for several), and shown while it runs.
+    For example:
+
+        def training_step(self, batch, batch_idx):
+            logits = self(batch.images)
+            correct = (logits.argmax(dim=1) == batch.targets).sum()
+            return self.step(F.cross_entropy(logits, batch.targets), len(batch.targets), accuracy=correct)
+
+        def evaluation_step(self, batch, split):  # split: val or test
+            logits, size = self(batch.images), len(batch.targets)
+            correct = (logits.argmax(dim=1) == batch.targets).sum()
+            self.evaluated.add(size, loss=F.cross_entropy(logits, batch.targets) * size, accuracy=correct)
+
+        def predict_step(self, batch, batch_idx):  # columns of the table of predictions
+            return {"index": batch.indices.tolist(), "prediction": self(batch.images).argmax(dim=1).tolist()}
+
+    At the end of each epoch `train/loss`, `train/accuracy`, `val/loss`, `val/accuracy` are logged, exact over all
+    samples and processes, with `train/samples_per_second` and the learning rate of each parameter group (`lr`, or
+    `lr/NAME` if there are several). Override `evaluation_start` and `evaluation_metrics` to log more of an evaluation.
 
     Args:
         optimizer: makes the optimizer of the parameters.
@@ -41,6 +55,8 @@ class Task(LightningModule):
 
     Attributes:
         lr: replaces the optimizer's learning rate, if set before training (by Lightning's tuner).
+        running: sums of the training epoch so far.
+        evaluated: sums of the evaluation so far.
     """
 
     unit = "samples"  # what is counted
@@ -60,6 +76,7 @@ class Task(LightningModule):
         self.lr: float | None = None
         self.schedules = list(schedulers or [])
         self.running = Totals()
+        self.evaluated = Totals()
         self.notes = {}
         self._clock = Clock()
         self._seed = 0
@@ -105,18 +122,27 @@ class Task(LightningModule):
             raise CheckpointError(f"{checkpoint_path} is not of the net that it describes: {error}") from error
         return task.to(next((weight.device for weight in checkpoint["state_dict"].values()), "cpu"))
 
-    def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
-        """What `training_step` returns as `loss`, so that a step's gradient is that of the mean over all its counts.
-
-        Micro-batches, the last window of an epoch and processes may hold different numbers of samples or tokens: see
-        `StepMean`. `mean` next to it in the dictionary is what is logged.
+    def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
+        """Counts a micro-batch for the means of the epoch; gives what `training_step` returns.
 
         Args:
-            loss: mean over the samples or tokens of this micro-batch, scalar.
+            mean: of the loss over the samples or tokens of this micro-batch, scalar.
             count: their number.
+            **sums: over them, of what else is logged; `loss` if not all of `mean` is to be logged as such.
 
         Raises:
-            ValueError: gradients are accumulated for an optimizer that computes the loss several times a step.
+            ValueError: gradients are accumulated for an optimizer that computes the loss several times per step.
+        """
+        if "loss" not in sums:
+            sums = {"loss": mean.detach() * count, **sums}
+        self.running.add(count, **sums)
+        return self.weighted(mean, count)
+
+    def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
+        """The mean loss of a micro-batch, weighted so that the step's gradient is that of the mean over all its counts.
+
+        Micro-batches, the last window of an epoch and processes may hold different numbers of samples or tokens: see
+        `StepMean`.
         """
         if self._trainer is None:  # a step outside of training
             return loss
@@ -230,15 +256,56 @@ class Task(LightningModule):
             return
         self._done = done
         if done % self._log_every == 0 and outputs is not None:
-            loss = self.running.since_mark("loss")
-            if loss is None:  # a task that counts none: Lightning has divided it
-                loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
-            values = {"train/loss_step": loss, **self._rates, "epoch": self.current_epoch}
+            values = {"train/loss_step": self.loss_of_step(outputs), **self._rates, "epoch": self.current_epoch}
             if self._gradient_norm is not None:
                 values["train/gradient_norm"] = self._gradient_norm.item()
+            # for loggers alone: `self.log` would put single steps among the metrics of callbacks and metrics.json
             for logger in self.trainer.loggers:
                 logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
         self.running.mark()
+
+    def loss_of_step(self, outputs: Any) -> float:
+        """Mean loss of the optimizer step that has just been made, in this process; `outputs` are `training_step`'s."""
+        loss = self.running.since_mark("loss")
+        if loss is None:  # a task that does not call `step`: Lightning has divided its loss
+            loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
+        return loss
+
+    def evaluation_start(self) -> None:
+        """Begins the sums of an evaluation."""
+        self.evaluated = Totals()
+
+    def evaluation_step(self, batch: Any, split: str) -> Any:
+        """Adds a batch of `val` or `test` to `self.evaluated`; what it returns goes to callbacks."""
+        raise NotImplementedError(f"{type(self).__name__} has no evaluation_step")
+
+    def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
+        """What is logged of an evaluation, by name; `totals` are the sums over all processes."""
+        return {**totals.means(), self.unit: float(totals.count)}
+
+    def _evaluation_end(self, split: str) -> None:
+        totals = self.evaluated.reduce(self)
+        if totals.count:
+            metrics = self.evaluation_metrics(totals, split)
+            self.log_dict({f"{split}/{name}": value for name, value in metrics.items()}, sync_dist=True)
+
+    def on_validation_epoch_start(self) -> None:
+        self.evaluation_start()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.evaluation_step(batch, "val")
+
+    def on_validation_epoch_end(self) -> None:
+        self._evaluation_end("val")
+
+    def on_test_epoch_start(self) -> None:
+        self.evaluation_start()
+
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.evaluation_step(batch, "test")
+
+    def on_test_epoch_end(self) -> None:
+        self._evaluation_end("test")
 
     def on_validation_end(self) -> None:
         """Validation within an epoch is not training time."""

@@ -105,7 +105,6 @@ class ImageClassifier(Task):
         # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
         self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1), persistent=False)
-        self.evaluated = Totals()
         # by sums and counts; arguments are checked once a split by the data module, not at every step
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
         self.top_k = MulticlassAccuracy(num_classes, top_k=top_k, average="micro", validate_args=False)
@@ -138,81 +137,53 @@ class ImageClassifier(Task):
         if self.mixing is not None and not self.mixing.active(0, self.epochs):
             print_once(f"mixing: nothing is mixed: off_last_epochs leaves out all of the run's {self.epochs} epochs")
 
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch of `(images, targets, …)`."""
         images, targets = batch[0], batch[1]
         if self.mixing is not None and self.mixing.active(self.current_epoch, self.epochs):
             images, targets = self.mixing(images, targets, len(self.class_names))
         logits = self(images)
-        mean = loss = self.loss(logits, targets)
-        size = len(targets)
+        loss, size = self.loss(logits, targets), len(targets)
         classes = logits.detach().argmax(dim=1)
         correct = (classes == targets).sum() if targets.ndim == 1 else targets.gather(1, classes[:, None]).sum()
-        sums = {"loss": loss.detach() * size, "accuracy": correct}
-        if self.penalty is not None:
-            penalty = self.penalty(self)
-            sums["penalty"] = penalty.detach() * size
-            loss = loss + penalty
-        self.running.add(size, **sums)
-        return {"loss": self.weighted(loss, size), "mean": mean.detach()}
+        if self.penalty is None:
+            return self.step(loss, size, accuracy=correct)
+        penalty = self.penalty(self)
+        return self.step(loss + penalty, size, loss=loss * size, accuracy=correct, penalty=penalty * size)
 
     def _test_logits(self, images: Tensor) -> Tensor:
         """Logits of images, or the logarithm of the mean probabilities over their views."""
         return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
 
-    def _evaluation_step(self, batch: Any, logits: Tensor) -> dict[str, Tensor]:
-        targets = batch[1]
+    def evaluation_start(self) -> None:
+        super().evaluation_start()
+        self.confusion.reset()
+        self.top_k.reset()
+
+    def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
+        """Adds one batch to the sums; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
+        images, targets = batch[0], batch[1]
+        logits = self(images).float() if split == "val" else self._test_logits(images)
         self.evaluated.add(len(targets), loss=unsmoothed(self.loss)(logits, targets) * len(targets))
         self.confusion.update(logits, targets)
         self.top_k.update(logits, targets)
         return {"logits": logits, "targets": targets}
 
-    def _evaluation_start(self) -> None:
-        self.evaluated = Totals()
-        self.confusion.reset()
-        self.top_k.reset()
-
-    def _evaluation_end(self, split: str) -> None:
-        totals = self.evaluated.reduce(self)
+    def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
         counts = self.confusion.compute().double()
         self.confusion_matrix = counts.cpu()
-        right = counts.diagonal()
+        right, samples = counts.diagonal(), counts.sum(dim=1)
         values = {
-            f"{split}/loss": totals.means()["loss"],
-            f"{split}/accuracy": (right.sum() / counts.sum()).item(),
-            f"{split}/samples": counts.sum().item(),
+            "loss": totals.means()["loss"],
+            "accuracy": (right.sum() / counts.sum()).item(),
+            "samples": counts.sum().item(),
         }
         if self.top_k.top_k > 1:
-            values[f"{split}/top{self.top_k.top_k}_accuracy"] = self.top_k.compute().item()
-        samples = counts.sum(dim=1)
+            values[f"top{self.top_k.top_k}_accuracy"] = self.top_k.compute().item()
         for name, hits, count in zip(self.class_names, right.tolist(), samples.tolist(), strict=True):
             if count > 0:  # the recall of a class without samples is undefined
-                values[f"{split}/class_accuracy/{name}"] = hits / count
-        self.log_dict(values, sync_dist=True)
-
-    def on_validation_epoch_start(self) -> None:
-        """Starts the sums."""
-        self._evaluation_start()
-
-    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Adds one batch to the sums; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
-        return self._evaluation_step(batch, self(batch[0]).float())
-
-    def on_validation_epoch_end(self) -> None:
-        """Logs `val/…`."""
-        self._evaluation_end("val")
-
-    def on_test_epoch_start(self) -> None:
-        """Starts the sums."""
-        self._evaluation_start()
-
-    def test_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """As `validation_step`."""
-        return self._evaluation_step(batch, self._test_logits(batch[0]))
-
-    def on_test_epoch_end(self) -> None:
-        """Logs `test/…`."""
-        self._evaluation_end("test")
+                values[f"class_accuracy/{name}"] = hits / count
+        return values
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
         """Rows of a table, one a sample: index, class, its name and its probability; the target where it is known."""

@@ -110,7 +110,7 @@ class PredictedAgainstTrue(Callback):
         save_figure(trainer, f"{split}_predicted", figure)
 
 
-SUMS = ("residual", "absolute", "first", "second")  # of each target; see `Regressor._evaluation_step`
+SUMS = ("residual", "absolute", "first", "second")  # of each target; see `Regressor.evaluation_step`
 
 
 class Regressor(Task):
@@ -177,7 +177,6 @@ class Regressor(Task):
         for name, values in statistics.items():
             # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
             self.register_buffer(name, torch.tensor(list(values)), persistent=False)
-        self.evaluated = Totals()
         self.r2: dict[str, float] = {}
 
     def standardised(self, targets: Tensor) -> Tensor:
@@ -200,15 +199,13 @@ class Regressor(Task):
         """Features `(B, F)` → predictions `(B, T)`, both in their units."""
         return self.outputs(features).float() * self.target_std + self.target_mean
 
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch of `(features, targets, …)`."""
         features, targets = batch[0], batch[1]
-        loss = self.loss(self.outputs(features), self.standardised(targets))
-        size = len(targets)
-        self.running.add(size, loss=loss.detach() * size)
-        return {"loss": self.weighted(loss, size), "mean": loss.detach()}
+        return self.step(self.loss(self.outputs(features), self.standardised(targets)), len(targets))
 
-    def _evaluation_step(self, batch: Any) -> dict[str, Tensor]:
+    def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
+        """Adds one batch to the sums; gives `predictions` and `targets`, both `(B, T)` in their units, to callbacks."""
         features, targets = batch[0], batch[1]
         outputs = self.outputs(features).float()
         predictions = outputs * self.target_std + self.target_mean
@@ -221,51 +218,24 @@ class Regressor(Task):
         self.evaluated.add(len(targets), loss=loss * len(targets), **columns)
         return {"predictions": predictions, "targets": targets}
 
-    def _evaluation_end(self, split: str) -> None:
-        totals = self.evaluated.reduce(self)
-        count, means = int(totals.count), totals.means()
+    def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
+        means = totals.means()
         squared, absolute, first, second = (
             torch.tensor([means[f"{name}/{k}"] for k in range(len(self.target_names))], dtype=torch.double)
             for name in SUMS
         )
         std = _double(self.target_std.cpu())
         self.r2 = _r2(squared / std**2, first, second, self.target_names)
-        values = {f"{split}/loss": means["loss"]}
+        values = {"loss": means["loss"]}
         for name, each, scale in (("mse", squared, std**2), ("mae", absolute, std)):
             if len(each) == 1:
-                values[f"{split}/{name}"] = each.item()
+                values[name] = each.item()
             else:  # whose units differ
-                values |= {
-                    f"{split}/{name}/{target}": e.item() for target, e in zip(self.target_names, each, strict=True)
-                }
-                values[f"{split}/{name}_standardised"] = (each / scale).mean().item()
+                values |= {f"{name}/{target}": e.item() for target, e in zip(self.target_names, each, strict=True)}
+                values[f"{name}_standardised"] = (each / scale).mean().item()
         if self.r2:
-            values[f"{split}/r2"] = sum(self.r2.values()) / len(self.r2)
-        self.log_dict({**values, f"{split}/samples": float(count)}, sync_dist=True)
-
-    def on_validation_epoch_start(self) -> None:
-        """Starts the sums."""
-        self.evaluated = Totals()
-
-    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """Adds one batch to the sums; gives `predictions` and `targets`, both `(B, T)` in their units, to callbacks."""
-        return self._evaluation_step(batch)
-
-    def on_validation_epoch_end(self) -> None:
-        """Logs `val/…`."""
-        self._evaluation_end("val")
-
-    def on_test_epoch_start(self) -> None:
-        """Starts the sums."""
-        self.evaluated = Totals()
-
-    def test_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        """As `validation_step`."""
-        return self._evaluation_step(batch)
-
-    def on_test_epoch_end(self) -> None:
-        """Logs `test/…`."""
-        self._evaluation_end("test")
+            values["r2"] = sum(self.r2.values()) / len(self.r2)
+        return {**values, "samples": float(totals.count)}
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
         """Rows of a table, one a sample: index, prediction, and the target where it is known.

@@ -96,14 +96,14 @@ class SeveralOptimizers(Task):
         """Those of all parts."""
         return [schedule for part in self.parts for schedule in part.schedulers]
 
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The task's loss, its gradients, and at the end of a window a step of all optimizers."""
-        outputs: Any = super().training_step(batch, batch_idx)
-        self.manual_backward(outputs["loss"])
+        loss: Any = super().training_step(batch, batch_idx)
+        self.manual_backward(loss)
         done = batch_idx + 1
         if done % (self.accumulate or 1) == 0 or done == self.trainer.num_training_batches:
             self._step_optimizers()
-        return {name: value.detach() for name, value in outputs.items()}
+        return loss.detach()
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Nothing: it is done for all optimizers together."""

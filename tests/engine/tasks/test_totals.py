@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 from torchmetrics.functional import accuracy
 
+from classifier_data import Images
 from lit_project.engine.exact import Totals
+from lit_project.engine.task import Task
 
 
 @pytest.mark.parametrize("sizes", [[8], [1, 7], [3, 3, 2], [5, 1, 1, 1]])
@@ -48,3 +52,37 @@ def test_counts_agree_with_torchmetrics():
         totals.add(len(targets[batch]), accuracy=(logits[batch].argmax(1) == targets[batch]).sum())
     expected = accuracy(logits, targets, task="multiclass", num_classes=5)
     assert totals.means()["accuracy"] == pytest.approx(expected.item())
+
+
+class Own(Task):
+    """The least that a task is."""
+
+    def __init__(self):
+        super().__init__(torch.optim.SGD)
+        self.net = nn.Linear(16, 4)
+
+    def _counted(self, batch):
+        logits, targets = self.net(batch.images.flatten(1)), batch.targets
+        return F.cross_entropy(logits, targets), len(targets), (logits.argmax(1) == targets).sum()
+
+    def training_step(self, batch, batch_idx):
+        loss, size, correct = self._counted(batch)
+        return self.step(loss * 0, size, loss=loss * size, accuracy=correct)  # the weights stay as they are
+
+    def evaluation_step(self, batch, split):
+        loss, size, correct = self._counted(batch)
+        self.evaluated.add(size, loss=loss * size, accuracy=correct)
+
+
+def test_a_task_of_two_steps_logs_exact_means_of_all_splits(trainer):
+    task, data = Own(), Images(batch_size=8, eval_batch_size=5)
+    runner = trainer(max_epochs=1)
+    runner.fit(task, datamodule=data)
+    metrics = {**runner.callback_metrics, **runner.test(task, datamodule=data, verbose=False)[0]}
+    for split, samples in (("train", 29), ("val", 17), ("test", 17)):
+        images, targets = data.floats(split)
+        with torch.no_grad():
+            logits = task.net(images.flatten(1))
+        assert metrics[f"{split}/loss"] == pytest.approx(F.cross_entropy(logits, targets).item(), rel=1e-6)
+        assert metrics[f"{split}/accuracy"] == pytest.approx((logits.argmax(1) == targets).double().mean().item())
+        assert metrics[f"{split}/samples"] == samples

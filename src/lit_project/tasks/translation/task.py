@@ -1,4 +1,4 @@
-"""How often the decoder is told the true token in training."""
+"""Translation: the task, and how often its decoder is given the true token in training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -106,7 +106,6 @@ class Translator(OnText, Task):
         self.teacher_forcing = TeacherForcing(teacher_forcing_ratio)
         self.decoding = decoding or Decoding(beam_size=5)
         self.validation_decoding = validation_decoding or Decoding()
-        self.evaluated = Totals()
         self.rows: list[Row] = []  # of the last evaluation, by index
         self._found: dict[str, Hypothesis] = {}  # a source that occurs twice is translated once
         self._baselines: dict[str, tuple[int, dict[str, float]]] = {}  # by split, with a hash of their text
@@ -115,7 +114,7 @@ class Translator(OnText, Task):
         """Logits `(B, T, V)` of the tokens that follow; see `Seq2Seq.forward`."""
         return self.net(source_BS, lengths_B, inputs_BT)
 
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch of pairs."""
         inputs_BT, labels_BT = batch.target[:, :-1], batch.target[:, 1:]
         ratio = self.teacher_forcing(self.trainer.global_step)
@@ -130,14 +129,15 @@ class Translator(OnText, Task):
         real_BT = labels_BT != PAD
         tokens = real_BT.sum()
         correct = ((logits_BTV.detach().argmax(dim=-1) == labels_BT) & real_BT).sum()
-        self.running.add(tokens, loss=loss_sum.detach(), token_accuracy=correct)
-        loss = loss_sum / tokens
-        return {"loss": self.weighted(loss, tokens), "mean": loss.detach()}
+        return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
 
-    def _evaluation_start(self) -> None:
-        self.evaluated, self.rows, self._found = Totals(), [], {}
+    def evaluation_start(self) -> None:
+        super().evaluation_start()
+        self.rows, self._found = [], {}
 
-    def _evaluation_step(self, batch: Any, decoding: Decoding) -> None:
+    def evaluation_step(self, batch: Any, split: str) -> None:
+        """Adds one batch to the sums, and translates it."""
+        decoding = self.validation_decoding if self.trainer.state.fn == "fit" and split == "val" else self.decoding
         labels_BT = batch.target[:, 1:]
         logits_BTV = full(self(batch.source, batch.source_lengths, batch.target[:, :-1]))
         real_BT = labels_BT != PAD
@@ -153,8 +153,7 @@ class Translator(OnText, Task):
             best = self._found[text.source]
             self.rows.append(Row(index, text, self.text_of(best.tokens), best.score, best.tokens))
 
-    def _evaluation_end(self, split: str) -> None:
-        totals = self.evaluated.reduce(self)
+    def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
         if self.trainer.world_size > 1:
             shares: list[Any] = [None] * self.trainer.world_size
             torch.distributed.all_gather_object(shares, self.rows)
@@ -169,7 +168,7 @@ class Translator(OnText, Task):
         key = hash(tuple((row.text.source, row.text.memory, *row.text.references) for row in self.rows))
         if split not in self._baselines or self._baselines[split][0] != key:
             self._baselines[split] = key, baselines(self.rows, self.language)
-        values = {
+        return {
             **means,
             "perplexity": float(torch.tensor(means["loss"]).exp()),
             **found,
@@ -177,32 +176,6 @@ class Translator(OnText, Task):
             "samples": float(len(self.rows)),
             "tokens": float(totals.count),
         }
-        self.log_dict({f"{split}/{name}": value for name, value in values.items()}, sync_dist=True)
-
-    def on_validation_epoch_start(self) -> None:
-        """Starts the sums."""
-        self._evaluation_start()
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Adds one batch to the sums, and translates it."""
-        searched = self.trainer.state.fn == "fit"
-        self._evaluation_step(batch, self.validation_decoding if searched else self.decoding)
-
-    def on_validation_epoch_end(self) -> None:
-        """Logs `val/…`."""
-        self._evaluation_end("val")
-
-    def on_test_epoch_start(self) -> None:
-        """Starts the sums."""
-        self._evaluation_start()
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Adds one batch to the sums, and translates it."""
-        self._evaluation_step(batch, self.decoding)
-
-    def on_test_epoch_end(self) -> None:
-        """Logs `test/…`."""
-        self._evaluation_end("test")
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
         """Rows of a table: index, rank of the translation, source, hypothesis, its score, references."""
