@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from lit_project.models.mlp import FFNN
 
 
-@pytest.mark.parametrize("layers", [0, 1, 2, 5])
-@pytest.mark.parametrize(("inputs", "outputs"), [(1, 1), (3, 1), (10, 4)])
+@pytest.mark.parametrize(("layers", "inputs", "outputs"), [(0, 1, 1), (1, 3, 1), (3, 10, 4)])
 def test_shape_and_size(layers, inputs, outputs):
     net = FFNN(inputs, outputs, hidden_layers=layers, hidden_size=7)
     assert net(torch.rand(5, inputs)).shape == (5, outputs)
@@ -37,20 +36,10 @@ def test_without_hidden_layer_it_is_a_linear_map():
     assert torch.equal(net(x), F.linear(x, weight, bias))
 
 
-def test_dropout_zeroes_hidden_units_in_training_alone():
-    torch.manual_seed(0)
-    net, x = FFNN(3, 2, dropout=0.5), torch.rand(4, 3)
-    assert not torch.equal(net(x), net(x))
-    net.eval()
-    assert torch.equal(net(x), net(x))
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"input_size": 0}, "input_size must be at least 1, got 0"),
-        ({"output_size": -1}, "output_size must be at least 1, got -1"),
-        ({"hidden_size": 0}, "hidden_size must be at least 1, got 0"),
         ({"hidden_layers": -1}, "hidden_layers must not be negative, got -1"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
     ],

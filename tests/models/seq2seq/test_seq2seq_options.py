@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from seq2seq_nets import CONFIGURATIONS, SIZES, V, close, inputs, make, sources
+from seq2seq_nets import ALL, SIZES, V, close, inputs, make, sources
 
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.models.seq2seq.search import Decoding
@@ -26,11 +26,8 @@ def rnn(**options):
         (lambda: RNNSeq2Seq(12, 13, shared_embeddings=True), "source has 12 tokens and the target 13"),
         (lambda: TransformerSeq2Seq(12, 13, shared_embeddings=True), "source has 12 tokens and the target 13"),
         (lambda: TransformerSeq2Seq(V, V, size=10, heads=4), "got 10 and 4"),
-        (lambda: TransformerSeq2Seq(V, V, size=9, heads=3), "got 9 and 3"),
-        (lambda: TransformerSeq2Seq(V, V, size=8, heads=0), "got 8 and 0"),
-        (lambda: Decoding(beam_size=0), "beam_size must be at least 1, got 0"),
+        (lambda: Decoding(beam_size=0), "beam_size must be between 1 and 1000, got 0"),
         (lambda: Decoding(beam_size=2, n_best=3), "between 1 and beam_size 2, got 3"),
-        (lambda: Decoding(n_best=0), "between 1 and beam_size 1, got 0"),
         (lambda: Decoding(length_penalty=-0.5), r"length_penalty must not be negative, got -0\.5"),
         (lambda: Decoding(no_repeat_ngram=-1), "no_repeat_ngram must not be negative, got -1"),
         (lambda: Decoding(max_length_ratio=-2.0), r"max_length_ratio must not be negative, got -2\.0"),
@@ -71,14 +68,10 @@ def test_tied_weights_survive_a_checkpoint_and_a_change_of_precision(name):
     assert close(other(source, lengths, inputs(2, 4)), net(source, lengths, inputs(2, 4)))
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", ALL)
 def test_the_seed_alone_decides_the_weights(name):
     a, b = make(name), make(name)
     assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
-    kept = [torch.empty(10_000) for _ in range(3)]  # other addresses in memory
-    c = make(name)
-    assert len(kept) == 3
-    assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), c.state_dict().values(), strict=True))
 
 
 @pytest.mark.parametrize("name", ["gru, general, deep", "gru, general, deep encoder", "lstm, general, deep encoder"])
@@ -90,7 +83,7 @@ def test_final_states_of_the_encoder(name):
     embedded = net.encoder.embedding(source) * SIZES["embedding_size"] ** 0.5
     states, final = net.encoder.rnn(embedded)  # not packed: nothing is padded here
     assert close(encoded.states, states)
-    both = CONFIGURATIONS[name]["bidirectional"]
+    both = net.encoder.rnn.bidirectional
     finals = zip(encoded.final, final, strict=True) if "lstm" in name else [(encoded.final, final)]
     for ours, theirs in finals:
         for layer in range(2):
@@ -153,7 +146,7 @@ def test_dropout_acts_in_training_alone(build):
     assert torch.equal(net(source, lengths, tokens), net(source, lengths, tokens))
 
 
-@pytest.mark.parametrize("name", ["gru, additive, both ways", "lstm, general, both ways", "transformer"])
+@pytest.mark.parametrize("name", ["lstm, general, both ways", "transformer"])
 @pytest.mark.parametrize("autocast", [True, False])
 def test_bfloat16(name, autocast):
     net = make(name).float()

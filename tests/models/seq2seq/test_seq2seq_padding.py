@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from seq2seq_nets import ALL, FEW, WITH_ATTENTION, close, inputs, make, shared, sources
+from seq2seq_nets import ALL, close, inputs, make, shared, sources
 from torch.nn import functional as F
 
 from lit_project.models.seq2seq.base import select
@@ -30,23 +30,12 @@ def test_a_sentence_alone_equals_the_same_in_a_padded_batch(name):
         assert memory.mask[i].tolist() == [True] * length + [False] * (9 - length)
         assert close(decoded.logits[i], decoded_1.logits[0])
         assert close(net(*alone)[0], net(source, lengths, tokens)[i])
-        assert (decoded.attention is None) == (name not in WITH_ATTENTION)
+        assert (decoded.attention is None) == (", none" in name)
         if decoded.attention is not None:
             assert close(decoded.attention[i, :, :length], decoded_1.attention[0])
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_padding_in_single_precision_and_with_gradients(name):
-    net = make(name).float()
-    source, lengths = sources(*LENGTHS)
-    tokens = inputs(len(LENGTHS), 5)
-    batch = net(source, lengths, tokens)
-    alone = [net(source[i : i + 1, :length], lengths[i : i + 1], tokens[i : i + 1]) for i, length in enumerate(LENGTHS)]
-    assert batch.dtype == torch.float32
-    assert close(batch, torch.cat(alone), 4e-6)  # logits of about 3
-
-
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
 def test_more_padding_than_the_longest_needs(name):
     net = shared(name)
@@ -93,17 +82,7 @@ def test_future_tokens_change_no_earlier_logits_but_later_ones(name):
         assert ((other[:, t] - logits[:, t]).abs().amax(dim=-1) > 1e-4).all()
 
 
-@pytest.mark.parametrize("name", ALL)
-@torch.no_grad()
-def test_the_source_matters(name):
-    net = shared(name)
-    source, lengths = sources(5, 5)
-    tokens = inputs(1, 3).expand(2, -1)
-    logits = net(source, lengths, tokens)
-    assert (logits[0] - logits[1]).abs().max() > 1e-4
-
-
-@pytest.mark.parametrize("name", WITH_ATTENTION)
+@pytest.mark.parametrize("name", [name for name in ALL if ", none" not in name])
 @torch.no_grad()
 def test_attention_sums_to_one_and_is_exactly_zero_at_padding(name):
     net = shared(name)
@@ -129,16 +108,15 @@ def test_selected_sentences_decode_as_before(name):
     assert close(after.logits, whole.logits[rows, 2:])
 
 
-@pytest.mark.parametrize("ratio", [1.0, 0.5])
 @pytest.mark.parametrize("name", ALL)
-def test_every_parameter_has_a_finite_gradient_and_padding_none(name, ratio):
+def test_every_parameter_has_a_finite_gradient_and_padding_none(name):
     net = make(name).train()
     source, lengths = sources(*LENGTHS)
     tokens = inputs(len(LENGTHS), 5)
     tokens[0, 3:] = PAD  # as the end of a shorter target
     labels = tokens.roll(-1, dims=1)
     labels[:, -1] = PAD
-    logits = net(source, lengths, tokens, ratio)
+    logits = net(source, lengths, tokens, 0.5)
     F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD).backward()
     for key, parameter in net.named_parameters():
         assert parameter.grad is not None, key

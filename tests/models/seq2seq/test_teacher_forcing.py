@@ -51,9 +51,9 @@ def spied(net):
 
 
 @pytest.mark.parametrize("name", FEW)
-@pytest.mark.parametrize("ratio", [0.25, 0.5])
 @torch.no_grad()
-def test_a_ratio_between_draws_for_each_token(name, ratio):
+def test_a_ratio_between_draws_for_each_token(name):
+    ratio = 0.25
     net = make(name)
     net.output.bias[UNK] += 1000  # its guess is always UNK, which is never true
     seen = spied(net)
