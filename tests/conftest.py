@@ -53,16 +53,21 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", local_only)
 
 
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of figures become blank pages: drawing takes half the time of a small run."""
+    from matplotlib.figure import Figure
+
+    def blank(self: Figure, file: str | Path, **_: object) -> None:
+        Image.new("L", (int(self.bbox.width), int(self.bbox.height))).save(file, format="png")
+
+    monkeypatch.setattr(Figure, "savefig", blank)
+
+
 @pytest.fixture(autouse=True)
 def _blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes half the time of a small run: files of figures are blank pages but in tests marked `draws`."""
+    """Figures are drawn in tests marked `draws` alone."""
     if "draws" not in request.keywords:
-        from matplotlib.figure import Figure
-
-        def blank(self: Figure, file: str | Path, **_: object) -> None:
-            Image.new("L", (int(self.bbox.width), int(self.bbox.height))).save(file, format="png")
-
-        monkeypatch.setattr(Figure, "savefig", blank)
+        blank_figures(monkeypatch)
 
 
 @pytest.fixture
@@ -168,12 +173,24 @@ def imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(resnet18(), tmp_path / "torch" / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
 
 
+@pytest.fixture(scope="session")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`runs/` with one run, for `trained`."""
+    from lit_project.__main__ import main
+
+    runs = tmp_path_factory.mktemp("trained") / "runs"
+    command = f"fit -c {ROOT}/configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false"
+    with pytest.MonkeyPatch.context() as patch:
+        blank_figures(patch)
+        assert main([*command.split(), "--run_name=tiny", f"--runs_dir={runs}"]) == 0
+    return runs
+
+
 @pytest.fixture
-def trained(lit: Callable[..., Result]) -> Path:
-    """A quick run on the bundled digits: three epochs of a perceptron."""
-    result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false --run_name=tiny")
-    assert result.status == 0
-    return result.run
+def trained(trained_once: Path, workspace: Path) -> Path:
+    """A run on the bundled digits, three epochs of a perceptron: a copy for each test, which may change it."""
+    shutil.copytree(trained_once, "runs")
+    return Path("runs/quickstart/tiny")
 
 
 @pytest.fixture

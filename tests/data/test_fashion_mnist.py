@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import struct
 import urllib.request
-from pathlib import Path
 from urllib.error import URLError
 
 import pytest
@@ -14,7 +13,6 @@ from torchvision import datasets
 from lit_project.data.mnist import MNIST, FashionMNIST
 from lit_project.engine.errors import DataError
 
-ROOT = Path(__file__).parents[2]
 FILES = {
     ("train", "images"): "train-images-idx3-ubyte.gz",
     ("train", "labels"): "train-labels-idx1-ubyte.gz",
@@ -97,25 +95,6 @@ def test_train_and_validation_are_a_partition_of_the_official_training_images(ki
     assert sorted(joined) == rows(*originals["train"])
 
 
-def test_split_is_the_same_for_every_seed(kind, raw, seed_run):
-    seed_run(1)
-    first = prepared(kind, raw, seed=1).splits["val"][0]
-    seed_run(2)
-    assert torch.equal(prepared(kind, raw, seed=2).splits["val"][0], first)
-
-
-def test_5000_validation_images_by_default(kind):
-    assert kind().val_size == 5000
-    assert kind().num_classes == 10
-    assert kind().input_shape == (1, 28, 28)
-
-
-@pytest.mark.parametrize("val_size", [0, 60, -1])
-def test_impossible_val_size_is_an_error(kind, raw, val_size):
-    with pytest.raises(DataError, match=f"val_size must be between 1 and 59, got {val_size}"):
-        prepared(kind, raw, val_size=val_size)
-
-
 @pytest.mark.parametrize("archive", FILES.values())
 @pytest.mark.parametrize("damage", ["flipped byte", "truncated", "empty"])
 def test_corrupt_archive_is_an_error_that_names_it_and_where_to_get_it(kind, raw, archive, damage):
@@ -143,13 +122,6 @@ def test_missing_archive_without_network_is_an_error_that_says_what_to_put_where
         assert (f"https://example.org/archives/{archive}" in message) == (archive in missing)
 
 
-def test_missing_folder_without_network_is_an_error_that_names_all_archives(kind, raw, tmp_path):
-    with pytest.raises(DataError) as error:
-        kind(root=tmp_path / "elsewhere").prepare_data()
-    assert all(archive in str(error.value) for archive in FILES.values())
-    assert str(tmp_path / "elsewhere" / kind.NAME / "raw") in str(error.value)
-
-
 @pytest.mark.parametrize("content", [b"", b"\0\0\x08\x03", b"\xff" * 50], ids=["empty", "cut", "garbage"])
 def test_damaged_unpacked_file_is_an_error_that_says_what_to_do(kind, raw, content):
     prepared(kind, raw)
@@ -165,18 +137,6 @@ def test_unpacked_files_are_enough(kind, raw):
         (raw / archive).unlink()
     after = prepared(kind, raw)
     assert all(torch.equal(before.splits[s][0], after.splits[s][0]) for s in ("train", "val", "test"))
-
-
-def test_nothing_is_read_to_predict_on_a_folder(kind, tmp_path):
-    from PIL import Image
-
-    Image.new("L", (28, 28)).save(tmp_path / "mine.png")
-    data = kind(root=tmp_path / "missing")
-    data.predict_from(tmp_path)
-    data.prepare_data()
-    data.setup("predict")
-    (batch,) = data.predict_dataloader()
-    assert batch.images.shape == (1, 1, 28, 28)
 
 
 @pytest.mark.parametrize("kind", [FashionMNIST, MNIST])

@@ -9,7 +9,6 @@ from PIL import Image
 
 from lit_project.data.augmentation import RandomCrop
 from lit_project.data.image_folder import ImageFolder
-from lit_project.engine.errors import DataError
 from lit_project.engine.images import ImageBatch
 from picture_data import CLASSES, Witness, batches, small, write
 
@@ -119,22 +118,6 @@ def test_workers_change_neither_order_nor_augmentation(splits, trainer):
             assert torch.equal(one.images, other.images)
 
 
-def test_missing_folder_is_fine_to_predict_elsewhere_with_known_classes(tmp_path, trainer):
-    write(tmp_path / "mine", 2)
-    data = small(tmp_path / "missing", class_names=list(CLASSES))
-    assert (data.num_classes, data.input_shape) == (3, (1, 4, 4))
-    data.predict_from(tmp_path / "mine")
-    assert data.predict_source == "images_mine"
-    witness = Witness()
-    trainer().predict(witness, datamodule=data)
-    (batch,) = witness.batches["predict"]
-    assert batch.indices.tolist() == list(range(6))
-    assert brightness(batch.images) == list(range(6))
-    data = small(tmp_path / "missing", class_names=list(CLASSES))
-    with pytest.raises(DataError, match="ImageFolder has no train split: only none"):
-        trainer(max_epochs=1).fit(witness, datamodule=data)
-
-
 def test_hidden_files_and_folders_are_neither_classes_nor_samples_and_gifs_are(tmp_path):
     write(tmp_path, 3)
     for name in (".ipynb_checkpoints", "ant/.ipynb_checkpoints"):
@@ -146,23 +129,6 @@ def test_hidden_files_and_folders_are_neither_classes_nor_samples_and_gifs_are(t
     data.setup("fit")
     assert data.class_names == list(CLASSES)
     assert sum(data.size_of(split) for split in ("train", "val", "test")) == 10
-
-
-def test_no_test_split_is_made_of_nothing(tmp_path):
-    write(tmp_path, 3)
-    assert not small(tmp_path, test_size=0).has_split("test")
-    assert not small(tmp_path, test_size=0.01).has_split("test")
-    assert small(tmp_path, test_size=0.2).has_split("test")
-
-
-def test_classes_whose_samples_are_all_held_out_are_named(tmp_path, capsys):
-    write(tmp_path, 1)
-    data = small(tmp_path, test_size=0.34, val_size=1)  # one each of test, validation and training
-    data.setup("fit")
-    said = capsys.readouterr().out
-    (label,) = {target for batch in data.loader("train") for target in batch.targets.tolist()}
-    assert "2 class(es) without a training sample" in said
-    assert [name in said for name in CLASSES] == [number != label for number in range(3)]
 
 
 def test_normalisation_is_imagenets_and_for_grey_its_mean_over_the_colours(splits):

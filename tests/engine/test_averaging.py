@@ -1,10 +1,8 @@
 """The mean of the last epochs' weights."""
 
-import pytest
 import torch
 
 from lit_project.engine.checkpoints import average, read
-from lit_project.engine.errors import CheckpointError
 from lit_project.engine.run import RunDir
 
 QUICK = "fit -c configs/translation_quickstart.yaml -c configs/overlays/debug.yaml --model.net.hidden_size=16"
@@ -31,15 +29,6 @@ def test_floats_are_averaged_and_counts_are_not(tmp_path):
     assert content["state_dict"]["n"] == 3
     assert content["averaged"] == ["1.ckpt", "2.ckpt"]
     assert "optimizer_states" not in content
-
-
-def test_checkpoints_of_other_models_are_not_averaged(tmp_path):
-    one = save(tmp_path / "1.ckpt", w=torch.ones(2))
-    two = save(tmp_path / "2.ckpt", w=torch.ones(3))
-    with pytest.raises(CheckpointError, match=r"2\.ckpt is of another model"):
-        average([one, two], tmp_path / "average.ckpt")
-    with pytest.raises(CheckpointError, match="no checkpoint"):
-        average([], tmp_path / "average.ckpt")
 
 
 def test_a_run_keeps_its_last_epochs_and_tests_their_mean(lit, workspace):

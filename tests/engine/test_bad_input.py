@@ -52,14 +52,6 @@ def test_resume_passes_over_a_truncated_checkpoint_and_says_so(lit):
     assert read(last)["global_step"] == 30
 
 
-def test_resume_with_only_damaged_checkpoints_is_an_error(lit, trained):
-    for file in (trained / "checkpoints").iterdir():
-        file.write_bytes(b"not a checkpoint")
-    result = lit(f"fit --run {trained}")
-    assert result.status == 2
-    assert "last.ckpt" in result.err
-
-
 def test_checkpoint_of_another_model(lit, trained):
     result = lit(f"test -c configs/quickstart.yaml --ckpt_path {trained}/checkpoints/last.ckpt")
     assert result.status == 2
@@ -231,28 +223,3 @@ def test_the_numbers_of_a_test_are_printed_where_they_cannot_be_recorded(lit, tr
     assert "(360 samples)" in result.out
     assert result.err.startswith(f"error: {trained}/metrics.json is broken (")
     assert len(result.err.splitlines()) == 1
-
-
-def test_read_only_runs_folder(lit, workspace):
-    (workspace / "file").write_text("")
-    result = lit(f"fit -c configs/quickstart.yaml {TINY} --runs_dir=file/runs")
-    assert result.status == 2
-    assert "file/runs" in result.err
-
-
-def test_missing_archives_without_a_network(lit, workspace):
-    result = lit("fit -c configs/fashion_mnist_mlp.yaml --data.root=empty")
-    assert result.status == 2
-    assert "train-images-idx3-ubyte.gz" in result.err
-    assert str(Path("empty") / "FashionMNIST" / "raw") in result.err
-    assert len(result.err.strip().splitlines()) <= 4
-
-
-def test_corrupt_archive(lit, workspace):
-    raw = workspace / "data" / "FashionMNIST" / "raw"
-    raw.mkdir(parents=True)
-    (raw / "train-images-idx3-ubyte.gz").write_bytes(b"\x1f\x8b truncated")
-    result = lit("fit -c configs/fashion_mnist_mlp.yaml")
-    assert result.status == 2
-    assert "train-images-idx3-ubyte.gz" in result.err
-    assert "corrupt" in result.err

@@ -1,17 +1,15 @@
 """Checkpoint files: whole or not at all, never code, and the way out when one is damaged."""
 
 import os
-import pickle
 import random
 import resource
-import stat
 import zipfile
 
 import pytest
 import torch
 
-from lit_project.engine.checkpoints import SafeCheckpointIO, by_age, is_intact, read
-from lit_project.engine.errors import CheckpointError, UserError
+from lit_project.engine.checkpoints import SafeCheckpointIO, by_age, read
+from lit_project.engine.errors import CheckpointError
 
 
 def content(step=7, size=1000):
@@ -51,17 +49,6 @@ def test_what_is_saved_is_read(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["a.ckpt"]
 
 
-def test_colleagues_can_read_it(tmp_path):
-    assert stat.S_IMODE(save(tmp_path / "a.ckpt").stat().st_mode) == 0o644
-
-
-def test_saving_again_replaces_it(tmp_path):
-    path = save(tmp_path / "a.ckpt", step=1)
-    save(path, step=2)
-    assert read(path)["global_step"] == 2
-    assert [file.name for file in tmp_path.iterdir()] == ["a.ckpt"]
-
-
 def test_full_disk_leaves_the_old_file_and_no_other(tmp_path, full_disk):
     path = save(tmp_path / "last.ckpt", step=1)
     before = path.read_bytes()
@@ -80,13 +67,6 @@ def test_full_disk_names_the_newest_earlier_checkpoint(tmp_path, full_disk):
     assert not (tmp_path / "last.ckpt").exists()
 
 
-def test_first_checkpoint_on_a_full_disk(tmp_path, full_disk):
-    with pytest.raises(CheckpointError) as error:
-        save(tmp_path / "last.ckpt", size=100_000)
-    assert str(error.value) == f"cannot save {tmp_path / 'last.ckpt'}: File too large"
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_failure_of_the_last_steps_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, step):
     path = save(tmp_path / "last.ckpt", step=1)
@@ -103,16 +83,6 @@ def test_failure_of_the_last_steps_leaves_the_old_file_and_no_other(tmp_path, mo
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-def test_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"cannot save .*a.ckpt: (Not a directory|File exists)"):
-        save(tmp_path / "file" / "a.ckpt")
-
-
-def test_errors_are_errors_of_the_user():
-    assert issubclass(CheckpointError, UserError)
-
-
 def test_truncated_file_is_an_error_that_offers_the_newest_intact_one(tmp_path):
     for step in (3, 9, 5):
         save(tmp_path / f"best-{step}.ckpt", step)
@@ -122,22 +92,6 @@ def test_truncated_file_is_an_error_that_offers_the_newest_intact_one(tmp_path):
         read(broken)
     offer = tmp_path / "best-9.ckpt"
     assert str(error.value) == f"{broken} is truncated or not a checkpoint; the newest intact one beside it is {offer}"
-
-
-def test_truncated_file_without_another(tmp_path):
-    broken = truncate(save(tmp_path / "last.ckpt"))
-    with pytest.raises(CheckpointError) as error:
-        read(broken)
-    assert str(error.value) == f"{broken} is truncated or not a checkpoint"
-
-
-def test_file_cut_anywhere_is_not_intact(tmp_path):
-    path = save(tmp_path / "a.ckpt")
-    whole = path.read_bytes()
-    assert is_intact(path)
-    for end in [*range(0, len(whole), 97), len(whole) - 1]:
-        path.write_bytes(whole[:end])
-        assert not is_intact(path), end
 
 
 def test_flipped_bytes_are_an_error_or_change_nothing(tmp_path):
@@ -181,12 +135,6 @@ def test_zip_archive_of_something_else_is_an_error(tmp_path):
         read(path)
 
 
-def test_content_that_is_no_dictionary_is_an_error(tmp_path):
-    torch.save([1, 2], tmp_path / "a.ckpt")
-    with pytest.raises(CheckpointError, match="holds a list, not a checkpoint"):
-        read(tmp_path / "a.ckpt")
-
-
 class Trap:
     """Unpickling it runs a command."""
 
@@ -206,14 +154,6 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, weights_only):
     assert not marker.exists()
     torch.load(path, weights_only=False)  # it would have
     assert marker.exists()
-
-
-def test_code_in_a_bare_pickle_is_not_run(tmp_path):
-    marker, path = tmp_path / "marker", tmp_path / "trap.ckpt"
-    path.write_bytes(pickle.dumps(Trap(marker)))
-    with pytest.raises(CheckpointError, match=r"trap.ckpt"):
-        read(path)
-    assert not marker.exists()
 
 
 def test_by_age_sorts_by_step_and_leaves_out_the_damaged(tmp_path):

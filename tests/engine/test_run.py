@@ -32,12 +32,6 @@ def run(tmp_path):
     return run
 
 
-def test_create_with_a_name(tmp_path):
-    run = RunDir.create(tmp_path / "runs", "example", "first")
-    assert run.path == tmp_path / "runs" / "example" / "first"
-    assert run.path.is_dir()
-
-
 def test_existing_run_is_never_reused(tmp_path, run):
     with pytest.raises(RunError) as error:
         RunDir.create(tmp_path / "runs", "example", "first")
@@ -46,30 +40,11 @@ def test_existing_run_is_never_reused(tmp_path, run):
     assert run.config_file.read_text() == "seed_everything: 1\n"
 
 
-def test_runs_of_one_second_get_different_stamps(tmp_path):
-    paths = [RunDir.create(tmp_path, "example", None).path for _ in range(20)]
-    assert len(set(paths)) == 20
-    for path in paths:
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d(-\d+)?", path.name)
-        assert path.parent == tmp_path / "example"
-
-
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/tmp/a", "a\\b", "a\nb"])
 def test_name_must_be_a_plain_folder_name(tmp_path, name):
     with pytest.raises(RunError, match="run_name must be a plain folder name"):
         RunDir.create(tmp_path / "runs", "example", name)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_folder_that_cannot_be_made_is_an_error(tmp_path):
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(RunError, match=r"cannot make the run directory .*: Not a directory"):
-        RunDir.create(tmp_path / "runs", "example", "first")
-
-
-def test_open(run):
-    assert RunDir.open(run.path) == run
-    assert RunDir.open(str(run.path)) == run
 
 
 def test_open_on_what_is_no_run_is_an_error(tmp_path, run):
@@ -95,12 +70,6 @@ def test_newest_is_the_intact_checkpoint_of_the_latest_step(run):
     assert resume_step(newest) == 50
 
 
-def test_newest_prefers_last_among_those_of_one_step(run):
-    save(run, "best-epoch003.ckpt", 30)
-    save(run, "last.ckpt", 30)
-    assert run.newest()[0].name == "last.ckpt"
-
-
 def test_newest_passes_over_damaged_files_and_names_them(run):
     for name, step in (("best-epoch003.ckpt", 30), ("best-epoch004.ckpt", 40), ("last.ckpt", 50)):
         save(run, name, step)
@@ -108,20 +77,6 @@ def test_newest_passes_over_damaged_files_and_names_them(run):
     newest, damaged = run.newest()
     assert newest.name == "best-epoch003.ckpt"
     assert set(damaged) == broken
-
-
-def test_newest_of_none_is_an_error(run):
-    with pytest.raises(RunError, match=r"first has no checkpoint$"):
-        run.newest()
-    damage(save(run, "last.ckpt"))
-    with pytest.raises(RunError, match=r"has no intact checkpoint \(last.ckpt damaged\)"):
-        run.newest()
-
-
-def test_checkpoint_by_what_it_is(run):
-    best, last = save(run, "best-epoch003.ckpt", 30), save(run, "last.ckpt", 50)
-    assert run.checkpoint() == run.checkpoint("best") == best
-    assert run.checkpoint("last") == last
 
 
 def test_checkpoint_by_name_and_by_path(run, tmp_path):
@@ -152,21 +107,11 @@ def test_best_is_what_the_newest_checkpoint_says_whatever_was_recorded_before(ru
     assert run.checkpoint().name == names[0]
 
 
-def test_best_of_a_run_without_a_best_is_the_newest(run):
-    last = save(run, "last.ckpt", 50)
-    assert run.checkpoint() == last
-
-
 @pytest.mark.parametrize("which", ["last", "other.ckpt", "/nowhere/other.ckpt"])
 def test_missing_checkpoint_is_an_error_that_names_those_there_are(run, which):
     save(run, "best-epoch003.ckpt")
     with pytest.raises(RunError, match=r"no such checkpoint: .* \(in the run: best-epoch003.ckpt\)"):
         run.checkpoint(which)
-
-
-def test_best_of_an_empty_run_is_an_error(run):
-    with pytest.raises(RunError, match="has no checkpoint"):
-        run.checkpoint()
 
 
 def test_configs_of_before_are_kept(run):
@@ -198,11 +143,6 @@ def test_provenance_is_appended(run):
         assert entry["versions"]["lit-project"] == version("lit-project")
         assert entry["devices"]
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", entry["time"])
-
-
-def test_provenance_is_plain_data():
-    entry = provenance()
-    assert json.loads(json.dumps(entry)) == entry
 
 
 def test_git_state_knows_commit_and_changes(tmp_path):

@@ -10,7 +10,6 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -35,7 +34,6 @@ class Run:
     config: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     exit_code: int | None = None
-    agent_stops: bool = False  # its agent is told to, as when the sweep's early termination has chosen it
 
     @property
     def state(self) -> str:
@@ -74,7 +72,7 @@ class Server(ThreadingHTTPServer):
         self.agents: list[str] = []
         self.runs: dict[str, Run] = {}
         self.unknown: list[str] = []
-        self.changed = threading.Condition()
+        self.lock = threading.Lock()
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
 
     def __enter__(self) -> "Server":
@@ -89,17 +87,8 @@ class Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Processes that are killed reset their connections; anything else is a mistake in here."""
         if not isinstance(sys.exception(), ConnectionError):
-            with self.changed:
+            with self.lock:
                 self.unknown.append(traceback.format_exc())
-                self.changed.notify_all()
-
-    def wait(self, condition: Callable[[], Any], seconds: float = 240) -> Any:
-        """What the condition returns as soon as that is true; it is looked at after every request."""
-        with self.changed:
-            found = self.changed.wait_for(lambda: self.unknown or condition(), seconds)
-        assert not self.unknown, self.unknown
-        assert found, [(run.name, run.state, len(run.rows)) for run in self.runs.values()]
-        return found
 
     def answer(self, method: str, path: str, body: bytes) -> dict[str, Any]:
         """The answer to one request."""
@@ -165,10 +154,10 @@ class Server(ThreadingHTTPServer):
         return {"agentHeartbeat": {"agent": {"id": sent["id"]}, "commands": json.dumps(commands)}}
 
     def commands(self, agent: str, alive: set[str]) -> list[dict[str, Any]]:
-        """To stop what is to stop; otherwise the next point, one at a time, or the end. `exit` kills what runs."""
+        """The next point, one at a time, or the end. `exit` kills what runs."""
         sweep = next(sweep for sweep in self.sweeps if sweep.name == agent.partition("/")[0])
         if alive or len(self.agents) < self.wanted:
-            return [{"type": "stop", "run_id": name} for name in sorted(alive) if self.runs[name].agent_stops]
+            return []
         if not sweep.points:
             return [{"type": "exit"}]
         run = Run(f"{sweep.name}run{len(sweep.runs)}", sweep.points.pop(0), agent)
@@ -218,9 +207,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Any request."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        with self.server.changed:
+        with self.server.lock:
             answer = json.dumps(self.server.answer(self.command, urlsplit(self.path).path, body)).encode()
-            self.server.changed.notify_all()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer)))

@@ -36,11 +36,6 @@ def test_smoothing_in_both_definitions(batch, smoothing):
     assert over_all.item() == pytest.approx(F.cross_entropy(*batch, label_smoothing=smoothing).item())
 
 
-def test_one_definition_is_the_other_with_another_share(batch):
-    others = SmoothedCrossEntropy(0.2, over="others")(*batch)
-    assert others.item() == pytest.approx(SmoothedCrossEntropy(0.2 * K / (K - 1))(*batch).item())
-
-
 @pytest.mark.parametrize("over", ["all", "others"])
 def test_soft_targets_are_mixtures(batch, over):
     logits, one = batch

@@ -97,13 +97,3 @@ def test_grey_images_from_minus_one_to_one_go_in_as_they_are(cached):
         assert torch.allclose(got, expected, atol=1e-4 * expected.abs().max())
     with pytest.raises(ValueError, match="3 channels"):
         TorchvisionNet(GREY, 5, architecture, options={"transform_input": True})
-
-
-def test_loading_leaves_the_random_state(cached):
-    cached("resnet18")
-    states = []
-    for weights in (None, "DEFAULT"):
-        torch.manual_seed(0)
-        TorchvisionNet(COLOUR, 5, weights=weights)
-        states.append(torch.get_rng_state())
-    assert torch.equal(*states)

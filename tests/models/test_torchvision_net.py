@@ -31,12 +31,6 @@ def test_official_weights_and_a_new_head(official):
     assert "head.1.weight (1000, 512) instead of (7, 512)" in net.pretrained
 
 
-def test_with_the_classes_of_imagenet_the_head_is_kept(official):
-    net = TorchvisionNet(COLOUR, 1000, weights="DEFAULT").eval()
-    images = torch.rand(2, 3, 64, 64)
-    assert torch.equal(net(images), official(images))
-
-
 def test_grey_by_summed_weights_is_the_image_repeated(official):
     images = torch.rand(2, 1, 64, 64)
     summed = TorchvisionNet(GREY, 4, weights="DEFAULT").eval()
@@ -86,13 +80,6 @@ def test_small_images_are_not_shrunk_at_the_beginning():
     assert shapes == [(4, 4), (1, 1)]
     with pytest.raises(ValueError, match="for residual nets, not for mobilenet_v2"):
         TorchvisionNet(GREY, 10, architecture="mobilenet_v2", small_images=True)
-
-
-def test_bilinear_head():
-    net = TorchvisionNet(GREY, 10, pooling="bilinear", bilinear_channels=8, small_images=True)
-    assert net.head[1].in_features == 64
-    net(torch.rand(2, 1, 32, 32)).sum().backward()
-    assert net.backbone.avgpool.reduce.weight.grad.abs().sum() > 0
 
 
 def save(state, path):

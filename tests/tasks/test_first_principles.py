@@ -94,19 +94,6 @@ def test_training_equals_plain_pytorch_bit_for_bit(trainer):
         assert torch.equal(one, other)
 
 
-def test_the_classic_function_is_recovered(trainer):
-    torch.manual_seed(0)
-    data = ClassicFunction(seed=1)
-    task, runner = (
-        regressor(FFNN(3, 1, hidden_size=32), data, partial(torch.optim.Adam, lr=0.01)),
-        trainer(max_epochs=10),
-    )
-    runner.fit(task, datamodule=data)
-    (metrics,) = runner.test(task, datamodule=data, verbose=False)
-    assert metrics["test/r2"] > 0.99
-    assert metrics["test/samples"] == data.size_of("test")
-
-
 def test_lbfgs_reaches_least_squares_on_real_data(trainer):
     """A linear net and the squared error: one answer, which the normal equations give, too."""
     data = Diabetes(batch_size=1000, seed=0)

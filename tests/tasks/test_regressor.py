@@ -11,7 +11,6 @@ from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 from torch import nn
 
 from lit_project.data.tables import CSV
-from lit_project.engine.errors import UserError
 from lit_project.engine.tables import TabularData
 from lit_project.models.mlp import FFNN
 from lit_project.tasks.regression import Regressor
@@ -96,28 +95,6 @@ def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batc
     assert set(metrics) == {f"{split}/{name}" for name in ("loss", *errors, "r2", "samples")}
 
 
-@pytest.mark.parametrize("value", [0.1, 1e4 / 3])
-def test_a_target_that_is_constant_in_the_evaluated_split_has_no_r2(trainer, value):
-    data = table(eval_batch_size=3)
-    data.splits["test"][1][:, 0] = value
-    task = regressor(data)
-    (metrics,) = trainer().test(task, datamodule=data, verbose=False)
-    predicted, true = predictions(task, data, "test")
-    assert task.r2 == {"v": pytest.approx(r2_score(true[:, 1], predicted[:, 1]))}
-    assert metrics["test/r2"] == pytest.approx(task.r2["v"])
-    data.splits["test"][1][:, 1] = value
-    (metrics,) = trainer().test(task, datamodule=data, verbose=False)
-    assert "test/r2" not in metrics
-
-
-def test_evaluations_do_not_add_up(trainer):
-    data = table()
-    task, runner = regressor(data), trainer()
-    (alone,) = runner.test(task, datamodule=data, verbose=False)
-    runner.validate(task, datamodule=data, verbose=False)
-    assert runner.test(task, datamodule=data, verbose=False) == [alone]
-
-
 @pytest.mark.parametrize("targets", [1, 2])
 def test_prediction_is_a_table_row_a_sample(targets):
     data = table(targets=targets)
@@ -170,13 +147,6 @@ def test_statistics_are_no_weights_so_that_a_warm_start_keeps_those_of_its_own_d
     mean = two.target_mean.clone()
     two.load_state_dict(one.state_dict())
     assert torch.equal(two.target_mean, mean)
-
-
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_a_net_of_another_number_of_outputs_is_an_error_and_is_not_stretched_to_fit(outputs):
-    data = table()
-    with pytest.raises(UserError, match=rf"the net gives \(17, {outputs}\), and the targets are \(17, 2\)"):
-        regressor(data, FFNN(3, outputs))(data.splits["test"][0])
 
 
 def test_a_checkpoint_is_enough_to_predict_and_keeps_its_statistics_when_the_table_has_grown(lit, workspace):

@@ -11,7 +11,7 @@ from translation_data import few, net
 from lit_project.engine.callbacks.nan_guard import NaNGuard, NonFiniteError
 from lit_project.engine.errors import UserError
 from lit_project.engine.parameter_groups import Group, GroupError, ParameterGroups
-from lit_project.engine.schedules import CosineAnnealingLR, Schedule, ScheduleError
+from lit_project.engine.schedules import CosineAnnealingLR, Schedule
 from lit_project.tasks.several_optimizers import Part, TranslatorOfParts
 from lit_project.tasks.translation.task import Translator
 from saving import SaveAt
@@ -138,22 +138,6 @@ def test_the_guard_sees_the_gradients_of_every_optimizer(trainer, part):
     with pytest.raises(NonFiniteError, match=rf"step 2 .*the gradient of {name} is not finite"):
         trained(trainer, task, data, callbacks=[NaNGuard()])
     assert all(p.isfinite().all() for p in task.parameters())
-
-
-def test_a_schedule_that_watches_a_metric_counts_epochs(trainer):
-    watching = Schedule(partial(torch.optim.lr_scheduler.ReduceLROnPlateau, patience=0), "step", monitor="val/loss")
-    with pytest.raises(ScheduleError, match="a schedule of encoder watches a metric: its interval must be epoch"):
-        trained(trainer, of_parts(few(batch_size=4), parts=parts(schedules={"encoder": [watching]})), few(batch_size=4))
-
-
-@pytest.mark.parametrize("max_steps", [-1, 5])
-def test_horizons_count_windows(trainer, max_steps):
-    """Seven batches are three steps an epoch: five steps are two epochs."""
-    data = few(batch_size=3, seed=1)
-    schedules = {"encoder": [Schedule(CosineAnnealingLR, "step")], "decoder": [Schedule(CosineAnnealingLR, "epoch")]}
-    task = of_parts(data, parts=parts(schedules=schedules), accumulate=3)
-    trained(trainer, task, data, epochs=2, max_steps=max_steps)
-    assert (task.length("step"), task.length("epoch")) == (6 if max_steps < 0 else 5, 2)
 
 
 def test_each_may_watch_a_metric(trainer):

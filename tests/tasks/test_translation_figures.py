@@ -43,7 +43,7 @@ def test_attention_map_has_the_source_on_top_and_the_translation_at_the_side():
     assert figure.get_suptitle() == "Je suis"
 
 
-@pytest.mark.parametrize(("target", "source"), [(1, 1), (1, 40), (40, 40), (40, 2), (100, 90)])
+@pytest.mark.parametrize(("target", "source"), [(1, 40), (100, 90)])
 def test_words_of_an_attention_map_do_not_overlap(target, source):
     figure = attention_map(weights(target, source), ["▁bonjour"] * source, ["▁Fräulein"] * target, "a title " * 30)
     pixels = png(figure)
@@ -59,11 +59,6 @@ def test_words_of_an_attention_map_do_not_overlap(target, source):
 
 def test_dollars_in_a_sentence_are_no_formula():
     png(attention_map(weights(2, 2), ["$\\frac", "$"], ["$5_{", "$"], "$x_{$ costs $5"))
-
-
-def test_attention_map_refuses_labels_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"\(2, 3\) for 2 target and 4 source"):
-        attention_map(torch.ones(2, 3), list("abcd"), list("ab"))
 
 
 def test_bleu_by_length_has_a_bar_a_group_with_its_number_of_sentences():

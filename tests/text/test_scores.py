@@ -34,13 +34,6 @@ def test_numbers_of_references_may_differ():
     assert corpus_scores(hypotheses, [own[:1] for own in references]).bleu < 90
 
 
-def test_signatures_tell_the_setting():
-    scores = corpus_scores([REFERENCE], [[REFERENCE]])
-    assert "case:mixed" in scores.signatures["bleu"]
-    assert "tok:13a" in scores.signatures["bleu"]
-    assert "nrefs:1" in scores.signatures["chrf"]
-
-
 def test_case_counts_only_in_the_cased_score():
     score, signature = lowercase_tokenised_bleu([REFERENCE.upper()], [[REFERENCE]])
     assert score == pytest.approx(100)

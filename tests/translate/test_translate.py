@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -47,12 +46,6 @@ def test_output_goes_through_links_and_into_pipes(translate, tmp_path):
         assert translate(HELLO, "--output", tmp_path / "pipe")[0] == 0
         assert read.result(timeout=10).splitlines() == given
     assert (tmp_path / "pipe").is_fifo()
-
-
-def test_options_may_stand_between_sentences(translate):
-    given = translate(HELLO, "I arrive.", "--beam_size", 2)
-    assert translate("--beam_size=2", HELLO, "I arrive.") == given
-    assert translate(HELLO, "--beam_size", 2, "I arrive.") == given
 
 
 def test_translations_are_those_of_the_task(translate, run):
@@ -113,12 +106,6 @@ def test_long_sentences_are_cut_and_counted(translate):
     assert err.strip() == "note: longer than the 100 tokens that the checkpoint takes, and cut there: 1 of 2 sentences"
 
 
-def test_words_without_quotes_are_each_a_sentence_and_that_is_said(translate):
-    status, lines, err = translate("I", "arrive")
-    assert (status, len(lines)) == (0, 2)
-    assert "quote a sentence" in err
-
-
 def test_attention_is_drawn(translate, tmp_path):
     status, lines, err = translate(HELLO, "--attention", tmp_path / "maps" / "a.png")
     assert (status, len(lines), err) == (0, 1, "")
@@ -154,8 +141,3 @@ def test_help_and_nearest_names(translate, capfd):
     assert "lit-project translate" in " ".join(capfd.readouterr().out.split())
     assert main(["translat", "--run", "x"]) == 2
     assert "did you mean translate" in capfd.readouterr().err
-
-
-def test_translate_is_not_imported_by_other_commands():
-    text = (Path(__file__).parents[2] / "src" / "lit_project" / "cli.py").read_text()
-    assert "\nfrom lit_project.tasks.translation.command" not in text

@@ -4,13 +4,9 @@ import random
 
 import pytest
 import torch
-from jsonargparse import ArgumentParser
-from lightning.pytorch import LightningModule, Trainer
 from toy_data import toy
 
-from lit_project.data.parallel_text.base import TranslationData
 from lit_project.data.parallel_text.batches import EncodedText
-from lit_project.data.parallel_text.corpora import ParallelText
 from lit_project.engine.errors import DataError
 from lit_project.text.vocabulary import BOS, EOS, PAD
 
@@ -80,14 +76,6 @@ def test_references_and_memory(corpus, tmp_path):
     assert texts[3].memory == ""
 
 
-def test_the_earliest_of_equally_frequent_translations_is_remembered(corpus, tmp_path):
-    (tmp_path / "test.tsv").write_text("Hi\tX\n")
-    test = str(tmp_path / "test.tsv")
-    data = corpus([("Hi", "B"), ("Hi", "A"), ("Hi", "A"), ("Hi", "B")], val=test, test=test)
-    data.setup("test")
-    assert next(iter(data.test_dataloader())).texts[0].memory == "B"
-
-
 def test_report(tmp_path, capsys):
     data = toy(tmp_path)
     data.setup("fit")
@@ -113,38 +101,6 @@ def test_training_continues_at_its_position(tmp_path):
     assert [batch.indices.tolist() for batch in second.train_dataloader()] == batches[4:]
 
 
-class Listener(LightningModule):
-    """Trains nothing; keeps which pairs it was shown, by epoch."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.shown = {"train": {}, "val": {}}
-
-    def training_step(self, batch):
-        self.shown["train"].setdefault(self.current_epoch, []).extend(batch.indices.tolist())
-        return self.weight.sum()
-
-    def validation_step(self, batch):
-        assert len(batch.texts) == len(batch.indices)
-        self.shown["val"].setdefault(self.current_epoch, []).extend(batch.indices.tolist())
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
-
-
-def test_lightning_shows_every_pair_once_an_epoch(tmp_path):
-    data, model = toy(tmp_path, batch_tokens=400), Listener()
-    Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0,
-    ).fit(model, datamodule=data)  # fmt: skip
-    first, second = model.shown["train"][0], model.shown["train"][1]
-    assert sorted(first) == sorted(second) == list(range(data.size_of("train")))
-    assert first != second
-    assert sorted(model.shown["val"][1]) == list(range(data.size_of("val")))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -166,20 +122,3 @@ def test_lightning_shows_every_pair_once_an_epoch(tmp_path):
 def test_impossible_options(tmp_path, options, message):
     with pytest.raises(DataError, match=message):
         toy(tmp_path, **options)
-
-
-def test_two_languages_of_user_data_differ(corpus):
-    with pytest.raises(DataError, match="two different"):
-        corpus([], source="fr")
-
-
-def test_a_config_can_say_it_all(tmp_path):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(TranslationData, "data")
-    config = {
-        "class_path": "lit_project.data.parallel_text.corpora.ParallelText",
-        "init_args": {"train": ["a.en", "a.fr"], "prefixes": "classic", "batch_tokens": 99, "root": str(tmp_path)},
-    }
-    data = parser.instantiate(parser.parse_object({"data": config})).data
-    assert isinstance(data, ParallelText)
-    assert (data.batch_tokens, data.batch_size) == (99, None)

@@ -6,7 +6,7 @@ from toy_data import toy
 
 from lit_project.data.parallel_text.corpora import ParallelText
 from lit_project.engine.errors import DataError
-from lit_project.text.vocabulary import UNK, Vocabulary
+from lit_project.text.vocabulary import UNK
 
 
 def test_vocabularies_see_train_only(tmp_path):
@@ -60,12 +60,6 @@ def test_subword_models_are_kept_as_files(tmp_path, kind):
     assert toy(tmp_path, **{**options, "vocabulary_size": 105}).source_size == 105
 
 
-def test_joint_subwords_are_one_vocabulary(tmp_path):
-    data = toy(tmp_path, vocabulary="bpe", vocabulary_size=150, joint=True)
-    assert data.source_vocabulary is data.target_vocabulary
-    assert Vocabulary.from_dict(data.vocabularies["source"]).language == "en+fr"
-
-
 LONG = [("a b c d e f", "g h"), ("i", "j k l m n o"), ("p q", "r s")]
 
 
@@ -75,26 +69,6 @@ def test_overlong_training_pairs_are_dropped_and_counted(corpus, capsys):
     assert data.report["overlong"]["train"] == {"dropped": 2, "truncated": 0}
     assert data.size_of("train") == len(data.pairs("train")) - 2
     assert "2 of 43 train pairs exceed max_length 4 and were dropped" in capsys.readouterr().out
-
-
-def test_overlong_training_pairs_can_be_truncated(corpus, capsys):
-    data = corpus(LONG, held_out=True, max_length=4, overlong="truncate")
-    data.setup("fit")
-    assert data.report["overlong"]["train"] == {"dropped": 0, "truncated": 2}
-    assert data.size_of("train") == len(data.pairs("train"))
-    source, target = data.splits["train"]
-    assert (int(source.lengths.max()), int(target.lengths.max())) == (5, 6)
-    assert "were truncated" in capsys.readouterr().out
-
-
-def test_overlong_training_pairs_can_be_an_error(corpus):
-    with pytest.raises(DataError, match=r"2 of 43 .*max_length 4.*6 and 2 tokens: 'a b c d e f', 'g h'"):
-        corpus(LONG, held_out=True, max_length=4, overlong="error").setup("fit")
-
-
-def test_max_length_that_leaves_nothing(corpus):
-    with pytest.raises(DataError, match="drops all"):
-        corpus([], max_length=1).setup("fit")
 
 
 @pytest.mark.parametrize("overlong", ["drop", "truncate", "error"])
@@ -129,12 +103,6 @@ def test_overlong_pairs_are_in_no_split_that_is_carved(corpus, capsys, options):
         assert all(counts == {"dropped": 0, "truncated": 0} for counts in data._counts.values())
 
 
-@pytest.mark.parametrize("overlong", ["truncate", "error"])
-def test_pairs_are_dropped_before_the_split_only_if_the_config_says_drop(corpus, overlong):
-    data = corpus(LONG, max_length=4, overlong=overlong)
-    assert sum(len(data.pairs(split)) for split in ("train", "val", "test")) == 43
-
-
 def test_both_directions_leave_out_the_same_pairs(corpus, tmp_path):
     pairs = [(f"a b c d {i}", f"x {i}") for i in range(30)]
     there = corpus(pairs, max_length=4)
@@ -159,15 +127,3 @@ def test_prefixes_keep_the_english_side(corpus, capsys):
     assert sorted(found) == sorted([*pairs[:20], pairs[21], pairs[22]])
     assert "prefixes keep 22 of 63 pairs" in capsys.readouterr().out
     assert len(corpus(pairs, prefixes=["e i"], val_size=0, test_size=0).pairs("train")) == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prefixes": ["zebra"]}, "zebra"),
-        ({"prefixes": "classic", "source": "de"}, "prefixes.*de-fr"),
-    ],
-)
-def test_prefixes_that_keep_nothing(corpus, options, message):
-    with pytest.raises(DataError, match=message):
-        corpus([], **options).setup("fit")

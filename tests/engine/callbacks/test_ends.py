@@ -29,7 +29,7 @@ class StopAfterValidation(Callback):
         trainer.should_stop |= trainer.global_step == 2
 
 
-@pytest.mark.parametrize(("steps", "every"), [(4, 2), (12, 2), (8, 3)])
+@pytest.mark.parametrize(("steps", "every"), [(4, 2), (8, 3)])
 def test_the_end_of_max_steps_is_saved_however_rarely_epochs_are(trainer, tmp_path, steps, every):
     callback = Checkpoint(monitor=None, every_n_epochs=every)
     run = trainer(max_epochs=-1, max_steps=steps, callbacks=[callback], enable_checkpointing=True)
@@ -61,7 +61,7 @@ class StopAfterBatch(Callback):
         trainer.should_stop |= batch_idx + 1 == self.number
 
 
-@pytest.mark.parametrize(("asked", "steps"), [(1, 1), (2, 1), (4, 2), (7, 3), (8, 3)])
+@pytest.mark.parametrize(("asked", "steps"), [(2, 1), (7, 3)])
 def test_a_stop_waits_for_the_step_of_accumulated_gradients(trainer, tmp_path, asked, steps):
     """Eight micro-batches in windows of three: the last one has two."""
     options = {"max_epochs": 2, "accumulate_grad_batches": 3, "enable_checkpointing": True}

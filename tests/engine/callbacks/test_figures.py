@@ -42,18 +42,6 @@ def test_learning_curves_have_a_panel_a_metric_and_a_line_a_split():
     png(figure)
 
 
-def test_learning_curves_without_a_best_checkpoint_and_of_one_epoch():
-    figure = learning_curves({"loss": {"train": curve([2.0])}})
-    assert len(figure.axes[0].get_lines()) == 1
-    png(figure)
-
-
-def test_ticks_of_epochs_are_whole_numbers():
-    figure = learning_curves({"loss": {"train": curve([2.0, 1.0])}})
-    png(figure)
-    assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
-
-
 def test_learning_rates_have_a_line_a_group():
     rates = {"lr/body": [(0.0, 0.1), (1.0, 0.2)], "lr/head": [(0.0, 1.0), (1.0, 0.5)]}
     (axes,) = learning_rates(rates).axes
@@ -70,9 +58,8 @@ def test_learning_rates_have_a_line_a_group():
 COUNTS = torch.tensor([[5.0, 1.0, 0.0], [0.0, 7.0, 2.0], [0.0, 0.0, 0.0]])
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
-def test_confusion_matrix_shows_counts_in_cells_and_shares_in_colours(dtype):
-    figure = confusion_matrix(COUNTS.to(dtype), ["ant", "bee", "cat"], "val: accuracy 0.8")
+def test_confusion_matrix_shows_counts_in_cells_and_shares_in_colours():
+    figure = confusion_matrix(COUNTS, ["ant", "bee", "cat"], "val: accuracy 0.8")
     axes, colour_bar = figure.axes
     assert axes.get_title() == "val: accuracy 0.8"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
@@ -94,8 +81,7 @@ def test_confusion_matrix_of_many_classes_leaves_out_what_would_not_be_legible()
     png(confusion_matrix(torch.eye(61), [f"class {k}" for k in range(61)]))
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("count", [1, 5, 6, 7, 24])
+@pytest.mark.parametrize(("channels", "count"), [(1, 1), (3, 7)])
 def test_gallery_has_a_panel_and_a_caption_an_image(channels, count):
     torch.manual_seed(0)
     images = list(torch.rand(count, channels, 4, 5))
@@ -116,19 +102,6 @@ def test_gallery_clips_values_beyond_0_1_and_keeps_grey_levels_comparable():
     assert first.get_array().max() == 1
     assert first.get_clim() == second.get_clim() == (0, 1)
     png(figure)
-
-
-def test_gallery_needs_a_caption_for_every_image():
-    with pytest.raises(ValueError, match="zip"):
-        gallery([torch.zeros(1, 2, 2)], [])
-
-
-def test_figures_leave_no_state_in_pyplot():
-    import matplotlib.pyplot as plt
-
-    learning_rates({"lr": [(0.0, 0.1), (1.0, 0.2)]})
-    gallery([torch.zeros(1, 2, 2)], ["a"])
-    assert plt.get_fignums() == []
 
 
 def test_names_and_pictures_of_any_kind_are_drawn():

@@ -56,9 +56,8 @@ def task(bad=float("inf")):
     return ImageClassifier(Burst(bad), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), ["a", "b"])
 
 
-@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
-def test_it_ends_the_run_and_says_where(trainer, tmp_path, bad):
-    weights, module = Weights(), task(bad)
+def test_it_ends_the_run_and_says_where(trainer, tmp_path):
+    weights, module = Weights(), task()
     with pytest.raises(NonFiniteError) as caught:
         trainer(max_epochs=4, callbacks=[weights, NaNGuard()]).fit(module, datamodule=Images())
     message = str(caught.value)

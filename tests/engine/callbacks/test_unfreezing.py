@@ -95,11 +95,7 @@ def test_what_is_frozen_has_no_gradient_and_no_state_in_the_optimizer(watched):
     assert watch.kept == expected
 
 
-def test_groups_are_there_from_the_first_step(watched):
-    assert watched[1].groups == [[2, 8]] * 3  # head, body
-
-
-@pytest.mark.parametrize("step", [1, STEPS, STEPS + 2, 2 * STEPS, 2 * STEPS + 3])
+@pytest.mark.parametrize("step", [STEPS, 2 * STEPS + 3])
 def test_stopped_and_resumed_at_any_stage_it_ends_with_the_same_weights(trainer, tmp_path, step):
     whole, resumed = task(), task()
     file = tmp_path / "saved.ckpt"
@@ -141,30 +137,12 @@ def test_freezing_for_good_cannot_begin_or_end_within_a_run(trainer, tmp_path, b
         ({"net.bodi": 1}, r"no part 'net.bodi'; did you mean net.body\?"),
         ({"net.body": 3}, r"net.body would begin to train in epoch 3, but the run ends after 3 epochs \(0 to 2\)"),
         ({"net": 1}, "nothing is left to train in epoch 0"),
-        ({"net.body": -1}, "the first one is 0"),
-        ({"": 0}, "no part ''"),
     ],
-    ids=["name", "late", "nothing", "negative", "empty"],
+    ids=["name", "late", "nothing"],
 )
 def test_schedules_that_cannot_be(trainer, schedule, message):
     with pytest.raises(UserError, match=message):
         trainer(max_epochs=3, callbacks=[Unfreezing(schedule)]).fit(task(), datamodule=Images())
-
-
-def test_max_steps_ends_a_run_too_and_a_smoke_test_has_one_epoch(trainer):
-    late = {"net.body": 3}
-    with pytest.raises(UserError, match="ends after 2 epochs"):
-        trainer(max_epochs=-1, max_steps=2 * STEPS, callbacks=[Unfreezing(late)]).fit(task(), datamodule=Images())
-    trainer(fast_dev_run=True, callbacks=[Unfreezing(late)]).fit(task(), datamodule=Images())
-
-
-def test_what_the_net_has_frozen_by_itself_stays_so(trainer):
-    module = task()
-    module.net.head.bias.requires_grad_(False)
-    before = module.net.head.bias.clone()
-    trainer(max_epochs=2, callbacks=[Unfreezing({"net.body": 1})]).fit(module, datamodule=Images())
-    assert not module.net.head.bias.requires_grad
-    assert torch.equal(module.net.head.bias, before)
 
 
 def test_two_processes_train_as_one_does(trainer, tmp_path):

@@ -221,14 +221,3 @@ def test_share_of_the_run_and_starts_that_cannot_be(trainer):
         trainer(max_epochs=4, callbacks=[SWA(start=4)]).fit(task(), datamodule=Images())
     with pytest.raises(UserError, match="at least 0"):
         SWA(start=-1)
-
-
-@pytest.mark.parametrize("decay", [1, -0.1])
-def test_impossible_decay(decay):
-    with pytest.raises(UserError, match=r"decay must be in \[0, 1\)"):
-        EMA(decay)
-
-
-def test_weights_that_are_not_float32_are_refused(trainer):
-    with pytest.raises(UserError, match="float32, not with precision bf16-true"):
-        trainer(max_epochs=2, precision="bf16-true", callbacks=[EMA()]).fit(task(), datamodule=Images())

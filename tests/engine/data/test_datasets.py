@@ -77,32 +77,8 @@ def test_targets_of_other_samples_do_not_decide_which_are_validation(others):
     assert sorted([*data.splits["train"].indices, *data.splits["val"].indices]) == list(range(20))
 
 
-@pytest.mark.parametrize("val", [None, Pairs(5)])
-def test_label_out_of_range_is_an_error(val):
-    with pytest.raises(DataError, match="sample 3 of the train split has label 2, but there are 2 classes"):
-        make(Pairs(20, label=2), val=val).setup("fit")
-
-
-def test_image_of_another_shape_is_an_error():
-    data = make(Pairs(20, shape=(1, 4, 3)))
-    data.setup("fit")
-    with pytest.raises(DataError, match=r"shape \(1, 4, 3\), not \(1, 3, 3\)"):
-        next(iter(data.train_dataloader()))
-
-
 def test_missing_split_is_an_error_that_names_those_there_are():
     data = make(Pairs(20))
     data.setup("test")
     with pytest.raises(DataError, match="no test split: only train, val"):
         data.test_dataloader()
-
-
-def test_class_names_are_needed():
-    with pytest.raises(DataError, match="give class_names"):
-        make(Pairs(20, classes=None))
-    assert make(Pairs(20, classes=None), class_names=["x", "y"]).class_names == ["x", "y"]
-
-
-def test_mean_and_std_need_a_value_a_channel():
-    with pytest.raises(DataError, match=r"each of the 1 channel\(s\)"):
-        DatasetImages(Pairs(20), input_shape=(1, 3, 3), mean=[0.5, 0.5, 0.5], std=[0.5])

@@ -9,14 +9,6 @@ from lit_project.engine.errors import DataError
 from lit_project.engine.images import PictureFiles, to_tensor
 
 
-def test_grey_stays_as_it_is():
-    values = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    grey = to_tensor(Image.fromarray(values), (1, 16, 16))
-    assert grey.dtype == torch.uint8
-    assert torch.equal(grey[0], torch.from_numpy(values))
-    assert torch.equal(to_tensor(Image.fromarray(values), (3, 16, 16)), grey.expand(3, -1, -1))
-
-
 def test_colour_stays_as_it_is_and_becomes_its_luminance():
     values = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
     colour = to_tensor(Image.fromarray(values), (3, 6, 9))
@@ -44,17 +36,6 @@ def test_transparency_is_on_white(alpha):
     assert (to_tensor(grey, (1, 4, 4)).int() - expected_grey).abs().max() <= 1
 
 
-def test_transparent_colour_of_a_palette_is_white(tmp_path):
-    image = Image.new("P", (4, 4), 0)
-    image.putpalette([0, 0, 0, 255, 0, 0])
-    image.paste(1, (0, 0, 2, 4))
-    image.save(tmp_path / "p.png", transparency=0)
-    with Image.open(tmp_path / "p.png") as image:
-        tensor = to_tensor(image, (3, 4, 4))
-    assert tensor[:, 0, 0].tolist() == [255, 0, 0]
-    assert tensor[:, 0, 3].tolist() == [255, 255, 255]
-
-
 @pytest.mark.parametrize("top", [65535, 20000, 200])
 def test_16_bits_are_scaled_to_8(tmp_path, top):
     values = np.linspace(0, top, 64).astype(np.uint16).reshape(8, 8)
@@ -62,14 +43,6 @@ def test_16_bits_are_scaled_to_8(tmp_path, top):
     with Image.open(tmp_path / "deep.png") as image:
         tensor = to_tensor(image, (1, 8, 8))
     assert np.abs(tensor[0].numpy() - values / 65535 * 255).max() <= 0.5 + 1e-6  # a dark image stays dark
-
-
-def test_32_bit_integers_and_floats_are_taken_as_8_bits_where_they_fit():
-    values = np.array([[0, 100], [200, 255]])
-    for dtype in (np.int32, np.float32):
-        assert to_tensor(Image.fromarray(values.astype(dtype)), (1, 2, 2))[0].tolist() == values.tolist()
-    beyond = np.array([[-70000, 0], [65535, 100_000]], dtype=np.int32)
-    assert to_tensor(Image.fromarray(beyond), (1, 2, 2))[0].tolist() == [[0, 0], [255, 255]]
 
 
 def test_floats_up_to_one_are_scaled_and_what_is_not_finite_is_refused(tmp_path):
@@ -108,15 +81,6 @@ def test_hidden_files_are_left_out_and_a_file_is_a_source_too(tmp_path):
     assert one[torch.tensor([0])].images.unique().tolist() == [7]
 
 
-def test_images_are_resized():
-    image = Image.new("L", (40, 20), 100)
-    image.paste(200, (20, 0, 40, 20))
-    tensor = to_tensor(image, (1, 8, 10))
-    assert tensor.shape == (1, 8, 10)
-    assert (tensor[..., :4] == 100).all()
-    assert (tensor[..., 6:] == 200).all()
-
-
 @pytest.fixture
 def folder(tmp_path):
     """Five readable images, one a brightness, and three files that are none; named out of order."""
@@ -142,12 +106,6 @@ def test_unreadable_files_are_left_out_and_the_others_keep_their_indices(folder)
     assert batch.targets.tolist() == [-1] * 5  # unknown
     assert batch.images.dtype == torch.uint8
     assert (batch.images.flatten(1).float().mean(1) / 20).round().tolist() == [0, 1, 2, 3, 4]
-
-
-def test_a_batch_of_unreadable_files_is_empty(folder):
-    batch = PictureFiles(folder, (3, 6, 6))[torch.tensor([2, 4])]
-    assert batch.images.shape == (0, 3, 6, 6)
-    assert batch.indices.tolist() == []
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow comments on some

@@ -49,18 +49,6 @@ def test_resume_in_the_middle_and_at_the_end_of_an_epoch(make, trainer, tmp_path
         assert torch.equal(batch.images, after.images)
 
 
-@pytest.mark.parametrize("step", [2, 3, 4])  # within an epoch of three of its five batches, at its end, after it
-def test_epochs_of_limited_batches_are_resumed_as_they_were(make, trainer, tmp_path, step):
-    whole, resumed = Witness(), Witness()
-    save = SaveAt(step, tmp_path / "saved.ckpt")
-    trainer(max_epochs=3, limit_train_batches=3, callbacks=[save]).fit(whole, datamodule=make())
-    runner = trainer(max_epochs=3, limit_train_batches=3)
-    runner.fit(resumed, datamodule=make(), ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
-    expected, seen = ([batch.indices.tolist() for batch in witness.batches["train"]] for witness in (whole, resumed))
-    assert len(expected) == 9
-    assert seen == expected[step:]
-
-
 def test_evaluation_of_a_checkpoint_does_not_move_a_later_training(make, trainer, tmp_path):
     data = make()
     trainer(max_epochs=1, callbacks=[SaveAt(3, tmp_path / "saved.ckpt")]).fit(Witness(), datamodule=data)

@@ -101,9 +101,3 @@ def test_what_is_wrong_with_a_table_is_said_in_a_line(lit, run, workspace):
     assert "CSV cannot predict on a folder of images" in lit(f"predict --run {run} --images .").err
     assert "table is not an option of test" in lit(f"test --run {run} --table new.csv").err
     assert not (run / "predictions").exists()
-
-
-def test_pictures_are_no_table(lit, trained):
-    result = lit(f"predict --run {trained} --table new.csv")
-    assert result.status == 2
-    assert "Digits cannot predict on a table" in result.err

@@ -54,13 +54,6 @@ def test_statistics_are_those_of_training_alone():
     assert (data.input_size, data.output_size) == (3, 2)
 
 
-def test_given_statistics_are_kept():
-    given = {"feature_mean": [1.0, 2.0, 3.0], "feature_std": [4.0, 5.0, 6.0], "target_mean": [0.0, 0.0]}
-    data = table(**given, target_std=[7.0, 8.0])
-    assert {name: getattr(data, name) for name in given} == given
-    assert data.target_std == [7.0, 8.0]
-
-
 def test_batches_hold_every_row_once_and_training_is_shuffled_by_the_seed():
     data = table(batch_size=4, eval_batch_size=3, seed=1)
     for loader, split in (
@@ -84,16 +77,6 @@ def test_batches_hold_every_row_once_and_training_is_shuffled_by_the_seed():
     assert torch.equal(first, next(iter(table(batch_size=4, seed=1).train_dataloader())).indices)
 
 
-def test_loader_continues_in_the_middle_of_an_epoch():
-    whole = [batch.indices.tolist() for batch in table(batch_size=5).train_dataloader()]
-    data = table(batch_size=5)
-    iterator = iter(data.train_dataloader())
-    assert [next(iterator).indices.tolist() for _ in range(2)] == whole[:2]
-    resumed = table(batch_size=5).train_dataloader()
-    resumed.load_state_dict(data.state_dict())
-    assert [batch.indices.tolist() for batch in resumed] == whole[2:]
-
-
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
@@ -114,13 +97,6 @@ def test_loader_continues_in_the_middle_of_an_epoch():
 def test_impossible_arguments_are_errors(kwargs, message):
     with pytest.raises(DataError, match=message):
         table(**kwargs)
-
-
-@pytest.mark.parametrize("value", [3.0, 0.1])
-def test_a_constant_target_is_an_error_that_names_it(value):
-    targets = torch.stack([torch.arange(20.0), torch.full((20,), value)], 1)
-    with pytest.raises(DataError, match=f"the target 'b' is {value:g} in all 14 rows of training"):
-        TabularData(torch.randn(20, 1), targets, ["x"], ["a", "b"])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])

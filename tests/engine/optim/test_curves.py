@@ -21,11 +21,8 @@ from lit_project.engine.schedules import (
 
 # the length of the run, in ways that Lightning counts differently: 23 optimizer steps each, but for the last
 LENGTHS = {
-    "epochs": ({"batches": 23}, 23),
     "several epochs": ({"batches": 7, "max_epochs": 3}, 21),
     "max_steps ends before the epochs": ({"batches": 10, "max_epochs": 9, "max_steps": 23}, 23),
-    "max_steps alone": ({"batches": 10, "max_epochs": -1, "max_steps": 23}, 23),
-    "accumulation": ({"batches": 12, "max_epochs": 2, "accumulate_grad_batches": 2}, 12),
     "accumulation with a ragged last window": ({"batches": 7, "max_epochs": 3, "accumulate_grad_batches": 2}, 12),
     "accumulation and max_steps": ({"batches": 7, "max_epochs": 9, "accumulate_grad_batches": 2, "max_steps": 10}, 10),
     "limited batches": ({"batches": 20, "max_epochs": 2, "limit_train_batches": 0.5}, 20),
@@ -37,29 +34,22 @@ def length(request):
     return LENGTHS[request.param]
 
 
-def test_without_schedule_the_rate_is_constant(train, length):
+def test_cosine(train, length):
     kwargs, steps = length
-    assert train(**kwargs).rates == [LR] * steps
-
-
-@pytest.mark.parametrize("eta_min", [0.0, 0.1])
-def test_cosine(train, length, eta_min):
-    kwargs, steps = length
+    eta_min = 0.1
     task = train(Schedule(partial(CosineAnnealingLR, eta_min=eta_min), "step"), **kwargs)
     assert task.rates == close(cosine(step, steps, end=eta_min) for step in range(steps))
 
 
-@pytest.mark.parametrize("power", [1.0, 2.0])
-def test_polynomial(train, length, power):
-    kwargs, steps = length
-    task = train(Schedule(partial(PolynomialLR, power=power), "step"), **kwargs)
-    assert task.rates == close(LR * (1 - step / steps) ** power for step in range(steps))
+def test_polynomial(train):
+    task = train(Schedule(partial(PolynomialLR, power=2.0), "step"))
+    assert task.rates == close(LR * (1 - step / 10) ** 2 for step in range(10))
 
 
-def test_one_cycle(train, length):
-    kwargs, steps = length
+def test_one_cycle(train):
+    steps = 10
     momentum = partial(torch.optim.SGD, lr=LR, momentum=0.5)
-    task = train(Schedule(partial(OneCycleLR, pct_start=0.4), "step"), optimizer=momentum, **kwargs)
+    task = train(Schedule(partial(OneCycleLR, pct_start=0.4), "step"), optimizer=momentum)
     total = steps + 1  # the last value is reached when the run ends, as that of the cosine
     peak = 0.4 * total - 1
     rates, momenta = [], []
@@ -73,27 +63,10 @@ def test_one_cycle(train, length):
     assert task.momenta == close(momenta)
 
 
-def test_one_cycle_to_another_peak(train):
-    schedule = Schedule(
-        partial(OneCycleLR, max_lr=2.0, anneal_strategy="linear", cycle_momentum=False, pct_start=0.5), "step"
-    )
-    task = train(schedule, batches=11)
-    # 12 values: up in 5 steps from 2/25, down in 6 to 2/25/10⁴
-    low, end = 2 / 25, 2 / 25 / 1e4
-    expected = [low + (2 - low) * step / 5 for step in range(6)] + [2 + (end - 2) * step / 6 for step in range(1, 6)]
-    assert task.rates == close(expected)
-
-
-@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
-def test_one_cycle_takes_the_peak_of_each_parameter_group_from_the_optimizer(train, optimizer):
+def test_one_cycle_takes_the_peak_of_each_parameter_group_from_the_optimizer(train):
     schedule = Schedule(partial(OneCycleLR, cycle_momentum=False), "step")
-    task = train(schedule, batches=9, kind=Groups, optimizer=partial(optimizer, lr=LR))
+    task = train(schedule, batches=9, kind=Groups)
     assert [max(rates) for rates in zip(*task.rates, strict=True)] == close([0.1, LR])
-
-
-def test_one_cycle_to_another_peak_keeps_the_proportions_of_the_groups(train):
-    task = train(Schedule(partial(OneCycleLR, max_lr=2.0, cycle_momentum=False), "step"), batches=9, kind=Groups)
-    assert [max(rates) for rates in zip(*task.rates, strict=True)] == close([2 * 0.1 / LR, 2])
 
 
 def test_every_group_follows_the_schedule_from_its_own_rate(train):
@@ -102,29 +75,12 @@ def test_every_group_follows_the_schedule_from_its_own_rate(train):
     assert [rate for _, rate in task.rates] == close(cosine(step, 10) for step in range(10))
 
 
-@pytest.mark.parametrize(("milestone", "border"), [(4, 4), (0.25, 5), (1, 1), (0.5, 10)])
+@pytest.mark.parametrize(("milestone", "border"), [(4, 4), (0.25, 5)])
 def test_warm_up_then_cosine(train, milestone, border):
     parts = [partial(LinearLR, start_factor=0.1), CosineAnnealingLR]
     task = train(Schedule(partial(SequentialLR, schedulers=parts, milestones=[milestone]), "step"), batches=20)
     warm = [LR * line(step, border, 0.1) for step in range(border)]
     assert task.rates == close(warm + [cosine(step, 20 - border) for step in range(20 - border)])
-
-
-def test_warm_up_then_cosine_with_accumulation_and_max_steps(train):
-    parts = [partial(LinearLR, start_factor=0.1), CosineAnnealingLR]
-    schedule = Schedule(partial(SequentialLR, schedulers=parts, milestones=[0.2]), "step")
-    task = train(schedule, batches=7, max_epochs=9, accumulate_grad_batches=2, max_steps=15)
-    warm = [LR * line(step, 3, 0.1) for step in range(3)]
-    assert task.rates == close(warm + [cosine(step, 12) for step in range(12)])
-
-
-@pytest.mark.parametrize("milestones", [[3, 8], [0.3, 0.8], [3, 0.8]])
-def test_three_parts(train, milestones):
-    parts = [partial(LinearLR, start_factor=0.1), partial(torch_schedulers.StepLR, step_size=2), PolynomialLR]
-    task = train(Schedule(partial(SequentialLR, schedulers=parts, milestones=milestones), "step"), batches=10)
-    warm = [LR * line(step, 3, 0.1) for step in range(3)]
-    stairs = [LR * 0.1 ** (step // 2) for step in range(5)]
-    assert task.rates == close(warm + stairs + [LR, LR / 2])
 
 
 @pytest.mark.parametrize(("share", "warm"), [(0.01, 0), (0.99, 10)])
@@ -142,22 +98,10 @@ def test_run_of_one_step(train, share):
     assert train(schedule, batches=1).rates == close([LR if share < 0.5 else LR / 2])
 
 
-def test_sequence_may_begin_with_a_product(train):
-    product = partial(ChainedScheduler, schedulers=[partial(LinearLR, start_factor=0.1), halving(1)])
-    schedule = Schedule(partial(SequentialLR, schedulers=[product, CosineAnnealingLR], milestones=[4]), "step")
-    product_of_both = [LR * line(step, 4, 0.1) * 0.5**step for step in range(4)]
-    assert train(schedule, batches=10).rates == close(product_of_both + [cosine(step, 6) for step in range(6)])
-
-
 def test_chained_schedulers_multiply(train):
     parts = [partial(LinearLR, start_factor=0.2), partial(torch_schedulers.ExponentialLR, gamma=0.9), CosineAnnealingLR]
     task = train(Schedule(partial(ChainedScheduler, schedulers=parts), "step"), batches=12)
     assert task.rates == close(line(step, 12, 0.2) * 0.9**step * cosine(step, 12) for step in range(12))
-
-
-def test_schedules_with_different_intervals_multiply(train):
-    task = train(Schedule(CosineAnnealingLR, "step"), Schedule(halving(2), "epoch"), batches=5, max_epochs=6)
-    assert task.rates == close(cosine(step, 30) * 0.5 ** (step // 5 // 2) for step in range(30))
 
 
 def test_schedules_with_different_intervals_multiply_under_accumulation(train):
@@ -166,64 +110,20 @@ def test_schedules_with_different_intervals_multiply_under_accumulation(train):
     assert task.rates == close(LR * (1 - step / 12) * line(step // 3, 4, 0.5) for step in range(12))
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "factor"),
-    [
-        (
-            partial(torch_schedulers.MultiStepLR, milestones=[2, 5], gamma=0.1),
-            lambda epoch: 0.1 ** ((epoch >= 2) + (epoch >= 5)),
-        ),
-        (partial(torch_schedulers.StepLR, step_size=3, gamma=0.5), lambda epoch: 0.5 ** (epoch // 3)),
-        (partial(torch_schedulers.ExponentialLR, gamma=0.7), lambda epoch: 0.7**epoch),
-        (partial(torch_schedulers.LambdaLR, lr_lambda=lambda epoch: 1 / (1 + epoch)), lambda epoch: 1 / (1 + epoch)),
-        (CosineAnnealingLR, lambda epoch: cosine(epoch, 7, peak=1)),
-        (partial(LinearLR, start_factor=0.2), lambda epoch: line(epoch, 7, 0.2)),
-    ],
-    ids=["multi step", "step", "exponential", "lambda", "cosine", "linear"],
-)
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_by_epoch(train, scheduler, factor, accumulate):
-    task = train(Schedule(scheduler, "epoch"), batches=3, max_epochs=7, accumulate_grad_batches=accumulate)
-    steps = ceil(3 / accumulate)
-    assert task.rates == close(LR * factor(epoch) for epoch in range(7) for _ in range(steps))
-
-
-@pytest.mark.parametrize("max_epochs", [-1, 50])
-def test_horizon_in_epochs_of_a_run_that_max_steps_ends(train, max_epochs):
-    task = train(
-        Schedule(CosineAnnealingLR, "epoch"), batches=4, max_epochs=max_epochs, max_steps=18
-    )  # in the fifth epoch
+def test_horizon_in_epochs_of_a_run_that_max_steps_ends(train):
+    task = train(Schedule(CosineAnnealingLR, "epoch"), batches=4, max_epochs=50, max_steps=18)  # in the fifth epoch
     assert task.rates == close(cosine(step // 4, 5) for step in range(18))
 
 
-def test_horizon_in_epochs_of_a_run_that_max_steps_ends_under_accumulation(train):
-    kwargs = {"batches": 5, "max_epochs": 50, "max_steps": 14, "accumulate_grad_batches": 2}  # three steps an epoch
-    assert train(Schedule(CosineAnnealingLR, "epoch"), **kwargs).rates == close(cosine(s // 3, 5) for s in range(14))
-
-
-def test_torchs_own_scheduler_of_the_right_length(train):
-    own = partial(torch_schedulers.CosineAnnealingLR, T_max=10)
-    assert train(Schedule(own, "step")).rates == close(cosine(step, 10) for step in range(10))
-    one_cycle = partial(torch_schedulers.OneCycleLR, max_lr=1.0, total_steps=10, cycle_momentum=False)
-    rates = train(Schedule(one_cycle, "step")).rates
-    assert (rates[0], max(rates), rates[-1]) == close([1 / 25, 1.0, 1 / 25 / 1e4])
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("frequency", [2, 3])
-def test_frequency_counts_optimizer_steps_of_the_whole_run(train, accumulate, frequency):
+def test_frequency_counts_optimizer_steps_of_the_whole_run(train):
     """Lightning itself counts micro-batches within the epoch."""
+    accumulate, frequency = 2, 3
     kwargs = {"batches": 7, "max_epochs": 3, "accumulate_grad_batches": accumulate}
     steps = 3 * ceil(7 / accumulate)
     task = train(Schedule(halving(1), "step", frequency=frequency), **kwargs)
     assert task.rates == close(LR * 0.5 ** (step // frequency) for step in range(steps))
     task = train(Schedule(CosineAnnealingLR, "step", frequency=frequency), **kwargs)
     assert task.rates == close(cosine(step // frequency, ceil(steps / frequency)) for step in range(steps))
-
-
-def test_frequency_in_epochs(train):
-    task = train(Schedule(CosineAnnealingLR, "epoch", frequency=3), batches=2, max_epochs=8)
-    assert task.rates == close(cosine(step // 2 // 3, 3) for step in range(16))
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])

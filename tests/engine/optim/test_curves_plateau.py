@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 import torch
-from curves import LR, Noted, close, cosine
+from curves import LR, Noted, close
 from torch.optim import lr_scheduler as torch_schedulers
 
-from lit_project.engine.schedules import CosineAnnealingLR, Schedule, ScheduleError
+from lit_project.engine.schedules import Schedule, ScheduleError
 
 
 def test_plateau_lowers_the_rate_when_the_metric_stops_falling(train):
@@ -30,22 +30,6 @@ def test_plateau_may_watch_a_metric_of_training(train):
     assert task.rates == close([LR] * 4 + [LR / 2] * 2)
 
 
-def test_plateau_with_frequency(train):
-    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
-    schedule = Schedule(plateau, "epoch", frequency=2, monitor="val/loss")
-    # it sees the losses of the second, fourth and sixth epoch
-    task = train(schedule, batches=1, max_epochs=7, losses=[9.0, 1.0, 9.0, 1.1, 9.0, 0.5, 9.0])
-    assert task.rates == close([LR] * 4 + [LR / 2] * 3)
-
-
-def test_plateau_times_a_cosine(train):
-    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
-    schedules = [Schedule(plateau, "epoch", monitor="val/loss"), Schedule(CosineAnnealingLR, "step")]
-    task = train(*schedules, batches=3, max_epochs=4, losses=[1.0, 1.0, 0.5, 0.6])
-    factors = [1.0, 1.0, 0.5, 0.5]
-    assert task.rates == close(cosine(step, 12) * factors[step // 3] for step in range(12))
-
-
 def test_an_epoch_without_validation_is_no_bad_one(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
     schedule = Schedule(plateau, "epoch", monitor="val/loss")
@@ -53,13 +37,6 @@ def test_an_epoch_without_validation_is_no_bad_one(train):
     losses = [9.0, 1.0, 9.0, 2.0, 9.0, 0.5]
     task = train(schedule, batches=1, max_epochs=6, losses=losses, check_val_every_n_epoch=2)
     assert task.rates == close([LR] * 4 + [LR / 2] * 2)
-
-
-def test_a_run_that_ends_within_an_epoch_is_not_ended_by_an_error(train):
-    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
-    schedule = Schedule(plateau, "epoch", monitor="val/loss")
-    task = train(schedule, batches=4, max_epochs=-1, max_steps=3, losses=[1.0])
-    assert task.rates == close([LR] * 3)
 
 
 def test_a_metric_of_validation_without_validation_is_an_error_before_training(train):

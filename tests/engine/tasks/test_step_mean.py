@@ -1,6 +1,5 @@
 """One optimizer step is that of the mean over all its samples, however they are split."""
 
-import copy
 from functools import partial
 
 import pytest
@@ -11,7 +10,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import Images, classifier
-from lit_project.models.losses import WeightPenalty
 from saving import SaveAt
 
 SIZE = 29  # training images
@@ -49,14 +47,6 @@ def test_micro_batches_equal_the_big_batch(trainer, batch_size, clip):
     parts = trained(trainer, batch_size, gradient_clip_val=clip, accumulate_grad_batches=100)
     assert difference(whole, net().state_dict()) > 0.01
     assert difference(whole, parts) < 1e-13
-
-
-def test_with_a_penalty_too(trainer):
-    options = {"penalty": WeightPenalty(l1=0.01, l2=0.01)}
-    assert difference(
-        trained(trainer, SIZE, options=options),
-        trained(trainer, 8, options=options, accumulate_grad_batches=100),
-    ) < 1e-13  # fmt: skip
 
 
 def windows(data, epoch, sizes):
@@ -146,26 +136,3 @@ def test_lbfgs_converges_on_a_quadratic(trainer):
     best = torch.linalg.lstsq(x, F.one_hot(targets, 4).double()).solution
     assert torch.allclose(linear[1].weight, best[:16].T, atol=1e-5)
     assert torch.allclose(linear[1].bias, best[16], atol=1e-5)
-
-
-def test_lbfgs_with_accumulation_is_an_error(trainer):
-    with pytest.raises(ValueError, match="needs accumulate_grad_batches 1"):
-        trained(trainer, 8, options={"optimizer": torch.optim.LBFGS}, accumulate_grad_batches=2)
-
-
-def test_a_step_of_one_batch_is_untouched(trainer):
-    """To the bit, in float32."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
-    reference = copy.deepcopy(model)
-    data = Images(batch_size=SIZE, seed=1)
-    trainer(max_epochs=1).fit(classifier(model, lr=0.3), datamodule=data)
-    images, targets = data.floats("train")
-    data.setup("fit")
-    loader = data.loader("train")
-    indices = next(iter(loader)).indices
-    optimizer = torch.optim.SGD(reference.parameters(), lr=0.3)
-    F.cross_entropy(reference((images[indices] - 0.4) / 0.3), targets[indices]).backward()
-    optimizer.step()
-    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-        assert torch.equal(mine, theirs)

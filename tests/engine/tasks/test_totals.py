@@ -39,10 +39,6 @@ def test_what_is_added_is_left_as_it_is_and_holds_no_graph():
     assert not totals.sums["loss"].requires_grad
 
 
-def test_nothing_was_added():
-    assert Totals().means() == {}
-
-
 def test_counts_agree_with_torchmetrics():
     torch.manual_seed(0)
     logits, targets = torch.randn(23, 5), torch.randint(0, 5, (23,))

@@ -58,22 +58,7 @@ def test_it_equals_plain_pytorch_bit_by_bit(trainer, optimizer):
     assert equal(state(net), state(reference))
 
 
-def test_the_rate_of_each_step_is_that_of_the_schedule(trainer):
-    torch.manual_seed(0)
-    net, data = linear(), Images(batch_size=8)
-    reference = copy.deepcopy(net)
-    trainer(max_epochs=2).fit(classifier(net, schedulers=[Schedule(CosineAnnealingLR, "step")]), datamodule=data)
-    plain = torch.optim.SGD(reference.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(plain, T_max=8)
-    for images, targets in batches(data, 2):
-        plain.zero_grad()
-        F.cross_entropy(reference((images - 0.4) / 0.3), targets).backward()
-        plain.step()
-        schedule.step()
-    assert equal(state(net), state(reference))
-
-
-def fit(trainer, seed_run, seed=1, noise=False, augment=True, **kwargs):
+def fit(trainer, seed_run, seed=1, noise=False, **kwargs):
     class Noise(Callback):
         """Draws from the global random state, as another logger or figure might."""
 
@@ -82,24 +67,22 @@ def fit(trainer, seed_run, seed=1, noise=False, augment=True, **kwargs):
 
     seed_run(seed)
     task = classifier(with_dropout())
-    data = Images(batch_size=8, train_transforms=[RandomCrop(1), RandomHorizontalFlip()] if augment else [])
+    data = Images(batch_size=8, train_transforms=[RandomCrop(1), RandomHorizontalFlip()])
     trainer(max_epochs=3, callbacks=[Noise()] if noise else [], **kwargs).fit(task, datamodule=data)
     return state(task)
 
 
-@pytest.mark.parametrize("augment", [False, True])
-def test_two_fits_with_one_seed_are_identical_dropout_included(trainer, seed_run, augment):
-    first = fit(trainer, seed_run, augment=augment)
-    assert equal(fit(trainer, seed_run, augment=augment), first)
-    assert equal(fit(trainer, seed_run, augment=augment, noise=True), first)
-    assert not equal(fit(trainer, seed_run, augment=augment, seed=2), first)
+def test_two_fits_with_one_seed_are_identical_dropout_included(trainer, seed_run):
+    first = fit(trainer, seed_run)
+    assert equal(fit(trainer, seed_run, noise=True), first)
+    assert not equal(fit(trainer, seed_run, seed=2), first)
 
 
 def test_validation_leaves_training_as_it_is(trainer, seed_run):
     assert equal(fit(trainer, seed_run, limit_val_batches=0), fit(trainer, seed_run, num_sanity_val_steps=2))
 
 
-@pytest.mark.parametrize("step", [3, 4, 6, 9])
+@pytest.mark.parametrize("step", [3, 6])
 def test_resumed_training_is_identical_dropout_included(trainer, seed_run, tmp_path, step):
     def make():
         seed_run(1)
@@ -119,27 +102,8 @@ def test_resumed_training_is_identical_dropout_included(trainer, seed_run, tmp_p
     assert equal(state(resumed), state(whole))
 
 
-def test_dropout_differs_between_steps_and_epochs(trainer):
-    masks = []
-
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = linear()
-
-        def forward(self, x):
-            kept = F.dropout(torch.ones(1, 64), 0.5, self.training) > 0
-            if self.training:
-                masks.append(tuple(kept.flatten().tolist()))
-            return self.head(x)
-
-    trainer(max_epochs=3).fit(classifier(Masked()), datamodule=Images(batch_size=10))
-    assert len(masks) == 9
-    assert len(set(masks)) == 9
-
-
-@pytest.mark.parametrize("windows", [2, 4])
-def test_accumulation_of_full_windows_equals_the_large_batch(trainer, windows):
+def test_accumulation_of_full_windows_equals_the_large_batch(trainer):
+    windows = 4
     nets = []
     for accumulate in (1, windows):
         torch.manual_seed(0)
@@ -200,7 +164,7 @@ class Ramp(torch.optim.lr_scheduler.LRScheduler):
         return [1e-20 * (self.last_epoch + 1)]
 
 
-@pytest.mark.parametrize("step", [5, 7, 11])
+@pytest.mark.parametrize("step", [7])
 def test_means_of_an_epoch_that_was_resumed_are_those_of_all_its_samples(trainer, tmp_path, step):
     def make():
         return classifier(linear()), Images(batch_size=8, seed=1)
@@ -215,7 +179,7 @@ def test_means_of_an_epoch_that_was_resumed_are_those_of_all_its_samples(trainer
         assert resumed.callback_metrics[name] == whole.callback_metrics[name]
 
 
-@pytest.mark.parametrize("step", [3, 4])
+@pytest.mark.parametrize("step", [3])
 def test_a_resumed_run_logs_each_step_once(trainer, tmp_path, step):
     class Logger(DummyLogger):
         def __init__(self):
@@ -235,9 +199,3 @@ def test_a_resumed_run_logs_each_step_once(trainer, tmp_path, step):
         classifier(linear()), datamodule=data, ckpt_path=tmp_path / "saved.ckpt", weights_only=True
     )
     assert logger.steps == list(range(step, 12))
-
-
-def test_logging_of_steps_can_be_off(trainer):
-    runner = trainer(max_epochs=1, log_every_n_steps=0)
-    runner.fit(classifier(linear()), datamodule=Images(batch_size=8))
-    assert runner.global_step == 4

@@ -202,17 +202,6 @@ def test_limits_are_reached_and_kept(name):
         assert [[h.tokens for h in found] for found in results] == [[[]]] * 4
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_padding_and_beginning_are_never_generated(name):
-    net = make(name)
-    with torch.no_grad():
-        net.output.bias[[PAD, BOS]] += 30
-    for results in both(net, *sources(*LENGTHS), Decoding(beam_size=4, n_best=4, **SHORT)):
-        for found in results:
-            for h in found:
-                assert not {PAD, BOS, EOS} & set(h.tokens)
-
-
 @pytest.mark.parametrize(("name", "size"), [(FEW[0], 3), (FEW[1], 3), (FEW[2], 1)])
 def test_where_the_net_gives_no_numbers_nothing_is_found(name, size):
     net = make(name)

@@ -75,13 +75,6 @@ def test_huge_and_equal_scores():
     assert contexts[0].tolist() == [[1, 0, 0], [0.5, 0.5, 0]]
 
 
-def test_half_precision_scores_are_weighed_in_single_precision():
-    states = torch.randn(1, 3, 4, dtype=torch.bfloat16)
-    contexts, weights = weigh(torch.randn(1, 2, 3, dtype=torch.bfloat16), torch.ones(1, 3, dtype=torch.bool), states)
-    assert weights.dtype == torch.float32
-    assert contexts.dtype == torch.bfloat16
-
-
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 

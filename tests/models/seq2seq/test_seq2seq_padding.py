@@ -37,16 +37,6 @@ def test_a_sentence_alone_equals_the_same_in_a_padded_batch(name):
 
 @pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
-def test_more_padding_than_the_longest_needs(name):
-    net = shared(name)
-    narrow, lengths = sources(4, 2)
-    wide, _ = sources(4, 2, width=8)
-    tokens = inputs(2, 5)
-    assert close(net(narrow, lengths, tokens), net(wide, lengths, tokens))
-
-
-@pytest.mark.parametrize("name", ALL)
-@torch.no_grad()
 def test_all_tokens_at_once_equal_single_steps_and_stretches(name):
     net = shared(name)
     source, lengths = sources(3, 7)
