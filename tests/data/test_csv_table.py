@@ -113,11 +113,3 @@ def changed(line, column, text):
 def test_bad_input_is_an_error_that_says_where(tmp_path, text, kwargs, message):
     with pytest.raises(DataError, match=message):
         CSV(write(tmp_path, text), **{"target_names": "y", "feature_names": None, **kwargs})
-
-
-def test_files_that_are_none(tmp_path):
-    for path in (tmp_path / "missing.csv", tmp_path):
-        with pytest.raises(DataError, match=f"no such file: {path}"):
-            CSV(path, "y")
-    with pytest.raises(DataError, match=r"cannot be read as UTF-8 CSV"):
-        CSV(write(tmp_path, lines(header="ä,b,y"), "latin-1"), "y")

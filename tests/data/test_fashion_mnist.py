@@ -122,23 +122,6 @@ def test_missing_archive_without_network_is_an_error_that_says_what_to_put_where
         assert (f"https://example.org/archives/{archive}" in message) == (archive in missing)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0\0\x08\x03", b"\xff" * 50], ids=["empty", "cut", "garbage"])
-def test_damaged_unpacked_file_is_an_error_that_says_what_to_do(kind, raw, content):
-    prepared(kind, raw)
-    (raw / "train-images-idx3-ubyte").write_bytes(content)
-    with pytest.raises(DataError, match=r"delete the \*-ubyte files") as error:
-        prepared(kind, raw)
-    assert str(raw) in str(error.value)
-
-
-def test_unpacked_files_are_enough(kind, raw):
-    before = prepared(kind, raw)
-    for archive in FILES.values():
-        (raw / archive).unlink()
-    after = prepared(kind, raw)
-    assert all(torch.equal(before.splits[s][0], after.splits[s][0]) for s in ("train", "val", "test"))
-
-
 @pytest.mark.parametrize("kind", [FashionMNIST, MNIST])
 def test_real_archives(kind, tmp_path, official):
     source = official(*(f"{kind.NAME}/raw/{archive}" for archive in FILES.values())) / kind.NAME / "raw"

@@ -3,12 +3,10 @@
 import shutil
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 
 from lit_project.data.augmentation import RandomCrop
-from lit_project.data.image_folder import ImageFolder
 from lit_project.engine.images import ImageBatch
 from picture_data import CLASSES, Witness, batches, small, write
 
@@ -33,19 +31,6 @@ def test_split_folders(splits):
             found |= dict(zip(brightness(batch.images), batch.targets.tolist(), strict=True))
         assert found == {value: classes[value] for value in values}
         assert data.size_of(split) == len(values)
-
-
-@pytest.mark.parametrize(
-    "names",
-    [("training", "validation", "testing"), ("Train", "VALID", "Test"), ("training_set", "val-data", "testset")],
-)
-def test_other_names_of_split_folders(splits, names):
-    root, _ = splits
-    for old, new in zip(("train", "val", "test"), names, strict=True):
-        (root / old).rename(root / new)
-    data = small(root)
-    data.setup("fit")
-    assert [data.size_of(split) for split in ("train", "val", "test")] == [21, 9, 6]
 
 
 def test_without_a_val_folder_a_fixed_part_of_train_is_validation(splits):
@@ -129,11 +114,3 @@ def test_hidden_files_and_folders_are_neither_classes_nor_samples_and_gifs_are(t
     data.setup("fit")
     assert data.class_names == list(CLASSES)
     assert sum(data.size_of(split) for split in ("train", "val", "test")) == 10
-
-
-def test_normalisation_is_imagenets_and_for_grey_its_mean_over_the_colours(splits):
-    root, _ = splits
-    assert ImageFolder(root).mean == [0.485, 0.456, 0.406]
-    assert ImageFolder(root).std == [0.229, 0.224, 0.225]
-    assert (small(root).mean, small(root).std) == ([0.449], [0.226])
-    assert small(root, mean=[0.2], std=[0.1]).mean == [0.2]

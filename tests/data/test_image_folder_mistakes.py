@@ -6,7 +6,6 @@ import shutil
 import pytest
 from PIL import Image
 
-from lit_project.data.image_folder import ImageFolder
 from lit_project.engine.errors import DataError
 from picture_data import CLASSES, batches, small, write
 
@@ -39,13 +38,6 @@ def test_unreadable_image_is_an_error_that_names_the_file(splits, workers, monke
     assert "\n" not in str(error.value)
     del error
     gc.collect()  # ends the worker
-
-
-def test_a_missing_folder_is_named_where_a_split_of_it_is_needed(tmp_path):
-    data = ImageFolder(tmp_path / "nowhere", class_names=["a", "b"])
-    data.setup("test")
-    with pytest.raises(DataError, match=r"has no test split: only none \(there is no folder .*nowhere\)"):
-        data.test_dataloader()
 
 
 def test_folder_without_classes_or_with_an_empty_class_is_an_error(tmp_path, splits):

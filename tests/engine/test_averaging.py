@@ -45,11 +45,3 @@ def test_a_run_keeps_its_last_epochs_and_tests_their_mean(lit, workspace):
         if value.is_floating_point():
             torch.testing.assert_close(value, (one[name] + two[name]) / 2)
     assert RunDir(fit.run).newest()[0].name == "last.ckpt"  # a resumed run does not begin at the mean
-
-
-def test_a_run_that_kept_no_epochs_says_so(lit):
-    fit = lit(f"{QUICK} --test_after_fit=false --run_name=none")
-    result = lit(f"test --run {fit.run} --ckpt_path average")
-    assert result.status == 2
-    assert "kept no epochs to average" in result.err
-    assert "keep_last" in result.err

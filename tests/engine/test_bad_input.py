@@ -150,38 +150,6 @@ def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monke
     monkeypatch.undo()
 
 
-def test_full_disk_after_a_test_shows_the_metrics_and_one_line(lit, trained):
-    assert lit(f"test --run {trained}").status == 0
-    before = (trained / "metrics.json").read_text()
-    with limit_on_files() as limit:
-        limit(len(before) // 2)
-        result = lit(f"test --run {trained} --trainer.callbacks=null")
-    assert result.status == 2
-    assert "test/accuracy" in result.out
-    assert "(360 samples)" in result.out
-    assert result.err.splitlines() == ["error: File too large"]
-    assert (trained / "metrics.json").read_text() == before
-
-
-def test_the_run_can_be_resumed_after_an_error_and_its_directory_is_printed(lit, monkeypatch):
-    from lit_project.tasks.classification import ImageClassifier
-
-    step = ImageClassifier.training_step
-
-    def fails_late(self, batch, batch_idx):
-        if self.current_epoch == 2:
-            raise RuntimeError("the power went out")
-        return step(self, batch, batch_idx)
-
-    monkeypatch.setattr(ImageClassifier, "training_step", fails_late)
-    with pytest.raises(RuntimeError, match="power"):
-        lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false --run_name=cut")
-    monkeypatch.setattr(ImageClassifier, "training_step", step)
-    result = lit("fit --run runs/quickstart/cut")
-    assert result.status == 0, result.err
-    assert read(result.run / "checkpoints" / "last.ckpt")["global_step"] == 30
-
-
 def test_interrupt_ends_in_order_and_can_be_resumed(lit, monkeypatch):
     from lit_project.tasks.classification import ImageClassifier
 

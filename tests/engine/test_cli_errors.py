@@ -113,17 +113,6 @@ def test_mistake_in_a_file(lit, workspace, old, new, words):
         assert word in result.err
 
 
-def test_a_class_without_an_argument_that_it_needs(lit, workspace):
-    path = workspace / "configs" / "quickstart.yaml"
-    text = path.read_text()
-    start, end = text.index("    optimizer:"), text.index("    schedulers:")
-    path.write_text(text[:start] + text[end:])
-    result = lit(Q)
-    assert result.status == 2
-    assert "optimizer" in result.err
-    assert len(result.err.strip().splitlines()) <= 4
-
-
 MINE = """
 import torch
 from lightning.pytorch import LightningDataModule
@@ -201,14 +190,6 @@ def test_modules_where_the_command_is_called_are_found(workspace, monkeypatch, c
             entry_point()
         assert "Wide: " in capfd.readouterr().out
     del sys.modules["mine_of_paths"]
-
-
-def test_debug_switch_shows_the_traceback(lit, monkeypatch):
-    from lit_project.engine.errors import UserError
-
-    monkeypatch.setenv("LIT_PROJECT_DEBUG", "1")
-    with pytest.raises(UserError):
-        lit(f"{Q} --data.batch_size=0")
 
 
 def test_errors_in_the_code_keep_their_traceback(lit, monkeypatch):

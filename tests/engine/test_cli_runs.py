@@ -180,18 +180,6 @@ def test_predict_on_a_folder_of_images(lit, trained, pictures):
     assert set(split[0]) == {"index", "prediction", "class_name", "probability", "target"}
 
 
-def test_unreadable_pictures_are_named_and_the_others_predicted(lit, trained, pictures):
-    (pictures / "03.png").write_bytes((pictures / "03.png").read_bytes()[:40])
-    (pictures / "05.png").write_text("no image")
-    result = lit(f"predict --run {trained} --images", pictures)
-    assert result.status == 1
-    assert "03.png" in result.err
-    assert "05.png" in result.err
-    assert "04.png" not in result.err
-    rows = list(csv.DictReader((trained / "predictions" / "images_my pictures.csv").open()))
-    assert [int(row["index"]) for row in rows] == [0, 1, 2, 4, 6, 7, 8, 9, 10, 11]
-
-
 def test_a_checkpoint_alone_predicts(lit, trained):
     """In Python, with nothing else of the run: class names and normalisation travel in it."""
     from lit_project.data.digits import Digits

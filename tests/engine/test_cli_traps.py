@@ -1,6 +1,5 @@
 """The known traps of LightningCLI, each closed."""
 
-import json
 import re
 
 import pytest
@@ -64,42 +63,6 @@ def test_what_the_data_do_not_tell_is_given_by_hand_and_kept(lit, workspace, mon
     assert yaml.safe_load((fit.run / "config.yaml").read_text())["model"]["init_args"]["mean"] == [0.25]
 
 
-def test_command_line_beats_the_hyper_parameters_of_a_checkpoint(lit, trained):
-    file = trained / "checkpoints" / "last.ckpt"
-    assert read(file)["hyper_parameters"]["top_k"] is None
-    result = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file} --model.top_k=2")
-    assert "test/top2_accuracy" in json.loads((result.run / "metrics.json").read_text())["test"]
-    assert yaml.safe_load((trained / "config.yaml").read_text())["model"]["init_args"]["top_k"] is None
-
-
-def test_default_seed_is_fixed_and_true_is_random_and_recorded(lit, workspace):
-    config = yaml.safe_load((workspace / "configs" / "quickstart.yaml").read_text())
-    del config["seed_everything"]
-    (workspace / "unseeded.yaml").write_text(yaml.safe_dump(config))
-    options = f"{TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=1 --test_after_fit=false"
-    seeds = []
-    for seed in ("", "", "--seed_everything=true", "--seed_everything=true"):
-        result = lit(f"fit -c unseeded.yaml {options} {seed}")
-        seeds.append(json.loads((result.run / "provenance.json").read_text())[0]["seed"])
-        assert yaml.safe_load((result.run / "config.yaml").read_text())["seed_everything"] == seeds[-1]
-    assert seeds[:2] == [42, 42]
-    assert len({*seeds}) == 3
-    assert "default: 42" in lit_help(lit, "fit")
-
-
-def lit_help(lit, command: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        lit(f"{command} --help")
-    assert ended.value.code == 0
-    return capture_of(lit)
-
-
-def capture_of(lit) -> str:
-    """What a command printed that ended by SystemExit."""
-    capfd = next(cell.cell_contents for cell in lit.__closure__ if hasattr(cell.cell_contents, "readouterr"))
-    return capfd.readouterr().out
-
-
 def test_overlays_append_callbacks(lit):
     result = lit(
         f"fit -c configs/quickstart.yaml -c configs/overlays/early_stopping.yaml -c configs/overlays/debug.yaml {TINY}"
@@ -122,35 +85,12 @@ def test_fit_never_starts_from_scratch_because_a_checkpoint_was_not_found(lit, w
     assert "--init_from" in result.err
 
 
-def test_last_in_a_new_process_is_the_end_of_training(lit, trained):
-    """Lightning's `save_last` is a copy of the newest best checkpoint."""
-    assert read(trained / "checkpoints" / "last.ckpt")["global_step"] == 30
-    options = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false"
-    # the rate is 0: no epoch after the first improves the metric
-    result = lit(f"fit {options} --model.optimizer.lr=0 --model.schedulers=null")
-    steps = {p.name: read(p)["global_step"] for p in (result.run / "checkpoints").iterdir()}
-    assert steps == {"best-epoch000.ckpt": 10, "last.ckpt": 30}
-
-
 def test_a_checkpoint_is_plain_data(trained):
     checkpoint = torch.load(trained / "checkpoints" / "last.ckpt", weights_only=True)
     hparams = checkpoint["hyper_parameters"]
     assert hparams["net"]["init_args"]["num_classes"] == 10
     assert hparams["class_names"] == [str(n) for n in range(10)]
     assert yaml.safe_load(yaml.safe_dump(dict(hparams))) == dict(hparams)
-
-
-@pytest.mark.parametrize(("units", "precision"), [(False, "bf16-mixed"), (True, "bf16-mixed")])
-def test_emulated_half_precision_is_said(lit, monkeypatch, units, precision):
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: units)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    result = lit(
-        f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.precision={precision} "
-        "--test_after_fit=false"
-    )
-    assert result.status == 0, result.err
-    assert ("no bfloat16 units" in result.err) == (precision == "bf16-mixed" and not units)
 
 
 STEP = "{class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 5, gamma: 0.9}}"
@@ -235,3 +175,11 @@ def test_every_spelling_of_a_config_names_the_run_and_its_mistakes(lit, workspac
     result = lit(f"fit {flag}broken.yaml")
     assert result.status == 2
     assert "broken.yaml, line 2 is not YAML" in result.err
+
+
+def test_command_line_beats_the_hyper_parameters_of_a_checkpoint(lit, trained):
+    file = trained / "checkpoints" / "last.ckpt"
+    assert read(file)["hyper_parameters"]["top_k"] is None
+    result = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file} --model.top_k=2")
+    assert "test/top2_accuracy" in json.loads((result.run / "metrics.json").read_text())["test"]
+    assert yaml.safe_load((trained / "config.yaml").read_text())["model"]["init_args"]["top_k"] is None

@@ -67,20 +67,6 @@ def test_every_config_is_listed_with_its_first_line(capsys):
         assert first.endswith("."), file
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["quikstart"], ["quikstart", "did you mean quickstart"]),
-        (["../README"], ["../README"]),
-        (["quickstart", "mine.yaml"], ["quickstart mine.yaml"]),
-    ],
-)
-def test_a_mistake_is_one_line(args, words, capsys):
-    message = refused(capsys, "examples", *args)
-    for word in words:
-        assert word in message
-
-
 def test_a_wheel_brings_the_configs_along(tmp_path):
     """Built from the project's own sources and used from elsewhere, without the checkout."""
     code = f"from hatchling.build import build_wheel; build_wheel({str(tmp_path)!r})"

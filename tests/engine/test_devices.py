@@ -6,17 +6,6 @@ from cuda_files import save_as_from_cuda
 from lit_project.engine.checkpoints import SafeCheckpointIO, read
 from lit_project.engine.warm_start import check_fits, warm_start
 from lit_project.models.mlp import MLP
-from lit_project.models.pretrained import TorchvisionNet
-
-
-def test_a_file_of_weights_saved_on_a_gpu(tmp_path):
-    torch.manual_seed(0)
-    one = TorchvisionNet((1, 32, 32), 4, "shufflenet_v2_x0_5")
-    save_as_from_cuda(one.state_dict(), tmp_path / "a.pt")
-    other = TorchvisionNet((1, 32, 32), 4, "shufflenet_v2_x0_5", weights=str(tmp_path / "a.pt"))
-    for name, value in other.state_dict().items():
-        assert value.device.type == "cpu"
-        assert torch.equal(value, one.state_dict()[name])
 
 
 def test_a_checkpoint_saved_on_a_gpu(tmp_path):

@@ -1,9 +1,7 @@
 """Which process does what: one at a time trains a run, and one that is alone is the first."""
 
-import multiprocessing
 import subprocess
 import sys
-import time
 
 import pytest
 from lightning.pytorch.utilities import rank_zero_only
@@ -62,18 +60,6 @@ def test_a_run_that_another_process_trains_is_left_alone(lit, trained, holder):
     holder.wait()
     assert lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null").status == 0
     assert not (trained / ".lock").exists()
-
-
-def test_a_forked_child_does_not_prolong_it(tmp_path):
-    hold = Hold(tmp_path)
-    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
-    child.start()
-    try:
-        hold.release()
-        Hold(tmp_path).release()
-    finally:
-        child.kill()
-        child.join()
 
 
 def test_a_folder_is_held_once_until_it_is_released(tmp_path):

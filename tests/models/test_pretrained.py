@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torchvision import models
 
-from lit_project.models.pretrained import TorchvisionNet, from_file, up_to_date
+from lit_project.models.pretrained import TorchvisionNet
 from published import publish
 
 COLOUR, GREY = (3, 96, 96), (1, 96, 96)
@@ -51,24 +51,6 @@ def test_official_weights_give_the_features_that_torchvision_gives(cached, archi
     assert torch.equal(net.backbone(images), features(architecture, images))
     assert "missing" not in net.pretrained
     assert "unexpected" not in net.pretrained
-
-
-def test_old_names_in_transformers(tmp_path):
-    net = models.VisionTransformer(32, 16, num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16)
-    publish(net, tmp_path / "vit.pth")
-    old = from_file(tmp_path / "vit.pth")
-    assert any("linear_1" in name for name in old)
-    assert up_to_date("vit_b_32", old).keys() == net.state_dict().keys()
-
-
-@torch.no_grad()
-def test_mnasnet_which_asks_for_the_version_of_its_weights(cached):
-    file = cached("mnasnet0_5", lambda net, path: torch.save(net.state_dict(), path))
-    for source in ("DEFAULT", str(file)):
-        net = TorchvisionNet(COLOUR, 5, "mnasnet0_5", weights=source).eval()
-        theirs = models.mnasnet0_5(weights="DEFAULT").eval()
-        images = torch.randn(1, *COLOUR)
-        assert torch.equal(net.backbone.layers(images), theirs.layers(images))
 
 
 @torch.no_grad()

@@ -55,13 +55,6 @@ def test_damaged_download_is_named(official, tmp_path):
         TorchvisionNet(COLOUR, 7, weights="DEFAULT")
 
 
-def test_unknown_names_get_the_nearest():
-    with pytest.raises(CheckpointError, match=r"did you mean IMAGENET1K_V1\?"):
-        TorchvisionNet(COLOUR, 7, weights="IMAGENET_V1")
-    with pytest.raises(ValueError, match=r"did you mean resnet18\?"):
-        TorchvisionNet(COLOUR, 7, architecture="resnet_18")
-
-
 @pytest.mark.parametrize(
     ("architecture", "channels"), [("resnet18", 4), ("mobilenet_v3_small", 1), ("shufflenet_v2_x0_5", 3), ("swin_t", 1)]
 )

@@ -39,33 +39,9 @@ def test_gradients_by_hand_by_autograd_and_by_layers_agree(outputs):
         np.testing.assert_allclose(layers, hand, rtol=0, atol=1e-10)
 
 
-class ByHand(nn.Module):
-    """`FFNN` of one hidden layer with its parameters spelled out."""
-
-    def __init__(self, net):
-        super().__init__()
-        self.w1, self.b1, self.w2, self.b2 = (nn.Parameter(p.detach().clone()) for p in net.parameters())
-
-    def forward(self, x):
-        return torch.relu(x @ self.w1.T + self.b1) @ self.w2.T + self.b2
-
-
 def regressor(net, data, optimizer):
     names = ("target_names", "feature_names", "feature_mean", "feature_std", "target_mean", "target_std")
     return Regressor(net, optimizer, **{name: getattr(data, name) for name in names})
-
-
-@pytest.mark.parametrize("optimizer", [partial(torch.optim.SGD, lr=0.1), partial(torch.optim.Adam, lr=0.01)])
-def test_parameters_given_one_by_one_and_as_layers_train_alike(trainer, optimizer):
-    torch.manual_seed(0)
-    layers = FFNN(3, 1, hidden_layers=1, hidden_size=8).double()
-    by_hand = ByHand(layers)
-    for net in (layers, by_hand):
-        data = ClassicFunction(size=100, seed=1)
-        data.splits = {split: tuple(part.double() for part in parts) for split, parts in data.splits.items()}
-        trainer(max_epochs=3).fit(regressor(net, data, optimizer).double(), datamodule=data)
-    for one, other in zip(layers.parameters(), by_hand.parameters(), strict=True):
-        assert torch.allclose(one, other, rtol=0, atol=1e-10)
 
 
 def test_training_equals_plain_pytorch_bit_for_bit(trainer):

@@ -7,7 +7,6 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, recall_score, top_k_accuracy_score
 from torch import nn
 from torch.nn import functional as F
-from torchvision.transforms.v2.functional import five_crop, ten_crop
 
 from classifier_data import NAMES, Images, classifier, linear
 from lit_project.models.losses import SmoothedCrossEntropy
@@ -177,19 +176,3 @@ def test_mirrored_images_are_averaged_at_test_time_and_only_there(trainer, flips
     assert test["test/loss"] == pytest.approx(F.nll_loss(mean.log(), targets).item(), rel=1e-5)
     val = [trainer().validate(task, datamodule=Images(), verbose=False)[0]["val/loss"] for task in (plain, mirrored)]
     assert val[0] == val[1]
-
-
-@pytest.mark.parametrize("flips", [[], ["horizontal"]], ids=["five", "ten"])
-def test_shifted_images_are_averaged_at_test_time(flips):
-    """Five or ten crops, as torchvision cuts them from the padded image."""
-    torch.manual_seed(0)
-    net = linear()
-    images, targets = Images().floats("test")
-    plain, shifted = classifier(net), classifier(net, test_time_flips=flips, test_time_shift=2)
-    padded = F.pad(images, [2, 2, 2, 2])
-    crops = (ten_crop if flips else five_crop)(padded, list(images.shape[-2:]))
-    with torch.no_grad():
-        mean = torch.stack([plain(crop).softmax(1) for crop in crops]).mean(0)
-        rows = shifted.predict_step((images, targets, torch.arange(len(images))), 0)
-    assert rows["prediction"] == mean.argmax(1).tolist()
-    assert rows["probability"] == pytest.approx(mean.amax(1).tolist(), rel=1e-5)

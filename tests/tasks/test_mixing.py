@@ -70,19 +70,6 @@ def test_cutmix_takes_a_rectangle_and_the_target_of_its_area(batch):
     assert changed > 20
 
 
-def test_both_are_chosen_between_and_can_be_left_out(batch):
-    images, targets = batch
-    torch.manual_seed(0)
-    mixing = Mixing(mixup_alpha=1.0, cutmix_alpha=1.0, cutmix_share=0.25, probability=0.5)
-    kinds = {"none": 0, "cutmix": 0, "mixup": 0}
-    for _ in range(400):
-        mixed, _ = mixing(images, targets, K)
-        whole = (mixed == mixed[:, :, :1, :1]).all()
-        kinds["none" if torch.equal(mixed, images) else "mixup" if whole else "cutmix"] += 1
-    assert kinds["none"] == pytest.approx(200, abs=40)
-    assert kinds["cutmix"] == pytest.approx(50, abs=25)
-
-
 @pytest.mark.parametrize(("length", "mixed"), [({"max_steps": 10}, 8), ({"max_epochs": 9, "max_steps": 12}, 8)])
 def test_the_last_epochs_of_a_run_that_ends_by_steps_see_whole_images(trainer, length, mixed):
     """Four steps an epoch; without max_epochs Lightning calls their number -1."""
@@ -91,25 +78,6 @@ def test_the_last_epochs_of_a_run_that_ends_by_steps_see_whole_images(trainer, l
     trainer(**{"max_epochs": -1, **length}, limit_val_batches=0).fit(task, datamodule=Images(batch_size=8))
     trained = [targets.ndim for targets in loss.seen if len(targets) > 2]
     assert trained == [2] * mixed + [1] * (length["max_steps"] - mixed)
-
-
-def test_the_penalty_is_logged_beside_the_loss_and_not_within_it(trainer):
-    """As `train/loss` and, where single steps are logged, as `train/loss_step`."""
-    task = classifier(penalty=WeightPenalty(l2=1.0), lr=0.0)
-    means, step = [], task.training_step
-
-    def watched(batch, batch_idx):
-        out = step(batch, batch_idx)
-        means.append((task.running.since_mark("loss"), F.cross_entropy(task(batch[0]), batch[1]).item()))
-        return out
-
-    task.training_step = watched
-    task.on_train_epoch_end = lambda: means.append(task.running.means())
-    trainer(max_epochs=1, limit_val_batches=0).fit(task, datamodule=Images(batch_size=8, drop_last=True))
-    *steps, epoch = means
-    assert all(mean == pytest.approx(plain) for mean, plain in steps)
-    assert epoch["loss"] == pytest.approx(sum(mean for mean, _ in steps) / len(steps))
-    assert epoch["penalty"] == pytest.approx(task.net[1].weight.square().sum().item(), rel=1e-5)
 
 
 class Recorder(nn.Module):

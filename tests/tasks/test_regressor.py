@@ -56,8 +56,7 @@ def test_forward_standardises_features_and_gives_the_units_of_the_targets():
     assert blind(x[:1])[0].tolist() == pytest.approx(data.target_mean)  # 0 is the mean
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 29, 100])
-@pytest.mark.parametrize("loss", [None, nn.L1Loss()])
+@pytest.mark.parametrize(("batch_size", "loss"), [(7, None), (100, nn.L1Loss())])
 def test_loss_of_an_epoch_is_that_over_all_samples(trainer, batch_size, loss):
     data = table(batch_size=batch_size)
     task, runner = regressor(data, lr=0.0, loss=loss), trainer(max_epochs=1)
@@ -69,9 +68,9 @@ def test_loss_of_an_epoch_is_that_over_all_samples(trainer, batch_size, loss):
         assert runner.callback_metrics[f"{split}/loss"].item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
-@pytest.mark.parametrize(("split", "targets"), [("val", 1), ("test", 2)])
-@pytest.mark.parametrize("offset", [0.0, 1e5])
+@pytest.mark.parametrize(
+    ("split", "targets", "batch_size", "offset"), [("val", 1, 3, 0.0), ("test", 2, 100, 0.0), ("test", 2, 7, 1e5)]
+)
 def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batch_size, targets, offset):
     data = table(offset, targets, eval_batch_size=batch_size)
     task, runner = regressor(data), trainer()
@@ -123,8 +122,7 @@ class AsksForTheLength(Regressor):
         return super().configure_optimizers()
 
 
-@pytest.mark.parametrize("kind", [Regressor, AsksForTheLength])
-@pytest.mark.parametrize("step", [4, 7])
+@pytest.mark.parametrize(("kind", "step"), [(Regressor, 7), (AsksForTheLength, 4)])
 def test_resumed_training_equals_the_uninterrupted_one_bit_for_bit(trainer, tmp_path, step, kind):
     def task():
         made = regressor(table(), FFNN(3, 2, dropout=0.5), optimizer=partial(torch.optim.Adam, lr=0.01))

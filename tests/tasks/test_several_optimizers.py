@@ -5,12 +5,11 @@ from functools import partial
 import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from translation_data import few, net
 
 from lit_project.engine.callbacks.nan_guard import NaNGuard, NonFiniteError
 from lit_project.engine.errors import UserError
-from lit_project.engine.parameter_groups import Group, GroupError, ParameterGroups
+from lit_project.engine.parameter_groups import Group, ParameterGroups
 from lit_project.engine.schedules import CosineAnnealingLR, Schedule
 from lit_project.tasks.several_optimizers import Part, TranslatorOfParts
 from lit_project.tasks.translation.task import Translator
@@ -106,23 +105,6 @@ def test_scaled_losses_are_refused(trainer):
         trained(trainer, of_parts(data), data, plugins=[plugin])
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda d: of_parts(d, parts=[]), ValueError, "empty"),
-        (lambda d: of_parts(d, accumulate=0), ValueError, "at least 1"),
-        (lambda d: of_parts(d, parts=parts()[:1]), GroupError, "belongs to no part"),
-        (lambda d: of_parts(d, parts=[*parts(), Part("b", ["*.bias"], SGD)]), GroupError, "is matched by"),
-        (lambda d: of_parts(d, parts=[*parts(), Part("b", ["net.head"], SGD)]), GroupError, "matches no parameter"),
-    ],
-    ids=["none", "accumulate", "lost", "twice", "nothing"],
-)
-def test_parts_that_cannot_be(trainer, make, error, message):
-    data = few(batch_size=4, seed=1)
-    with pytest.raises(error, match=message):
-        trained(trainer, make(data), data)
-
-
 @pytest.mark.parametrize("part", ["net.encoder", "net.decoder"])
 def test_the_guard_sees_the_gradients_of_every_optimizer(trainer, part):
     data = few(batch_size=4, seed=1)
@@ -138,19 +120,3 @@ def test_the_guard_sees_the_gradients_of_every_optimizer(trainer, part):
     with pytest.raises(NonFiniteError, match=rf"step 2 .*the gradient of {name} is not finite"):
         trained(trainer, task, data, callbacks=[NaNGuard()])
     assert all(p.isfinite().all() for p in task.parameters())
-
-
-def test_each_may_watch_a_metric(trainer):
-    class Worse(TranslatorOfParts):
-        """Its validation loss rises by 1 an epoch."""
-
-        def on_validation_epoch_end(self):
-            self.log("val/worse", float(self.current_epoch))
-
-    data = few(batch_size=4, seed=1)
-    watching = Schedule(partial(ReduceLROnPlateau, patience=0, factor=0.1), "epoch", monitor="val/worse")
-    task = Worse(
-        parts=parts(schedules={"decoder": [watching]}), net=net(data).double(), vocabularies=data.vocabularies
-    )  # fmt: skip
-    trained(trainer, task, data, epochs=3)
-    assert task.learning_rates() == pytest.approx({"lr/encoder": 0.05, "lr/decoder": 0.5 * 0.1**2})

@@ -120,19 +120,3 @@ def test_attention_is_drawn_every_few_epochs_and_at_the_end():
     assert epochs(Watched(every_n_epochs=3), 7, 7) == ["002", "005", "006"]
     assert epochs(Watched(every_n_epochs=3), 5, 9) == ["002", "004"]  # stopped early
     assert epochs(Watched(every_n_epochs=1), 2, None) == ["000", "001"]
-
-
-def test_nothing_is_drawn_in_smoke_tests_checks_and_other_processes():
-    assert epochs(Watched(), 1, 1, sanity_checking=True) == []
-    assert epochs(Watched(), 1, 1, fast_dev_run=True) == []
-    assert epochs(Watched(), 1, 1, is_global_zero=False) == []
-
-
-def test_other_tasks_are_left_alone(lit):
-    result = lit(
-        "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --model.net=lit_project.models.mlp.MLP "
-        "--model.net.hidden_sizes=[8] --trainer.callbacks+=lit_project.tasks.translation.figures.Translations"
-    )
-    assert result.status == 0, result.err
-    assert not (result.run / "predictions").exists()
-    assert not list((result.run / "figures").glob("*attention*"))

@@ -37,14 +37,6 @@ def test_a_checkpoint_of_the_other_direction_is_refused_although_the_vocabulary_
     translator(same).on_load_checkpoint({"hyper_parameters": {"vocabularies": there}})
 
 
-def test_early_vocabularies_are_those_of_their_languages(tmp_path):
-    plain = Few(source="en", target="fr", root=tmp_path, **JOINT).vocabularies
-    del plain["languages"]
-    data = few()
-    task = Translator(net(data), SGD, plain)
-    assert (task.source_language, task.language) == ("en", "fr")
-
-
 def test_two_vocabularies_cannot_share_embeddings_although_they_are_of_one_size(tmp_path):
     options = {"vocabulary": "bpe", "vocabulary_size": 60, "root": tmp_path}
     data = Few(source="en", target="fr", **options)

@@ -1,15 +1,11 @@
 """`lit-project translate`: sentences from anywhere, translations one a line."""
 
 import io
-import os
 import shutil
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from PIL import Image
 
-from lit_project.__main__ import main
 from lit_project.tasks.translation.command import load
 from translation_run import HELLO
 
@@ -30,22 +26,6 @@ def test_arguments_file_and_standard_input_give_the_same(translate, tmp_path):
     status, lines, _ = translate(*sentences, "--output", tmp_path / "deep" / "out.txt")
     assert (status, lines) == (0, [])
     assert (tmp_path / "deep" / "out.txt").read_text().splitlines() == given
-
-
-def test_output_goes_through_links_and_into_pipes(translate, tmp_path):
-    (status, given, _) = translate(HELLO)
-    assert status == 0
-    (tmp_path / "real.txt").write_text("old")
-    (tmp_path / "link.txt").symlink_to("real.txt")
-    assert translate(HELLO, "--output", tmp_path / "link.txt")[0] == 0
-    assert (tmp_path / "link.txt").is_symlink()
-    assert (tmp_path / "real.txt").read_text().splitlines() == given
-    os.mkfifo(tmp_path / "pipe")
-    with ThreadPoolExecutor() as pool:
-        read = pool.submit((tmp_path / "pipe").read_text)
-        assert translate(HELLO, "--output", tmp_path / "pipe")[0] == 0
-        assert read.result(timeout=10).splitlines() == given
-    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_translations_are_those_of_the_task(translate, run):
@@ -91,15 +71,6 @@ def test_words_never_seen_are_named(translate):
     assert translate("a1 b2 c3 d4 e5 f6 g7 is.")[2].strip().endswith("a1, b2, c3, d4, e5 and 2 more")
 
 
-def test_words_with_letters_never_seen_are_named_for_subwords():
-    from lit_project.tasks.translation.command import unknown_words
-    from lit_project.text.vocabulary import SubwordVocabulary
-
-    vocabulary = SubwordVocabulary.train(["the dog is small", "a cat is big"] * 20, 24, "bpe", language="en")
-    sentence = "the dog is жук"
-    assert unknown_words(vocabulary, sentence, vocabulary.encode(sentence)) == ["жук"]
-
-
 def test_long_sentences_are_cut_and_counted(translate):
     status, lines, err = translate(HELLO, "The bird is small " * 40)
     assert (status, len(lines)) == (0, 2)
@@ -129,15 +100,3 @@ def test_on_a_terminal_it_goes_line_by_line(translate, monkeypatch, capfd, run):
     status, lines, err = translate("--output", "x")
     assert (status, lines) == (2, [])
     assert "--output" in err
-
-
-def test_help_and_nearest_names(translate, capfd):
-    with pytest.raises(SystemExit) as ended:
-        main(["translate", "--help"])
-    assert ended.value.code == 0
-    assert "--beam_size" in capfd.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "lit-project translate" in " ".join(capfd.readouterr().out.split())
-    assert main(["translat", "--run", "x"]) == 2
-    assert "did you mean translate" in capfd.readouterr().err

@@ -43,12 +43,6 @@ def test_no_batch_exceeds_the_budget():
         assert len(batch) * max(source[batch].max(), target[batch].max()) <= 300
 
 
-def test_a_pair_beyond_the_budget_is_a_batch_of_its_own():
-    source = torch.tensor([3, 900, 4])
-    batches = [b.tolist() for b in TokenBatches(source, source, batch_tokens=20, shuffle=False)]
-    assert batches == [[0, 2], [1]]
-
-
 def test_batches_hold_similar_lengths():
     source, target = lengths(500)
     spread = [int(target[b].max() - target[b].min()) for b in order()]

@@ -1,26 +1,10 @@
 """Parallel corpora as data modules: batches, texts, report, resume."""
 
-import random
-
 import pytest
-import torch
 from toy_data import toy
 
-from lit_project.data.parallel_text.batches import EncodedText
 from lit_project.engine.errors import DataError
 from lit_project.text.vocabulary import BOS, EOS, PAD
-
-
-def test_padding_by_indexing():
-    generator = random.Random(0)
-    sentences = [[generator.randrange(4, 90) for _ in range(generator.randrange(1, 9))] for _ in range(50)]
-    text = EncodedText(sentences)
-    indices = torch.tensor([49, 3, 3, 0])
-    padded = text.padded(indices)
-    assert padded.dtype == torch.int64
-    assert padded.shape == (4, max(len(sentences[i]) for i in indices))
-    for row, i in zip(padded.tolist(), indices.tolist(), strict=True):
-        assert row == sentences[i] + [PAD] * (padded.shape[1] - len(sentences[i]))
 
 
 def test_batches_hold_the_pairs(tmp_path):
@@ -87,18 +71,6 @@ def test_report(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "also in train of test: 0 sources, 0 targets, 0 pairs" in printed
     assert "padding" in printed
-
-
-def test_training_continues_at_its_position(tmp_path):
-    whole, first, second = (toy(tmp_path, batch_size=32) for _ in range(3))
-    for data in (whole, first, second):
-        data.setup("fit")
-    batches = [batch.indices.tolist() for batch in whole.train_dataloader()]
-    iterator = iter(first.train_dataloader())
-    for _ in range(4):
-        next(iterator)
-    second._resume = first.state_dict()
-    assert [batch.indices.tolist() for batch in second.train_dataloader()] == batches[4:]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import pytest
 import torch
 from toy_data import toy
 
-from lit_project.data.parallel_text.corpora import ParallelText
 from lit_project.engine.errors import DataError
 from lit_project.text.vocabulary import UNK
 
@@ -101,15 +100,6 @@ def test_overlong_pairs_are_in_no_split_that_is_carved(corpus, capsys, options):
     if not options:
         assert all(int(side.lengths.max()) <= 5 for split in data.splits.values() for side in split)
         assert all(counts == {"dropped": 0, "truncated": 0} for counts in data._counts.values())
-
-
-def test_both_directions_leave_out_the_same_pairs(corpus, tmp_path):
-    pairs = [(f"a b c d {i}", f"x {i}") for i in range(30)]
-    there = corpus(pairs, max_length=4)
-    (tmp_path / "back.tsv").write_text("".join(f"{t}\t{s}\n" for s, t in there.pool()))
-    back = ParallelText(str(tmp_path / "back.tsv"), source="fr", target="en", max_length=4, val_size=5, test_size=5)
-    for split in ("train", "val", "test"):
-        assert back.pairs(split) == [(target, source) for source, target in there.pairs(split)]
 
 
 def test_words_never_seen_are_counted(corpus, tmp_path):

@@ -5,7 +5,6 @@ import re
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.plugins import Precision
 from torch import nn
 
 from lit_project.engine.callbacks.nan_guard import NaNGuard, NonFiniteError
@@ -86,17 +85,6 @@ def test_accumulated_batches_are_all_named(trainer):
     with pytest.raises(NonFiniteError) as caught:
         trainer(max_epochs=4, callbacks=[NaNGuard()], accumulate_grad_batches=2).fit(task(), datamodule=Images())
     assert len(str(caught.value).partition("samples ")[2].partition(".")[0].split(", ")) == 16
-
-
-def test_the_scale_of_losses_is_looked_for_in_peace(trainer):
-    """A gradient scaler begins with a scale that is too great, and leaves steps out until it fits."""
-
-    class Scaling(Precision):
-        scaler = object()
-
-    module = task()
-    trainer(max_epochs=4, callbacks=[NaNGuard()], plugins=[Scaling()]).fit(module, datamodule=Images())
-    assert module.net.head.weight.isnan().any()  # this scaler leaves out none
 
 
 @pytest.mark.parametrize("validated", [True, False])

@@ -5,7 +5,7 @@ import torch
 
 from lit_project.engine.errors import DataError
 from lit_project.engine.images import random_split, stratified_split
-from picture_data import Pictures, Witness
+from picture_data import Pictures
 
 
 @pytest.mark.parametrize(("size", "val_size"), [(10, 3), (1000, 1), (1000, 999), (7, 0), (7, 7), (1797, 360)])
@@ -129,15 +129,3 @@ def test_images_that_are_not_as_promised_are_errors(change, message):
 
     with pytest.raises(DataError, match=message):
         Wrong().setup("fit")
-
-
-def test_floats_in_0_1_are_taken_as_they_are(trainer):
-    class Floats(Pictures):
-        def load(self, split):
-            images, targets = super().load(split)
-            return images / 255, targets
-
-    witness, data = Witness(), Floats(batch_size=23)
-    trainer(max_epochs=1, limit_val_batches=0).fit(witness, datamodule=data)
-    (batch,) = witness.batches["train"]
-    assert torch.equal(batch.images, data.splits["train"][0][batch.indices])

@@ -36,26 +36,6 @@ def test_transparency_is_on_white(alpha):
     assert (to_tensor(grey, (1, 4, 4)).int() - expected_grey).abs().max() <= 1
 
 
-@pytest.mark.parametrize("top", [65535, 20000, 200])
-def test_16_bits_are_scaled_to_8(tmp_path, top):
-    values = np.linspace(0, top, 64).astype(np.uint16).reshape(8, 8)
-    Image.fromarray(values).save(tmp_path / "deep.png")
-    with Image.open(tmp_path / "deep.png") as image:
-        tensor = to_tensor(image, (1, 8, 8))
-    assert np.abs(tensor[0].numpy() - values / 65535 * 255).max() <= 0.5 + 1e-6  # a dark image stays dark
-
-
-def test_floats_up_to_one_are_scaled_and_what_is_not_finite_is_refused(tmp_path):
-    values = np.array([[0, 0.2], [0.5, 1]], dtype=np.float32)
-    assert to_tensor(Image.fromarray(values), (1, 2, 2))[0].tolist() == [[0, 51], [128, 255]]
-    values[0, 1] = np.nan
-    with pytest.raises(ValueError, match="not finite"):
-        to_tensor(Image.fromarray(values), (1, 2, 2))
-    Image.fromarray(values).save(tmp_path / "nan.tiff")
-    Image.new("L", (2, 2)).save(tmp_path / "right.png")
-    assert PictureFiles(tmp_path, (1, 2, 2))[torch.arange(2)].indices.tolist() == [1]
-
-
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_images_are_the_right_way_up_as_their_exif_orientation_says(tmp_path, orientation):
     upright = np.arange(0, 240, 40, dtype=np.uint8).reshape(2, 3)
@@ -70,15 +50,6 @@ def test_images_are_the_right_way_up_as_their_exif_orientation_says(tmp_path, or
     stored.save(tmp_path / "photo.png", exif=exif)
     with Image.open(tmp_path / "photo.png") as image:
         assert to_tensor(image, (1, 2, 3))[0].tolist() == upright.tolist()
-
-
-def test_hidden_files_are_left_out_and_a_file_is_a_source_too(tmp_path):
-    for name in ("a.png", "._a.png", ".cache/b.png", "in/c.gif"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        Image.new("L", (2, 2), 7).save(tmp_path / name)
-    assert PictureFiles(tmp_path, (1, 2, 2)).files == [tmp_path / "a.png", tmp_path / "in" / "c.gif"]
-    one = PictureFiles(tmp_path / "a.png", (1, 2, 2))
-    assert one[torch.tensor([0])].images.unique().tolist() == [7]
 
 
 @pytest.fixture

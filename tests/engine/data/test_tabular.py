@@ -99,14 +99,6 @@ def test_impossible_arguments_are_errors(kwargs, message):
         table(**kwargs)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
-def test_a_number_that_is_not_finite_is_an_error_that_names_it(value):
-    features = torch.randn(20, 2, dtype=torch.double)
-    features[7, 1] = value
-    with pytest.raises(DataError, match="sample 7, column 'y': not a finite number"):
-        TabularData(features, torch.randn(20, 1), ["x", "y"], ["t"])
-
-
 def test_classic_function(seed_run):
     seed_run(1)
     data = ClassicFunction(size=200)

@@ -86,17 +86,6 @@ def test_deterministic_transforms_get_the_whole_batch_and_random_ones_each_sampl
         assert random.shapes == [(2, 5, 6)] * 3
 
 
-def test_steps_are_applied_in_their_order():
-    batch = images(batch=4, channels=1, height=6, width=6)
-    steps = [v2.Resize(4, antialias=True), v2.Pad(1), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5], [0.2])]
-    expected = batch
-    for step in steps:
-        expected = step(expected)
-    assert torch.equal(BatchTransforms(steps)(batch), expected)
-    assert torch.equal(BatchTransforms([v2.Compose(steps)])(batch), expected)
-    assert torch.equal(BatchTransforms([])(batch), batch)
-
-
 def test_own_and_torchvision_transforms_mix_in_a_container():
     torch.manual_seed(0)
     same = images(batch=1, channels=1).expand(64, -1, -1, -1)

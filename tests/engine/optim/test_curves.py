@@ -83,31 +83,10 @@ def test_warm_up_then_cosine(train, milestone, border):
     assert task.rates == close(warm + [cosine(step, 20 - border) for step in range(20 - border)])
 
 
-@pytest.mark.parametrize(("share", "warm"), [(0.01, 0), (0.99, 10)])
-def test_share_of_a_short_run_that_rounds_to_none_or_all_leaves_one_part(train, share, warm):
-    parts = [partial(LinearLR, start_factor=0.1), CosineAnnealingLR]
-    task = train(Schedule(partial(SequentialLR, schedulers=parts, milestones=[share]), "step"), batches=10)
-    expected = [LR * line(step, 10, 0.1) for step in range(10)] if warm else [cosine(step, 10) for step in range(10)]
-    assert task.rates == close(expected)
-
-
-@pytest.mark.parametrize("share", [0.05, 0.6])
-def test_run_of_one_step(train, share):
-    parts = [partial(LinearLR, start_factor=0.5), CosineAnnealingLR]
-    schedule = Schedule(partial(SequentialLR, schedulers=parts, milestones=[share]), "step")
-    assert train(schedule, batches=1).rates == close([LR if share < 0.5 else LR / 2])
-
-
 def test_chained_schedulers_multiply(train):
     parts = [partial(LinearLR, start_factor=0.2), partial(torch_schedulers.ExponentialLR, gamma=0.9), CosineAnnealingLR]
     task = train(Schedule(partial(ChainedScheduler, schedulers=parts), "step"), batches=12)
     assert task.rates == close(line(step, 12, 0.2) * 0.9**step * cosine(step, 12) for step in range(12))
-
-
-def test_schedules_with_different_intervals_multiply_under_accumulation(train):
-    schedules = [Schedule(PolynomialLR, "step"), Schedule(partial(LinearLR, start_factor=0.5), "epoch")]
-    task = train(*schedules, batches=5, max_epochs=4, accumulate_grad_batches=2)
-    assert task.rates == close(LR * (1 - step / 12) * line(step // 3, 4, 0.5) for step in range(12))
 
 
 def test_horizon_in_epochs_of_a_run_that_max_steps_ends(train):

@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torchvision.models import VisionTransformer
 
 from lit_project.engine.parameter_groups import Group, GroupError, ParameterGroups, layers
 from lit_project.engine.schedules import configure
@@ -77,20 +76,6 @@ def test_layers_of_residual_nets_are_their_blocks(module, count):
     rates = [group["lr"] for group in optim.param_groups]
     assert rates == sorted(rates)
     assert rates[-1] == pytest.approx(0.1)
-
-
-def test_layers_of_a_vision_transformer_are_its_blocks():
-    """Patches, twelve blocks, head: token and positions learn with the patches, the last norm with the last block."""
-    small = {"image_size": 32, "patch_size": 16, "num_layers": 12, "num_heads": 2, "hidden_dim": 8, "mlp_dim": 8}
-    module = nn.Sequential()
-    module.backbone, module.head = VisionTransformer(**small), nn.Linear(8, 3)
-    module.backbone.heads = nn.Identity()
-    optim = optimizer(module, ParameterGroups(layer_decay=0.5))
-    everything_once(module, optim)
-    rates = {group["name"].removeprefix("backbone."): group["lr"] for group in optim.param_groups}
-    blocks = {f"encoder.layers.encoder_layer_{i}": 0.1 * 0.5 ** (12 - i) for i in range(12)}
-    first = dict.fromkeys(("class_token", "conv_proj", "encoder.pos_embedding"), 0.1 * 0.5**13)
-    assert rates == pytest.approx({**first, **blocks, "encoder.ln": 0.05, "head": 0.1})
 
 
 @pytest.mark.parametrize(

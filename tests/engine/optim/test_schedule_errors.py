@@ -17,7 +17,6 @@ from lit_project.engine.schedules import (
     Schedule,
     ScheduleError,
     SequentialLR,
-    horizon,
 )
 from lit_project.engine.task import Task
 
@@ -72,23 +71,12 @@ def test_milestones_that_do_not_ascend(error_of, milestones):
     assert str(list(milestones)) in message
 
 
-@pytest.mark.parametrize("milestones", [(), (3, 5)])
-def test_wrong_number_of_milestones(error_of, milestones):
-    expected = f"SequentialLR of 2 schedulers needs 1 milestone(s), got {len(milestones)}"
-    assert error_of(sequence(*milestones)) == expected
-
-
 @pytest.mark.parametrize(
     ("scheduler", "interval"), [(CosineAnnealingLR, "step"), (ONE_CYCLE, "step"), (LinearLR, "epoch")]
 )
 def test_a_scheduler_that_ends_with_the_run_needs_a_run_with_an_end(error_of, scheduler, interval):
     message = error_of(Schedule(scheduler, interval), max_epochs=-1)
     assert "set trainer.max_epochs or max_steps" in message
-
-
-def test_horizon_outside_of_a_run():
-    with pytest.raises(ScheduleError, match="a run with an end"):
-        horizon()
 
 
 def test_plateau_that_watches_an_unknown_metric_names_those_there_are(trainer):

@@ -188,20 +188,6 @@ def test_blocking_changes_nothing_where_nothing_repeats():
     assert unchanged > 5
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_limits_are_reached_and_kept(name):
-    net = never_ending(name)
-    source, lengths = sources(*LENGTHS)
-    options = Decoding(beam_size=3, n_best=3, max_length_ratio=0.5, max_length_extra=2)
-    assert options.limits(lengths).tolist() == [4, 3, 6, 2]
-    for results in both(net, source, lengths, options):
-        assert [{len(h.tokens) + 1 for h in found} for found in results] == [{4}, {3}, {6}, {2}]
-        assert all(torch.tensor(h.log_probability).isfinite() for found in results for h in found)
-    empty = Decoding(beam_size=3, n_best=3, max_length_ratio=0, max_length_extra=1)
-    for results in both(net, source, lengths, empty):
-        assert [[h.tokens for h in found] for found in results] == [[[]]] * 4
-
-
 @pytest.mark.parametrize(("name", "size"), [(FEW[0], 3), (FEW[1], 3), (FEW[2], 1)])
 def test_where_the_net_gives_no_numbers_nothing_is_found(name, size):
     net = make(name)

@@ -8,7 +8,7 @@ from seq2seq_nets import ALL, SIZES, V, close, inputs, make, sources
 
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.models.seq2seq.search import Decoding
-from lit_project.models.seq2seq.transformer import TransformerSeq2Seq, sinusoids
+from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
 
 
 def rnn(**options):
@@ -124,17 +124,6 @@ def test_max_norm_with_tied_weights_trains_on_its_own_guesses():
     net(*sources(3, 5), inputs(2, 4), 0.0).sum().backward()  # nn.Embedding(max_norm) raises here
 
 
-def test_layer_norm_is_of_encoder_states_and_decoder_outputs():
-    net = make("gru, general, norm")
-    assert net.encoder.norm.normalized_shape == (16,)
-    assert net.norm.normalized_shape == (8,)
-    with torch.no_grad():
-        net.encoder.norm.weight.fill_(1)
-    states = net.encode(*sources(4, 4)).states
-    assert close(states.mean(dim=-1), torch.zeros(2, 4).double())
-    assert close(states.var(dim=-1, correction=0), torch.ones(2, 4).double(), 1e-2)
-
-
 @pytest.mark.parametrize("build", [lambda **o: rnn(encoder_layers=2, decoder_layers=2, **o),
                                    lambda **o: TransformerSeq2Seq(V, V, size=8, heads=2, **o)])  # fmt: skip
 def test_dropout_acts_in_training_alone(build):
@@ -157,13 +146,3 @@ def test_bfloat16(name, autocast):
         found = Decoding(beam_size=2).search(net, source, lengths)
     assert (logits.float() - expected).abs().max() < 0.2
     assert all(len(one) == 1 for one in found)
-
-
-def test_sinusoids():
-    codes = sinusoids(torch.arange(50), 8)
-    assert codes.shape == (50, 8)
-    for position in (0, 1, 49):
-        for pair in range(4):
-            angle = torch.tensor(position / 10_000 ** (2 * pair / 8))
-            assert codes[position, 2 * pair] == pytest.approx(angle.sin().item(), abs=1e-5)
-            assert codes[position, 2 * pair + 1] == pytest.approx(angle.cos().item(), abs=1e-5)
