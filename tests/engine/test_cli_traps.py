@@ -1,5 +1,6 @@
 """The known traps of LightningCLI, each closed."""
 
+import json
 import re
 
 import pytest
