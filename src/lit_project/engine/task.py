@@ -37,9 +37,7 @@ class Task(LightningModule):
             return self.step(F.cross_entropy(logits, batch.targets), len(batch.targets), accuracy=correct)
 
         def evaluation_step(self, batch, split):  # split: val or test
-            logits, size = self(batch.images), len(batch.targets)
-            correct = (logits.argmax(dim=1) == batch.targets).sum()
-            self.evaluated.add(size, loss=F.cross_entropy(logits, batch.targets) * size, accuracy=correct)
+            return self.training_step(batch, 0)
 
         def predict_step(self, batch, batch_idx):  # columns of the table of predictions
             return {"index": batch.indices.tolist(), "prediction": self(batch.images).argmax(dim=1).tolist()}
@@ -123,10 +121,10 @@ class Task(LightningModule):
         return task.to(next((weight.device for weight in checkpoint["state_dict"].values()), "cpu"))
 
     def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
-        """Counts a micro-batch for the means of the epoch; gives what `training_step` returns.
+        """Counts a batch for the means of the epoch or of the evaluation; gives what `training_step` returns.
 
         Args:
-            mean: of the loss over the samples or tokens of this micro-batch, scalar.
+            mean: of the loss over the samples or tokens of this batch, scalar.
             count: their number.
             **sums: over them, of what else is logged; `loss` if not all of `mean` is to be logged as such.
 
@@ -135,6 +133,9 @@ class Task(LightningModule):
         """
         if "loss" not in sums:
             sums = {"loss": mean.detach() * count, **sums}
+        if self._trainer is not None and not self.trainer.training:
+            self.evaluated.add(count, **sums)
+            return mean
         self.running.add(count, **sums)
         return self.weighted(mean, count)
 
@@ -276,7 +277,7 @@ class Task(LightningModule):
         self.evaluated = Totals()
 
     def evaluation_step(self, batch: Any, split: str) -> Any:
-        """Adds a batch of `val` or `test` to `self.evaluated`; what it returns goes to callbacks."""
+        """Counts a batch of `val` or `test`, by `step`; what it returns goes to callbacks."""
         raise NotImplementedError(f"{type(self).__name__} has no evaluation_step")
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:

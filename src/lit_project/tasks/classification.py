@@ -164,7 +164,7 @@ class ImageClassifier(Task):
         """Adds one batch to the sums; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
         images, targets = batch[0], batch[1]
         logits = self(images).float() if split == "val" else self._test_logits(images)
-        self.evaluated.add(len(targets), loss=unsmoothed(self.loss)(logits, targets) * len(targets))
+        self.step(unsmoothed(self.loss)(logits, targets), len(targets))
         self.confusion.update(logits, targets)
         self.top_k.update(logits, targets)
         return {"logits": logits, "targets": targets}

@@ -214,8 +214,7 @@ class Regressor(Task):
         z = (true - _double(self.target_mean)) / _double(self.target_std)
         sums = dict(zip(SUMS, (error**2, error.abs(), z, z**2), strict=True))
         columns = {f"{name}/{k}": s for name, v in sums.items() for k, s in enumerate(v.sum(dim=0).unbind())}
-        loss = self.loss(outputs, self.standardised(targets))
-        self.evaluated.add(len(targets), loss=loss * len(targets), **columns)
+        self.step(self.loss(outputs, self.standardised(targets)), len(targets), **columns)
         return {"predictions": predictions, "targets": targets}
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:

@@ -1,5 +1,7 @@
 """Means over samples from sums and counts."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -54,20 +56,15 @@ class Own(Task):
     """The least that a task is."""
 
     def __init__(self):
-        super().__init__(torch.optim.SGD)
+        super().__init__(partial(torch.optim.SGD, lr=0.0))
         self.net = nn.Linear(16, 4)
 
-    def _counted(self, batch):
-        logits, targets = self.net(batch.images.flatten(1)), batch.targets
-        return F.cross_entropy(logits, targets), len(targets), (logits.argmax(1) == targets).sum()
-
     def training_step(self, batch, batch_idx):
-        loss, size, correct = self._counted(batch)
-        return self.step(loss * 0, size, loss=loss * size, accuracy=correct)  # the weights stay as they are
+        logits, targets = self.net(batch.images.flatten(1)), batch.targets
+        return self.step(F.cross_entropy(logits, targets), len(targets), accuracy=(logits.argmax(1) == targets).sum())
 
     def evaluation_step(self, batch, split):
-        loss, size, correct = self._counted(batch)
-        self.evaluated.add(size, loss=loss * size, accuracy=correct)
+        return self.training_step(batch, 0)
 
 
 def test_a_task_of_two_steps_logs_exact_means_of_all_splits(trainer):

@@ -143,7 +143,8 @@ class Translator(OnText, Task):
         real_BT = labels_BT != PAD
         loss_sum = F.cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten(), ignore_index=PAD, reduction="sum")
         correct = ((logits_BTV.argmax(dim=-1) == labels_BT) & real_BT).sum()
-        self.evaluated.add(real_BT.sum(), loss=loss_sum, token_accuracy=correct)
+        tokens = real_BT.sum()
+        self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
         new = {text.source: i for i, text in enumerate(batch.texts) if text.source not in self._found}
         if new:
             places = torch.tensor(list(new.values()), device=batch.source.device)
