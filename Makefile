@@ -1,5 +1,6 @@
 # make demo    set up, then train, test and predict on bundled real data, with no network once installed
-# make test    set up, then run the tests
+# make test    set up, then run the tests: minutes
+# make test-all  set up, then run the slow tests too; REAL_DATA=1: and those of the official archives, which are in data/
 # make copies  set up, then make projects from this one and check them (K=complete: not all of their tests) # family: tool
 # make lint    set up, then check style, types and the direction of imports
 # make docs    set up, then build the pages of docs/ into site/
@@ -21,7 +22,7 @@ INSTALLED := .venv/.installed
 # spinning OpenMP threads would make everything crawl on a machine that does something else too
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test lint docs coverage lock setup clean
+.PHONY: demo test test-all lint docs coverage lock setup clean
 
 setup: $(INSTALLED)
 
@@ -30,8 +31,11 @@ demo: $(INSTALLED)
 	$(BIN)/lit-project fit -c configs/quickstart.yaml --run_name $$name && \
 	$(BIN)/lit-project predict --run runs/quickstart/$$name
 
-test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
+# the slow tests, those of archives and those of whole copies are run if asked for
+test: UNASKED = not slow and not copy
+test-all: UNASKED = not copy
+test test-all: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal -m "$(UNASKED)$(if $(REAL_DATA),, and not archives)"
 
 # begin family: tool
 .PHONY: copies

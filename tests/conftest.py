@@ -72,14 +72,11 @@ def _blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def official() -> Callable[..., Path]:
-    """`official("tatoeba/fra-eng.zip")` is the folder `data/`. Without the archive in it the test is skipped, or fails
-    if archives must be there (REAL_DATA=1, as in .ci/run).
-    """
+    """`official("tatoeba/fra-eng.zip")` is the folder `data/`, which must have it: for tests marked `archives`."""
 
     def folder(*archives: str) -> Path:
         missing = [name for name in archives if not (ROOT / "data" / name).exists()]
-        if missing:
-            (pytest.fail if os.environ.get("REAL_DATA") else pytest.skip)(f"not in data/: {', '.join(missing)}")
+        assert not missing, f"not in data/: {', '.join(missing)}"
         return ROOT / "data"
 
     return folder

@@ -3,7 +3,10 @@
 import json
 import os
 
+import pytest
 
+
+@pytest.mark.archives
 def test_fashion_mnist_mlp_learns(lit, workspace, official):
     os.symlink(official("FashionMNIST/raw/train-images-idx3-ubyte.gz"), workspace / "data")
     result = lit("fit -c configs/fashion_mnist_mlp.yaml --trainer.max_epochs=1 --data.batch_size=256")

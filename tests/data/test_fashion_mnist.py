@@ -122,6 +122,7 @@ def test_missing_archive_without_network_is_an_error_that_says_what_to_put_where
         assert (f"https://example.org/archives/{archive}" in message) == (archive in missing)
 
 
+@pytest.mark.archives
 @pytest.mark.parametrize("kind", [FashionMNIST, MNIST])
 def test_real_archives(kind, tmp_path, official):
     source = official(*(f"{kind.NAME}/raw/{archive}" for archive in FILES.values())) / kind.NAME / "raw"

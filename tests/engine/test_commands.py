@@ -67,6 +67,7 @@ def test_every_config_is_listed_with_its_first_line(capsys):
         assert first.endswith("."), file
 
 
+@pytest.mark.slow
 def test_a_wheel_brings_the_configs_along(tmp_path):
     """Built from the project's own sources and used from elsewhere, without the checkout."""
     code = f"from hatchling.build import build_wheel; build_wheel({str(tmp_path)!r})"

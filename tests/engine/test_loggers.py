@@ -95,6 +95,7 @@ def test_a_run_that_failed_does_not_look_finished(lit, server):
     assert [run.state for run in server.runs.values()] == ["failed"]
 
 
+@pytest.mark.slow
 def test_a_key_and_no_server_is_a_note_and_not_the_end(lit, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     done = lit(FIT, "--trainer.logger.init_timeout=2")
@@ -135,6 +136,7 @@ def test_training_goes_on_where_wandb_cannot_begin(tmp_path, capfd):
 
 
 # family: translation
+@pytest.mark.slow
 def test_translations_are_a_table_and_attention_maps_images(lit):
     overlays = "-c configs/overlays/debug.yaml -c configs/overlays/wandb.yaml"
     done = lit(f"fit -c configs/translation_quickstart.yaml {overlays}")

@@ -17,6 +17,7 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_nodes_train_one_run_that_one_process_goes_on_with(lit, tmp_path):
     launch = f"--nnodes=2 --nproc_per_node=1 --rdzv_backend=c10d --rdzv_endpoint=localhost:{free_port()} --rdzv_id=1"
