@@ -123,10 +123,14 @@ def test_impossible_arguments_are_errors():
 def test_half_precision_is_channels_last_unless_told_otherwise(given, precision, expected):
     task = classifier(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten()), channels_last=given)
     weights = [parameter.detach().clone() for parameter in task.parameters()]
+    seen = []
+    task.net[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     for precision_now, last in ((precision, expected), ("32-true", given or False)):
         task.trainer = SimpleNamespace(precision=precision_now)
         task.setup("fit")
-        assert task.net[0].weight.is_contiguous(memory_format=torch.channels_last) == last
+        task(torch.rand(2, 3, 5, 5))
+        for tensor in (task.net[0].weight, seen[-1]):
+            assert tensor.is_contiguous(memory_format=torch.channels_last) == last
         assert all(map(torch.equal, weights, task.parameters()))
 
 

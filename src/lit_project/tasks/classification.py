@@ -9,9 +9,7 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionM
 
 from lit_project.engine.distributed import print_once
 from lit_project.engine.exact import Totals
-from lit_project.engine.parameter_groups import ParameterGroups
-from lit_project.engine.precision import compile_in_place
-from lit_project.engine.schedules import OptimizerFactory, Schedule
+from lit_project.engine.schedules import OptimizerFactory
 from lit_project.engine.task import Task
 from lit_project.models.losses import WeightPenalty, unsmoothed
 from lit_project.tasks.mixup import Mixing
@@ -34,23 +32,17 @@ class ImageClassifier(Task):
         class_names: in the order of the logits; from the data.
         mean: of each channel, of values in [0, 1]; from the data.
         std: the same.
-        schedulers: learning rate schedules; see `Schedule`.
         loss: of logits `(B, num_classes)` and classes `(B,)`, averaged over the batch; default: cross-entropy.
         label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016), in training; only for
             the default loss.
         top_k: also report how often the class is among the k likeliest; default: 3 if there are more classes; 1 for
             not.
-        channels_last: keep images and convolutions in (B, H, W, C) order in memory, which is faster on many CPUs and
-            on GPUs with half precision; results are the same up to rounding. Default: where the trainer's precision is
-            a half one.
-        parameter_groups: parameters with rates or decay of their own; see `ParameterGroups`.
         mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then the expected one: the share of
             the target that lies on the predicted class.
         penalty: of large weights, added to the loss in training; logged as `train/penalty`, no part of `train/loss`.
         test_time_flips: `test` and `predict` average the probabilities of the image and of these mirror images of it.
         test_time_shift: and of the image shifted by so many pixels into each corner, black behind it; see `views`.
-        compile: run the net through `torch.compile` with this backend, usually `inductor` (on CPUs it needs a C++
-            compiler); checkpoints are the same as without.
+        **kwargs: of `Task`: schedulers, parameter_groups, channels_last, compile.
 
     Raises:
         ValueError: `label_smoothing` next to a `loss`, or outside [0, 1); `top_k` beyond the number of classes; a
@@ -64,19 +56,16 @@ class ImageClassifier(Task):
         class_names: Sequence[str],
         mean: Sequence[float] = (0.0,),
         std: Sequence[float] = (1.0,),
-        schedulers: Sequence[Schedule] | None = None,
         loss: nn.Module | None = None,
         label_smoothing: float = 0.0,
         top_k: int | None = None,
-        channels_last: bool | None = None,
-        parameter_groups: ParameterGroups | None = None,
         mixing: Mixing | None = None,
         penalty: WeightPenalty | None = None,
         test_time_flips: Sequence[Flip] = (),
         test_time_shift: int = 0,
-        compile: str | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(optimizer, schedulers, parameter_groups)
+        super().__init__(optimizer, **kwargs)
         num_classes = len(class_names)
         if loss is not None and label_smoothing:
             raise ValueError("label_smoothing belongs to the default loss: give it to your own loss instead")
@@ -97,9 +86,6 @@ class ImageClassifier(Task):
         self.penalty = penalty
         self.test_time_flips, self.test_time_shift = test_time_flips, test_time_shift
         self.epochs: int | None = None  # of the run, where its end is known
-        self.backend = compile
-        self.channels_last, self.last = channels_last, False
-        self._order(bool(channels_last))
         self.mean: Tensor
         self.std: Tensor
         # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
@@ -113,22 +99,7 @@ class ImageClassifier(Task):
     def forward(self, images: Tensor) -> Tensor:
         """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
         images = (images - self.mean).div_(self.std).to(self.mean.dtype)  # which the precision may have changed
-        if self.last:
-            images = images.contiguous(memory_format=torch.channels_last)
         return self.net(images)
-
-    def _order(self, last: bool) -> None:
-        """Puts the weights of convolutions in this order in memory."""
-        if last != self.last:
-            self.net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
-            self.last = last
-
-    def setup(self, stage: str) -> None:
-        """Orders memory for the precision, and compiles the net if asked to: in place, so that the names stay."""
-        if self.channels_last is None:
-            self._order("16" in str(self.trainer.precision))
-        if self.backend is not None and self.net._compiled_call_impl is None:
-            compile_in_place(self.net, self.backend)
 
     def on_train_start(self) -> None:
         """Learns how long the run is, for what ends before it does."""

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from lit_project.engine.callbacks.figures import new_figure, save_figure
 from lit_project.engine.errors import UserError
 from lit_project.engine.exact import Totals
-from lit_project.engine.parameter_groups import ParameterGroups
-from lit_project.engine.schedules import OptimizerFactory, Schedule
+from lit_project.engine.schedules import OptimizerFactory
 from lit_project.engine.task import Task
 
 if TYPE_CHECKING:
@@ -136,9 +135,8 @@ class Regressor(Task):
         feature_std: the same.
         target_mean: of each target; from the data.
         target_std: the same.
-        schedulers: learning rate schedules; see `Schedule`.
         loss: of two `(B, T)`, averaged over both axes; default: the squared error.
-        parameter_groups: parameters with rates or decay of their own; see `ParameterGroups`.
+        **kwargs: of `Task`: schedulers, parameter_groups, compile.
 
     Attributes:
         r2: R² of each target that has one, in the last evaluation.
@@ -159,11 +157,10 @@ class Regressor(Task):
         feature_std: Sequence[float] = (1.0,),
         target_mean: Sequence[float] = (0.0,),
         target_std: Sequence[float] = (1.0,),
-        schedulers: Sequence[Schedule] | None = None,
         loss: nn.Module | None = None,
-        parameter_groups: ParameterGroups | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(optimizer, schedulers, parameter_groups)
+        super().__init__(optimizer, **kwargs)
         self.net = net
         self.loss = loss or nn.MSELoss()
         self.target_names = list(target_names)

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from lit_project.engine.distributed import print_once
 from lit_project.engine.errors import CheckpointError
 from lit_project.engine.exact import Totals
-from lit_project.engine.parameter_groups import ParameterGroups
-from lit_project.engine.schedules import OptimizerFactory, Schedule
+from lit_project.engine.schedules import OptimizerFactory
 from lit_project.engine.task import Task
 from lit_project.models.seq2seq.base import Seq2Seq, full
 from lit_project.models.seq2seq.search import NOTHING, Decoding, Hypothesis
@@ -66,13 +65,12 @@ class Translator(OnText, Task):
         net: tokens in, logits of the next token out.
         optimizer: makes the optimizer of the parameters.
         vocabularies: plain data that turn text into tokens and back; from the data. They travel in the checkpoint.
-        schedulers: learning rate schedules; see `Schedule`.
         label_smoothing: share of the target spread evenly over the vocabulary (Szegedy et al. 2016).
         teacher_forcing_ratio: how likely the decoder is fed the true token in training and not its own guess: a number,
             or points [optimizer step, ratio] with straight lines between them, such as [[0, 1.0], [5000, 0.5]].
         decoding: the search of `validate`, `test`, `predict` and `translate`.
         validation_decoding: that of validation while it trains; default: greedy.
-        parameter_groups: parameters with rates or decay of their own; see `ParameterGroups`.
+        **kwargs: of `Task`: schedulers, parameter_groups, compile.
 
     Raises:
         ValueError: a ratio outside [0, 1], steps that do not ascend, `label_smoothing` outside [0, 1), or a net that
@@ -86,14 +84,13 @@ class Translator(OnText, Task):
         net: Seq2Seq,
         optimizer: OptimizerFactory,
         vocabularies: dict[str, Any],
-        schedulers: Sequence[Schedule] | None = None,
         label_smoothing: float = 0.0,
         teacher_forcing_ratio: float | list[tuple[int, float]] = 1.0,
         decoding: Decoding | None = None,
         validation_decoding: Decoding | None = None,
-        parameter_groups: ParameterGroups | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(optimizer, schedulers, parameter_groups)
+        super().__init__(optimizer, **kwargs)
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
         if getattr(net, "shared_embeddings", False) and vocabularies["source"] != vocabularies["target"]:
