@@ -19,7 +19,7 @@ from PIL import Image
 
 from picture_data import write
 from published import publish
-from tiny import TINY
+from tiny import TINY, blank_figures
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -51,16 +51,6 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, address)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket.socket, "connect", local_only)
-
-
-def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of figures become blank pages: drawing takes half the time of a small run."""
-    from matplotlib.figure import Figure
-
-    def blank(self: Figure, file: str | Path, **_: object) -> None:
-        Image.new("L", (int(self.bbox.width), int(self.bbox.height))).save(file, format="png")
-
-    monkeypatch.setattr(Figure, "savefig", blank)
 
 
 @pytest.fixture(autouse=True)

@@ -2,10 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
+from tiny import blank_figures
+
 ROOT = Path(__file__).parents[1]
 HELLO = "The bird is small."
+SIZES = "--data.size=700 --data.val_size=30 --data.test_size=30"
 SMALL = (
-    "--data.size=700 --data.val_size=30 --data.test_size=30 --model.net.embedding_size=16 "
+    f"{SIZES} --model.net.embedding_size=16 "
     "--model.net.hidden_size=32 --trainer.max_epochs=2 --trainer.limit_train_batches=8"
 )
 
@@ -15,5 +20,7 @@ def train(runs: Path, *options: str, config: str = "translation_quickstart.yaml"
     from lit_project.__main__ import main
 
     args = ["fit", "-c", str(ROOT / "configs" / config), *SMALL.split(), f"--runs_dir={runs}", "--run_name=tiny"]
-    assert main([*args, *options]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        blank_figures(patch)
+        assert main([*args, *options]) == 0
     return runs / Path(config).stem / "tiny"

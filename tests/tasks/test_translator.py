@@ -13,6 +13,7 @@ from lit_project.engine.callbacks.averaging import EMA
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.figures import Translations
 from saving import SaveAt
+from translation_run import SIZES
 
 
 def weights(task):
@@ -169,7 +170,7 @@ def test_translate_takes_raw_text_unknown_words_and_long_sentences():
 
 
 def test_a_warm_start_keeps_the_vocabulary_of_its_weights(lit, workspace):
-    small = "-c configs/overlays/debug.yaml --model.net.hidden_size=16 --model.net.embedding_size=8"
+    small = f"-c configs/overlays/debug.yaml --model.net.hidden_size=16 --model.net.embedding_size=8 {SIZES}"
     first = lit(f"fit -c configs/translation_quickstart.yaml {small} --test_after_fit=false --run_name=one")
     # other data, whose own vocabulary would be smaller
     other = f"{small} --data.size=300 --data.val_size=20 --data.test_size=20 --test_after_fit=false --run_name=two"

@@ -10,6 +10,7 @@ from lit_project.engine.errors import CheckpointError, UserError
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.figures import Translations
 from lit_project.tasks.translation.task import Translator
+from translation_run import SIZES
 
 
 def test_a_checkpoint_of_another_vocabulary_is_refused():
@@ -66,7 +67,7 @@ def test_a_net_that_has_diverged_is_evaluated_to_empty_translations(trainer, cap
 
 
 def test_a_run_with_a_joint_vocabulary_is_not_evaluated_the_other_way_round(lit, workspace):
-    small = "-c configs/overlays/debug.yaml --model.net.hidden_size=16 --model.net.embedding_size=8"
+    small = f"-c configs/overlays/debug.yaml --model.net.hidden_size=16 --model.net.embedding_size=8 {SIZES}"
     joint = "--data.vocabulary=bpe --data.vocabulary_size=200 --data.joint=true --test_after_fit=false"
     run = lit(f"fit -c configs/translation_quickstart.yaml {small} {joint}").run
     result = lit(f"test --run {run} --data.source=fr --data.target=en")

@@ -18,9 +18,14 @@ def order(size=500, **options):
     return TokenBatches(*lengths(size), **options)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
-@pytest.mark.parametrize("size", [{"batch_tokens": 300}, {"batch_tokens": None, "batch_size": 16}])
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(
+    ("ranks", "size", "shuffle"),
+    [
+        (1, {"batch_tokens": 300}, False),
+        (3, {"batch_tokens": 300}, True),
+        (2, {"batch_tokens": None, "batch_size": 16}, True),
+    ],
+)
 def test_every_pair_once_and_as_many_batches_on_every_rank(ranks, size, shuffle):
     for epoch in (0, 1):
         found = []

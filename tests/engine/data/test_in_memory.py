@@ -8,7 +8,7 @@ from lit_project.engine.images import random_split, stratified_split
 from picture_data import Pictures
 
 
-@pytest.mark.parametrize(("size", "val_size"), [(10, 3), (1000, 1), (1000, 999), (7, 0), (7, 7), (1797, 360)])
+@pytest.mark.parametrize(("size", "val_size"), [(10, 3), (1000, 999), (7, 0)])
 def test_random_split_is_disjoint_complete_and_ascending(size, val_size):
     train, val = random_split(size, val_size)
     assert len(val) == val_size
@@ -31,7 +31,7 @@ def test_random_split_is_always_the_same_whatever_the_seeds(seed_run):
 LABELS = torch.tensor([3] * 50 + [7] * 7 + [0] * 2 + [9])
 
 
-@pytest.mark.parametrize("val_size", [0, 1, 5, 6, 30, 59, 60])
+@pytest.mark.parametrize("val_size", [0, 5, 30, 60])
 def test_stratified_split_holds_out_each_class_in_its_proportion_to_within_one_sample(val_size):
     train, val = stratified_split(LABELS, val_size)
     assert len(val) == val_size

@@ -34,8 +34,7 @@ class AsksForTheLength(Witness):
         return super().configure_optimizers()
 
 
-@pytest.mark.parametrize("kind", [Witness, AsksForTheLength])
-@pytest.mark.parametrize("step", [7, 10])
+@pytest.mark.parametrize(("kind", "step"), [(Witness, 7), (AsksForTheLength, 10)])
 def test_resume_in_the_middle_and_at_the_end_of_an_epoch(make, trainer, tmp_path, step, kind):
     whole, resumed = kind(), kind()
     trainer(max_epochs=3, callbacks=[SaveAt(step, tmp_path / "saved.ckpt")]).fit(whole, datamodule=make())

@@ -27,12 +27,9 @@ RANDOM = {
     "crop": v2.RandomCrop((12, 12), padding=3),
     "resized crop": v2.RandomResizedCrop(12, antialias=True),
     "rotation": v2.RandomRotation(90),
-    "affine": v2.RandomAffine(20, translate=(0.2, 0.2)),
-    "jitter": v2.ColorJitter(brightness=0.9),
     "blur": v2.GaussianBlur(3, sigma=(0.1, 5.0)),
     "erasing": v2.RandomErasing(p=1.0),
     "apply": v2.RandomApply([v2.Pad(1), v2.CenterCrop(12), v2.RandomInvert(p=1.0)]),
-    "rand augment": v2.RandAugment(),
     "trivial augment": v2.TrivialAugmentWide(),
     "compose": v2.Compose([v2.Pad(1), v2.RandomCrop((12, 12))]),
     "sequential": nn.Sequential(v2.Pad(1), v2.RandomCrop((12, 12))),
@@ -40,9 +37,7 @@ RANDOM = {
     "classic": transforms.RandomRotation(90),
     "classic compose": transforms.Compose([transforms.Pad(1), transforms.RandomCrop((12, 12))]),
     "classic choice": transforms.RandomChoice([transforms.RandomInvert(1.0), transforms.RandomInvert(0.0)]),
-    "classic augment": transforms.TrivialAugmentWide(),
     "of a module": Own(v2.RandomRotation(90)),
-    "classic of a module": Own(transforms.RandomRotation(90)),
 }
 
 

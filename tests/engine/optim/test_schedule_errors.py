@@ -143,4 +143,4 @@ def test_torchs_own_scheduler_of_another_length(error_of, scheduler, argument):
     name = scheduler.func.__name__
     assert f"schedulers[0] ({name}): {argument} of {name} is {scheduler.keywords[argument]}, " in message
     assert "stepped 10 times in this run" in message
-    assert f"lit_project.engine.schedules.{name} takes it from the trainer" in message
+    assert f"{name} of this project takes it from the trainer" in message
