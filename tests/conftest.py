@@ -9,7 +9,7 @@ import shutil
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,45 +97,11 @@ def lit(workspace: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Res
     return run
 
 
-# family: translation
-@cache
-def sentences() -> list[tuple[str, str]]:
-    """English and French, made once: that takes a second."""
-    from lit_project.data.parallel_text.toy_grammar import ToyGrammar
-
-    return ToyGrammar(source="en", target="fr").read("train")[:400]
-
-
 @pytest.fixture
 def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MNIST and Fashion-MNIST become 300 + 100 + 100 random images, Tatoeba and Multi30k some sentences of the small
-    grammar; nothing is read or downloaded.
-    """
-    from lit_project.data.mnist import FashionMNIST
-    from lit_project.data.parallel_text.corpora import Multi30k, Tatoeba
-
-    def load(self: FashionMNIST, split: str) -> tuple[torch.Tensor, torch.Tensor]:
-        size = {"train": 300, "val": 100, "test": 100}[split]
-        generator = torch.Generator().manual_seed(len(split))
-        targets = torch.randint(0, 10, (size,), generator=generator)
-        images = torch.randint(0, 100, (size, 1, 28, 28), generator=generator, dtype=torch.uint8)
-        images += 15 * targets[:, None, None, None].to(torch.uint8)  # brightness tells the class
-        return images, targets
-
-    monkeypatch.setattr(FashionMNIST, "load", load)
-
-    # family: translation
-    def read(self: Tatoeba | Multi30k, split: str) -> list[tuple[str, str]]:
-        pairs = sentences()
-        pairs = {"train": pairs[:-60], "val": pairs[-60:-30], "test": pairs[-30:]}[split]
-        return pairs if self.source == "en" else [(target, source) for source, target in pairs]
-
-    monkeypatch.setattr(FashionMNIST, "prepare_data", lambda self: None)
-    # family: translation
-    for corpus in (Tatoeba, Multi30k):
-        monkeypatch.setattr(corpus, "prepare_data", lambda self: None)
-        monkeypatch.setattr(corpus, "read", read)
-        monkeypatch.setattr(corpus, "keep", lambda self, pairs: pairs)  # few of them begin as the classic filter says
+    """What configs would download is small and made up: see `configs_of_*.py`. Nothing is read or downloaded."""
+    for path in Path(__file__).parent.glob("configs_of_*.py"):
+        import_module(path.stem).replace(monkeypatch)
 
 
 @pytest.fixture

@@ -1,3 +1,3 @@
-"""A PyTorch Lightning project template. Start at `cli.py`; README.md shows the commands."""
+"""A PyTorch Lightning project: `__main__.py` says what it consists of, README.md shows the commands."""
 
 __version__ = "0.1.0"

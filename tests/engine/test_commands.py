@@ -103,7 +103,7 @@ def test_bash_completes_commands_options_files_and_runs(tmp_path, capsys):
     assert completed(script, "pre") == ["predict"]
     assert completed(script, "fit", "--trainer.max_ep") == ["--trainer.max_epochs"]
     assert completed(script, "fit", "-c", "mi") == ["mine.yaml"]
-    assert completed(script, "translate", "--beam") == ["--beam_size"]  # family: translation
+    assert completed(script, "translate", "--beam") == ["--beam_size"]
     assert completed(script, "sweep", "--work") == ["--workers"]
     assert completed(script, "sweep", "mi") == ["mine.yaml"]
     assert completed(script, "test", "--run", "''") == ["runs/quickstart/first/"]

@@ -84,7 +84,6 @@ def test_processes_with_different_configs_are_refused(tmp_path):
     assert not list(tmp_path.glob("runs/*/*"))
 
 
-# family: translation
 @pytest.mark.slow
 def test_translation_gets_the_gradient_of_the_big_batch_from_two_processes(tmp_path):
     """One step on the whole training set: all pairs in one batch, or ragged batches of both processes."""

@@ -135,7 +135,6 @@ def test_training_goes_on_where_wandb_cannot_begin(tmp_path, capfd):
     assert capfd.readouterr().err.count("note: W&B has failed") == 1
 
 
-# family: translation
 @pytest.mark.slow
 def test_translations_are_a_table_and_attention_maps_images(lit):
     overlays = "-c configs/overlays/debug.yaml -c configs/overlays/wandb.yaml"

@@ -61,7 +61,6 @@ def test_a_run_without_end_has_no_plan(lit):
     assert "has no plan" in result.err
 
 
-# family: translation
 def test_the_plan_of_several_optimizers(lit):
     result = lit("fit -c configs/translation_two_optimizers.yaml --model.accumulate=4 --plot_lr=true")
     assert result.status == 0, result.err

@@ -136,6 +136,5 @@ class SeveralOptimizers(Task):
         self._step_schedules("epoch", self.current_epoch + 1)
 
 
-# family: translation
 class TranslatorOfParts(SeveralOptimizers, Translator):
     """A `Translator` with several optimizers, such as one for the encoder and one for the decoder."""

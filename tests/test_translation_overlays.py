@@ -1,0 +1,14 @@
+"""Overlays on a translation."""
+
+
+def test_tensorboard_gets_attention_maps(lit):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    overlays = "-c configs/overlays/tensorboard.yaml -c configs/overlays/debug.yaml"
+    result = lit(f"fit -c configs/translation_quickstart.yaml {overlays}")
+    assert result.status == 0, result.err
+    events = EventAccumulator(str(result.run / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    assert {"train/loss", "val/bleu", "lr"} <= set(tags["scalars"])
+    assert {"attention_1", "learning_curves", "test_bleu_by_length"} <= set(tags["images"])
