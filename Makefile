@@ -1,9 +1,7 @@
 # make demo    set up, then train, test and predict on bundled real data, with no network once installed
 # make test    set up, then run the tests: minutes
 # make test-all  set up, then run the slow tests too; REAL_DATA=1: and those of the official archives, which are in data/
-# make copies  set up, then make projects from this one and check them (K=complete: not all of their tests) # family: tool
 # make lint    set up, then check style, types and the direction of imports
-# make docs    set up, then build the pages of docs/ into site/
 # make coverage  set up, then run the tests and list the lines that they do not reach
 # make lock    bring requirements.lock in line with pyproject.toml; for newer versions delete it first
 # make clean   remove .venv and what the tools have cached
@@ -22,7 +20,7 @@ INSTALLED := .venv/.installed
 # spinning OpenMP threads would make everything crawl on a machine that does something else too
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-all lint docs coverage lock setup clean
+.PHONY: demo test test-all lint coverage lock setup clean
 
 setup: $(INSTALLED)
 
@@ -31,26 +29,17 @@ demo: $(INSTALLED)
 	$(BIN)/lit-project fit -c configs/quickstart.yaml --run_name $$name && \
 	$(BIN)/lit-project predict --run runs/quickstart/$$name
 
-# the slow tests, those of archives and those of whole copies are run if asked for
-test: UNASKED = not slow and not copy
-test-all: UNASKED = not copy
+# the slow tests and those of the archives are run if asked for
+test: ONLY = not slow
+test-all: ONLY = slow or not slow
 test test-all: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal -m "$(UNASKED)$(if $(REAL_DATA),, and not archives)"
-
-# begin family: tool
-.PHONY: copies
-copies: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m copy -k "$(K)" tests/test_init_project.py
-# end family: tool
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal -m "($(ONLY))$(if $(REAL_DATA),, and not archives)"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-
-docs: $(INSTALLED)
-	$(BIN)/zensical build --clean --strict
 
 coverage: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term --cov-report=html
@@ -87,3 +76,6 @@ $(BIN)/uv:
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .cache site htmlcov .coverage*
+
+# other targets, a file each
+include $(wildcard *.mk)

@@ -20,9 +20,10 @@ import lit_project
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-MAKEFILE = (ROOT / "Makefile").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text() + (ROOT / "template.mk").read_text()
 TARGETS = {name for line in re.findall(r"^\.PHONY: (.*)", MAKEFILE, re.MULTILINE) for name in line.split()}
-CI = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+WORKFLOWS = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+JOBS = {name: job for workflow in WORKFLOWS for name, job in workflow["jobs"].items()}
 DOCKERFILE = re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE))
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 
@@ -44,7 +45,7 @@ def test_make_knows_its_targets():
 
 
 def test_workflow_calls_targets_that_exist_and_all_of_ci_run():
-    steps = [step for job in CI["jobs"].values() for step in job["steps"]]
+    steps = [step for job in JOBS.values() for step in job["steps"]]
     called = {target for step in steps for target in made(step.get("run", ""))}
     local = set(made((ROOT / ".ci" / "run").read_text()))
     assert {"test", "lint", "demo", "docs"} <= local <= TARGETS
@@ -73,11 +74,11 @@ def test_ci_run_completes_the_data_and_then_wants_all_of_them(tmp_path):
 
 
 def test_workflow_tests_each_python_that_the_project_promises():
-    versions = CI["jobs"]["test"]["strategy"]["matrix"]["python"]
+    versions = JOBS["test"]["strategy"]["matrix"]["python"]
     assert versions == ["3.11", "3.12", "3.13"]
     assert PROJECT["project"]["requires-python"] == f">={versions[0]}"
-    assert CI["permissions"] == {"contents": "read"}
-    assert all(job["timeout-minutes"] <= 60 for job in CI["jobs"].values())
+    assert all(workflow["permissions"] == {"contents": "read"} for workflow in WORKFLOWS)
+    assert all(job["timeout-minutes"] <= 60 for job in JOBS.values())
 
 
 def test_hooks_are_what_make_lint_runs_with_the_versions_of_the_lock():
