@@ -1,9 +1,10 @@
 """Takes over what has changed in this template since a project was made from it.
 
-    python scripts/update_project.py FOLDER_OF_THE_PROJECT
+    python scripts/update_project.py FOLDER_OF_THE_PROJECT            merges it into the project, commits nothing
+    python scripts/update_project.py FOLDER_OF_THE_PROJECT --check    exit status 1 if there is anything newer
 
-Makes the project afresh from the commit that its `.template.toml` names and from this one, with the same answers, and
-merges the difference of the two into the project. Nothing is committed. See docs/make-it-yours.md.
+Makes the project afresh from the commit that its `.template.toml` names and from the one here, and merges the
+difference of the two into the project: the engine as a whole, the rest line by line. See docs/make-it-yours.md.
 """
 
 import argparse
@@ -17,65 +18,50 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from template.errors import TemplateError
-from template.families import FAMILIES
-from template.generate import Choice
-from template.sources import Template, git, has_git
-from template.style import by_hand, find_ruff, format_project
-
-ROOT = Path(__file__).resolve().parents[1]
-RECORD = ".template.toml"
+from init_project import RECORD, ROOT, TemplateError, engine_hash, git, template_files
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; exit status 1 for an error or conflicts."""
+    """Runs the command; exit status 1 for an error, for conflicts, and with `--check` if there is anything newer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("project", type=Path, help="folder of the project, with nothing that is not committed")
+    parser.add_argument("--check", action="store_true", help="only say what is newer here")
     options = parser.parse_args(args)
     try:
-        return update(options.project.resolve())
+        return update(options.project.resolve(), options.check)
     except TemplateError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
-def update(project: Path) -> int:
-    """Merges the template's changes into a project.
-
-    Raises:
-        TemplateError: it is not a project of this template, or one of the two has changes that are not committed.
-    """
-    if not has_git():
-        raise TemplateError("git is not on PATH: install it, for the update is a merge")
-    template = Template.at(ROOT)
-    if template.commit is None:
-        raise TemplateError(f"{ROOT} is not a git repository: run this in a clone of the template")
-    recorded = answers(project)
-    old = str(recorded["commit"])
+def update(project: Path, check: bool) -> int:
+    """Merges the template's changes into a project, or only lists them."""
+    commit = template_files()[1]
+    answers = recorded(project)
+    old = answers["commit"]
     if git(ROOT, "rev-parse", "--verify", "--quiet", f"{old}^{{commit}}", check=False) != old:
         raise TemplateError(f"the template here has no commit {old[:12]}: `git fetch` it (or `git pull --unshallow`)")
-    if old == template.commit:
-        print(f"nothing to do: {project} is of the template's commit {old[:12]}, which is the one here")
-        return 0
-    choice = Choice(
-        str(recorded["name"]), tuple(recorded["keep"]), bool(recorded["benchmarks"]), bool(recorded["tool"])
-    )
-    ruff = find_ruff(project, template.root)
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
-        before = regenerated(template, old, choice, Path(folder) / "base", ruff)
+        before = regenerated(old, answers, Path(folder, "before"), project)
+        after = regenerated(commit, answers, Path(folder, "after"), project)
         shutil.copy(project / RECORD, before)  # the record is renewed as a whole, whatever was in it
-        base = tree(project, before, Path(folder))
-        new = tree(project, regenerated(template, template.commit, choice, Path(folder) / "new", ruff), Path(folder))
-    if base == new:
-        print("the template has changed nothing that this project has")
-    status = merge(project, base, new, template.commit)
-    if ruff is None:
-        print("not formatted, for there is no ruff here or in the project: before you commit, run there")
-        print(by_hand())
-    return status
+        base, new = (tree(project, made, Path(folder)) for made in (before, after))
+    newer = [path for path in changed(project, base, new) if path != RECORD]
+    if check or not newer:
+        print(f"newer in the template: {', '.join(newer)}" if newer else f"nothing to do: {project} is up to date")
+        return 1 if newer else 0
+    engine = f"src/{answers['name']}/engine"
+    files = [path for path in (project / engine).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    if (
+        engine_hash({path.relative_to(project / engine).as_posix(): path.read_bytes() for path in files})
+        != answers["engine"]
+    ):
+        edited = ", ".join(changed(project, base, "HEAD", "--", engine))
+        print(f"note: the engine was edited by hand: {edited}; where it is newer here, yours is kept as a conflict")
+    return merge(project, base, new, commit)
 
 
-def answers(project: Path) -> dict[str, Any]:
+def recorded(project: Path) -> dict[str, Any]:
     """What `.template.toml` records.
 
     Raises:
@@ -83,37 +69,39 @@ def answers(project: Path) -> dict[str, Any]:
     """
     file = project / RECORD
     if not file.is_file():
-        raise TemplateError(f"{project} has no .template.toml: it was not made by scripts/init_project.py")
+        raise TemplateError(f"{project} has no {RECORD}: it was not made by scripts/init_project.py")
     try:
-        recorded = tomllib.loads(file.read_text())
+        answers = tomllib.loads(file.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TemplateError(f"{file} cannot be read ({error}): take it from `git log -p .template.toml`") from error
-    missing = [name for name in ("commit", "name", "keep", "benchmarks", "tool") if name not in recorded]
-    unknown = [name for name in recorded.get("keep", ()) if name not in FAMILIES]
-    if missing or unknown or not recorded["commit"]:
-        what = f"no {missing[0]}" if missing else f"no family {unknown[0]}" if unknown else "no commit of the template"
-        raise TemplateError(f"{file} names {what}: write in it what the project was made from")
+        raise TemplateError(f"{file} cannot be read ({error}): take it from `git log -p {RECORD}`") from error
+    if "tool" in answers:
+        raise TemplateError(
+            f"{project} was made before the engine had a folder of its own and cannot be updated beyond that: make a "
+            "new project with scripts/init_project.py and move your files into it"
+        )
+    for name in ("commit", "name", "keep", "engine"):
+        if not answers.get(name):
+            raise TemplateError(f"{file} names no {name}: write in it what the project was made from")
     if not (project / ".git").exists():
         raise TemplateError(f"{project} is not the root of a git repository: `git init` and commit it first")
-    if changed := git(project, "status", "--porcelain"):
-        raise TemplateError(
-            f"{project} has changes that are not committed ({changed.splitlines()[0][3:]}): commit them"
-        )
-    return recorded
+    if uncommitted := git(project, "status", "--porcelain"):
+        first = uncommitted.splitlines()[0][3:]
+        raise TemplateError(f"{project} has changes that are not committed ({first}): commit them")
+    return answers
 
 
-def regenerated(template: Template, commit: str, choice: Choice, folder: Path, ruff: list[str] | None) -> Path:
-    """The project as the template makes it at a commit, by the tool of that commit, formatted if there is a ruff."""
+def regenerated(commit: str, answers: dict[str, Any], folder: Path, project: Path) -> Path:
+    """The project as the template makes it at a commit, by the tool of that commit."""
     checkout, made = folder / "template", folder / "project"
-    git(template.root, "clone", "--quiet", "--shared", "--no-checkout", str(template.root), str(checkout))
+    git(ROOT, "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(checkout))
     git(checkout, "checkout", "--quiet", "--detach", commit)
-    git(checkout, "remote", "remove", "origin")  # older tools record its address
-    command = [sys.executable, str(checkout / "scripts" / "init_project.py"), *choice.arguments()]
-    done = subprocess.run([*command, f"--dir={made}", "--no-git", "--again"], capture_output=True, text=True)
+    command = [sys.executable, str(checkout / "scripts" / "init_project.py"), answers["name"], f"--dir={made}"]
+    # where the tool looks for ruff
+    path = os.pathsep.join([*(str(root / ".venv" / "bin") for root in (project, ROOT)), os.environ.get("PATH", "")])
+    command += [f"--keep={','.join(answers['keep'])}", "--no-git", "--again"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
     if not (made / RECORD).exists():
         raise TemplateError(f"the template's commit {commit[:12]} does not make the project: {done.stderr.strip()}")
-    if ruff:  # older tools look for it in fewer places
-        format_project(made, ruff)
     return made
 
 
@@ -124,23 +112,35 @@ def tree(project: Path, files: Path, scratch: Path) -> str:
     return git(project, "write-tree", env=index)
 
 
+def changed(project: Path, *what: str) -> list[str]:
+    """Files that differ, by the arguments of `git diff`."""
+    return [path for path in git(project, "diff", "--name-only", "-z", *what).split("\0") if path]
+
+
 def merge(project: Path, base: str, new: str, commit: str) -> int:
     """Applies what differs between two trees to the project, as `git cherry-pick` does."""
-    who = dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "template")
-    who |= dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "template@localhost")
+    who = {f"GIT_{role}_{what}": "template@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     environment = {**os.environ, **who}
     parent = git(project, "commit-tree", base, "-m", "the template before", env=environment)
     child = git(project, "commit-tree", new, "-p", parent, "-m", f"the template at {commit[:12]}", env=environment)
-    git(project, "-c", "merge.conflictStyle=merge", "cherry-pick", "--no-commit", child, check=False, env=environment)
-    conflicts = git(project, "diff", "--name-only", "--diff-filter=U").splitlines()
-    changed = [name for name in git(project, "diff", "--name-only", "--cached").splitlines() if name not in conflicts]
-    if not conflicts and not changed:
+    with tempfile.NamedTemporaryFile("w", suffix="-attributes") as attributes:
+        attributes.write("src/*/engine/** -merge\n")  # an edited file of the engine and a newer one are not mixed
+        attributes.flush()
+        settings = "-c", "merge.conflictStyle=merge", "-c", f"core.attributesFile={attributes.name}"
+        git(project, *settings, "cherry-pick", "--no-commit", child, check=False, env=environment)
+    deleted = changed(project, "--diff-filter=D", parent, "HEAD")
+    conflicts = sorted(set(changed(project, "--diff-filter=U")))
+    if stay := [path for path in conflicts if path in deleted]:
+        git(project, "rm", "--quiet", "--force", "--", *stay)
+        print(f"deleted in the project, stays so: {', '.join(stay)}")
+        conflicts = [path for path in conflicts if path not in stay]
+    staged = [path for path in changed(project, "--cached") if path not in conflicts]
+    if not conflicts and not staged:
         raise TemplateError(f"git could not merge into {project}: see `git cherry-pick --no-commit {child}` there")
-    print(f"{project} has what the template changed up to {commit[:12]}, staged: {', '.join(changed) or 'nothing'}")
+    print(f"{project} has what the template changed up to {commit[:12]}, staged: {', '.join(staged) or 'nothing'}")
     if conflicts:
-        print(
-            f"error: both sides changed {', '.join(conflicts)}: edit what git has marked, `git add` it", file=sys.stderr
-        )
+        what = "edit what git has marked, then `git add` (or `git rm`) it"
+        print(f"error: both sides changed {', '.join(conflicts)}: {what}", file=sys.stderr)
     print("next: `git diff --cached`, make test, git commit (or `git reset --hard` to undo it)")
     return 1 if conflicts else 0
 

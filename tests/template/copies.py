@@ -1,4 +1,4 @@
-"""What the tests of scripts/init_project.py share: a clean checkout of the template, and projects made from it."""
+"""What the tests of scripts/ share: a clean checkout of the template, and projects made from it."""
 
 import os
 import re
@@ -9,7 +9,9 @@ import sys
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
+ALL = "classification,regression,sequence,translation,autograd"
 WHO = {f"GIT_{role}_{what}": "a@b.c" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
@@ -50,6 +52,15 @@ def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=240)
 
 
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """The command ended with one line that says these words."""
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    for word in words:
+        assert word in done.stderr
+
+
 def install(project: Path) -> Path:
     """A `.venv` for a project, with the packages of this environment: what `make` would set up. The folder of commands.
 
@@ -66,7 +77,12 @@ def install(project: Path) -> Path:
     with zipfile.ZipFile(site / made.stdout.split()[-1]) as wheel:
         wheel.extractall(site)
     entry_points = next(site.glob("*.dist-info/entry_points.txt")).read_text()
-    scripts = {"pytest": "from pytest import main"}
+    scripts = {
+        "pytest": "from pytest import main",
+        "mypy": "from mypy.__main__ import console_entry as main",
+        "lint-imports": "from importlinter.cli import lint_imports_command as main",
+    }
+    (commands / "ruff").symlink_to(Path(sys.executable).parent / "ruff")
     for name, module, function in re.findall(r"^([\w-]+) = ([\w.]+):(\w+)$", entry_points, re.MULTILINE):
         scripts[name] = f"from {module} import {function} as main"
     for name, line in scripts.items():
@@ -75,11 +91,3 @@ def install(project: Path) -> Path:
         file.chmod(file.stat().st_mode | stat.S_IXUSR)
     (project / ".venv" / ".installed").touch()
     return commands
-
-
-def python(project: Path, *args: str, timeout: int = 600) -> subprocess.CompletedProcess[str]:
-    """Runs the interpreter of an installed project in its folder."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    environment.pop("PYTHONPATH", None)
-    command = [project / ".venv" / "bin" / "python", *args]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, env=environment, timeout=timeout)

@@ -1,0 +1,90 @@
+"""What a project made from this template consists of: a family of examples is a list of files and of keys.
+
+`PACKAGE` in a pattern is the folder of the package; `*` stands for anything, also for slashes. A key is the first word
+of a line, in quotes or not: the line goes if no family is kept that has the key. Files that no family names stay with
+the template.
+"""
+
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+PYPROJECT, MAIN = "pyproject.toml", "PACKAGE/__main__.py"
+
+
+class Family(NamedTuple):
+    """Examples of one kind of task: patterns of its files, and file → keys of the lines that it needs there."""
+
+    files: str
+    keys: dict[str, str]
+
+
+FAMILIES = {
+    # and what every project has: `make demo` and the tests rest on it
+    "classification": Family(
+        files="""
+            PACKAGE/__init__.py PACKAGE/__main__.py PACKAGE/engine/*
+            PACKAGE/data/__init__.py PACKAGE/data/augmentation.py PACKAGE/data/digits.py PACKAGE/data/image_folder.py
+            PACKAGE/data/mnist.py
+            PACKAGE/models/__init__.py PACKAGE/models/cnn.py PACKAGE/models/losses.py PACKAGE/models/mlp.py
+            PACKAGE/models/pretrained.py PACKAGE/models/resnet.py
+            PACKAGE/tasks/__init__.py PACKAGE/tasks/classification.py PACKAGE/tasks/mixup.py
+            PACKAGE/tasks/test_time_augmentation.py
+            configs/quickstart.yaml configs/*mnist_*.yaml configs/*image*folder.yaml configs/overlays/*
+            configs/sweeps/quickstart_*.yaml
+            scripts/new_task.py scripts/task_kinds/classification/*
+            tests/conftest.py tests/classifier_data.py tests/picture_data.py tests/published.py tests/tiny.py
+            tests/configs_of_images.py tests/test_configs.py tests/test_overlays.py tests/data/test_digits.py
+            tests/models/test_cnn.py tests/models/test_losses.py tests/models/test_mlp.py
+            tests/models/test_small_resnet.py tests/tasks/test_image_classifier.py
+            .devcontainer/* .dockerignore .editorconfig .github/workflows/ci.yml .gitignore .pre-commit-config.yaml
+            Dockerfile LICENSE Makefile pyproject.toml requirements.lock
+        """,
+        keys={MAIN: "class_names mean std num_classes input_shape"},
+    ),
+    "regression": Family(
+        files="""
+            PACKAGE/data/tables.py PACKAGE/tasks/regression.py configs/regression_*.yaml scripts/task_kinds/regression/*
+            tests/configs_of_tables.py tests/saving.py tests/data/test_csv_table.py tests/models/test_ffnn.py
+            tests/tasks/test_first_principles.py tests/tasks/test_regress*.py
+        """,
+        keys={
+            MAIN: """
+                feature_names target_names feature_mean feature_std target_mean target_std input_size output_size
+            """,
+        },
+    ),
+    # texts with one class each: a kind of new_task.py
+    "sequence": Family(files="scripts/task_kinds/sequence/*", keys={MAIN: "input_size vocabularies"}),
+    "translation": Family(
+        files="""
+            PACKAGE/data/parallel_text/* PACKAGE/models/seq2seq/* PACKAGE/text/* PACKAGE/tasks/translation/*
+            PACKAGE/tasks/several_optimizers.py
+            configs/translation_*.yaml configs/tatoeba_*.yaml configs/multi30k_*.yaml configs/sweeps/translation_*.yaml
+            tests/configs_of_text.py tests/data/translation/* tests/models/seq2seq/* tests/text/* tests/*translat*
+            tests/saving.py tests/tasks/test_several_optimizers.py
+        """,
+        keys={
+            MAIN: "translate vocabularies source_size target_size max_source_length",
+            PYPROJECT: "sacrebleu sacremoses sentencepiece",
+        },
+    ),
+    "autograd": Family(files="PACKAGE/models/autograd.py tests/models/test_functional.py", keys={}),
+}
+
+# of the template alone
+OURS = {PYPROJECT: "docs lit-project[docs] benchmarks", ".dockerignore": "docs benchmarks/results"}
+
+
+def belongs(path: str, family: str, package: str) -> bool:
+    """Whether a file is one of a family; `package` is the folder of the package."""
+    return any(fnmatchcase(path, pattern) for pattern in FAMILIES[family].files.replace("PACKAGE", package).split())
+
+
+def dropped_keys(keep: tuple[str, ...]) -> dict[str, set[str]]:
+    """File → keys that no kept family has."""
+    kept = {(file, key) for name in keep for file, keys in FAMILIES[name].keys.items() for key in keys.split()}
+    found: dict[str, set[str]] = {}
+    for owned in (OURS, *(family.keys for family in FAMILIES.values())):
+        for file, keys in owned.items():
+            found.setdefault(file, set()).update(key for key in keys.split() if (file, key) not in kept)
+    return found

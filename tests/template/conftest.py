@@ -1,0 +1,31 @@
+"""Projects made from this one, each choice of families once."""
+
+import pytest
+from copies import checkout, run
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory):
+    """A clean checkout of this project."""
+    return checkout(tmp_path_factory.mktemp("a folder") / "template")
+
+
+@pytest.fixture(scope="session")
+def init(template):
+    """Runs init_project.py there."""
+    return lambda *args, **environment: run(template / "scripts" / "init_project.py", *args, **environment)
+
+
+@pytest.fixture(scope="session")
+def made(init, tmp_path_factory):
+    """Families → a project with them, for reading."""
+    projects = {}
+
+    def make(keep):
+        if keep not in projects:
+            projects[keep] = tmp_path_factory.mktemp("made") / "kites"
+            done = init("kite_lab", "--dir", projects[keep], "--keep", keep)
+            assert done.returncode == 0, done.stderr
+        return projects[keep]
+
+    return make

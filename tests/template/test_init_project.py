@@ -1,0 +1,237 @@
+"""scripts/init_project.py: a project under another name, with the examples that were chosen, and without a trace."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+import pytest
+from copies import ALL, ROOT, SCRIPTS, checkout, git, refused, run
+
+sys.path.insert(0, str(SCRIPTS))
+
+from families import FAMILIES, dropped_keys
+from init_project import TemplateError, check_name, chosen, engine_hash, rename, without_keys
+
+OLD = "lit_project"
+KEPT = ["classification", "classification,translation", ALL]
+KNOWN = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
+
+
+def texts(project):
+    """Path → text of what git knows in a project."""
+    return {path: (project / path).read_text() for path in git(project, "ls-files").splitlines()}
+
+
+def engine(folder):
+    """Path → content of an engine's files."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*") if "pyc" not in path.name
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("my-project", "try my_project"),
+        ("MyProject", "try myproject"),
+        ("проект", "lower-case letters a to z"),
+        ("2nd", "beginning with a letter"),
+        ("", "lower-case letters"),
+        ("a__b", "single underscores"),
+        ("class", "keyword of Python"),
+        ("json", "standard library"),
+        ("torch", "installed package"),
+        ("import_linter", "installed package"),  # a distribution, whose module has another name
+        ("tiny", "of the project itself"),
+        ("build", "of the project itself"),
+        (f"my_{OLD}", "the template's own name"),
+    ],
+)
+def test_names_that_cannot_be(name, words):
+    with pytest.raises(TemplateError, match=words):
+        check_name(name, KNOWN)
+    check_name("kite_lab", KNOWN)
+
+
+def test_families_that_cannot_be():
+    for keep, words in (("speech", "no such family; choose from classification"), ("", "--keep classification")):
+        with pytest.raises(TemplateError, match=words):
+            chosen(keep)
+    with pytest.raises(TemplateError, match="--keep classification,translation"):
+        chosen("translation")
+    assert chosen("regression, classification") == ("classification", "regression")
+    assert ",".join(chosen(ALL)) == ",".join(FAMILIES) == ALL
+
+
+def test_tokens_are_renamed_and_parts_of_words_are_not():
+    text = f"import {OLD}.data; lit-project fit; LIT_PROJECT_DEBUG=1; test_{OLD}_runs; sp{OLD} {OLD}s {OLD}2"
+    new = f"import kite_lab.data; kite-lab fit; KITE_LAB_DEBUG=1; test_kite_lab_runs; sp{OLD} {OLD}s {OLD}2"
+    assert rename(text, OLD, "kite_lab") == new
+
+
+def test_keys_go_with_their_lines_or_items():
+    text = 'a = {\n    "mean": "mean",\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {"one": "f:g"}\n'
+    assert without_keys(text, ["mean", "one"], "x") == 'a = {\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {}\n'
+    assert without_keys('f = ["src", "docs"]\n', ["docs"], "x") == 'f = ["src"]\n'
+    with pytest.raises(TemplateError, match="no line that begins with other"):
+        without_keys(text, ["other"], "x")
+
+
+def test_a_key_of_two_families_stays_with_one_of_them():
+    def gone(*keep):
+        return dropped_keys(keep)["PACKAGE/__main__.py"]
+
+    assert {"translate", "input_size", "vocabularies"} <= gone("classification")
+    assert "vocabularies" not in gone("classification", "sequence") | gone("classification", "translation")
+
+
+def test_every_file_of_the_package_has_a_family_and_every_pattern_a_file():
+    patterns = [p for family in FAMILIES.values() for p in family.files.replace("PACKAGE", f"src/{OLD}").split()]
+    assert [path for path in KNOWN if path.startswith("src/") and not any(fnmatchcase(path, p) for p in patterns)] == []
+    assert [pattern for pattern in patterns if not any(fnmatchcase(path, pattern) for path in KNOWN)] == []
+
+
+def test_places_that_cannot_be(init, template, tmp_path):
+    refused(init("kite_lab", "--dir", template / "inside"), "inside the template", "--dir")
+    (tmp_path / "file").touch()
+    for place in (tmp_path, tmp_path / "file"):
+        refused(init("kite_lab", "--dir", place), "not an empty folder", "--dir")
+    refused(init("kite_lab", "--dir", tmp_path / "file" / "new"), "file")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    refused(init("kite_lab", "--dir", tmp_path / "link"), "is a link", "--dir")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_a_template_with_changes_is_refused(tmp_path):
+    template = checkout(tmp_path / "template")
+    (template / "src" / "new.py").touch()
+    refused(run(template / "scripts" / "init_project.py", "kite_lab"), "not committed", "src/new.py", "stash")
+
+
+def test_dry_run_lists_the_files_and_makes_none(init, template, tmp_path):
+    done = init("kite_lab", "--dir", tmp_path / "new", "--keep=classification", "--dry-run")
+    assert done.returncode == 0
+    assert "\n  src/kite_lab/tasks/classification.py\n" in done.stdout
+    assert "translation" not in done.stdout
+    assert not (tmp_path / "new").exists()
+    assert git(template, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_no_trace_of_the_old_name_is_left(made, keep):
+    project = made(keep)
+    for path, text in texts(project).items():
+        assert not re.search(OLD.replace("_", "[^a-z]?"), path + text, re.IGNORECASE), path
+    assert git(project, "status", "--porcelain") == ""
+    assert git(project, "rev-list", "--count", "HEAD") == "1"
+    settings = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+    assert settings["scripts"] == {"kite-lab": "kite_lab.__main__:entry_point"}
+    assert any("sacrebleu" in need for need in settings["dependencies"]) == ("translation" in keep)
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_the_engine_is_the_same_bytes_and_recorded(made, template, keep):
+    found = engine(made(keep) / "src" / "kite_lab" / "engine")
+    assert found == engine(ROOT / "src" / OLD / "engine")
+    record = tomllib.loads((made(keep) / ".template.toml").read_text())
+    assert record == {
+        "commit": git(template, "rev-parse", "HEAD"),
+        "name": "kite_lab",
+        "keep": keep.split(","),
+        "engine": engine_hash(found),
+    }
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_it_is_in_style(made, keep):
+    for command in (["format", "--check"], ["check"]):
+        command = [sys.executable, "-m", "ruff", *command, "--no-cache", "."]
+        done = subprocess.run(command, cwd=made(keep), capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
+    """Files and modules that are named are there, and no file, config, class or key of the template is that is not."""
+    project = made(keep)
+    files = texts(project)
+    names = {str(parent) for path in files for parent in (PurePosixPath(path), *PurePosixPath(path).parents)}
+    modules = {re.sub(r"^src/|^tests/(\w+/)*|/__init__|\.py$", "", name).replace("/", ".") for name in names}
+    helpers = {PurePosixPath(path).stem for path in KNOWN if path.startswith("tests/") and path.endswith(".py")}
+    gone = {PurePosixPath(path) for path in KNOWN if rename(path, OLD, "kite_lab") not in files}
+    stems = {path.stem for path in gone if path.parts[0] in ("configs", "src", "docs") and "_" in path.stem.strip("_")}
+    classes = set(
+        re.findall(r"^class (\w+)", "".join((ROOT / p).read_text() for p in gone if p.parts[0] == "src"), re.M)
+    )
+    lost = stems - {PurePosixPath(path).stem for path in files} | {
+        name for name in classes if re.search("[a-z][A-Z]", name)
+    }
+    for path, text in files.items():
+        if "/engine/" in path or path == "requirements.lock":
+            continue
+        named = re.findall(r"(?<![\w./$}-])((?:configs|docs|tests|scripts|benchmarks|src|\.github)/[\w./-]*\w)", text)
+        if path == "README.md":
+            named.remove("scripts/update_project.py")  # of the template
+        if not path.startswith("scripts/"):  # new_task.py names what it will write
+            assert [name for name in named if name not in names and f"{name}.yaml" not in names] == [], path
+        assert sorted(word for word in lost if re.search(rf"\b{word}\b", text)) == [], path
+        if path.endswith(".py"):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("kite_lab", *helpers):
+                    assert node.module in modules, f"{path}: {node.module}"
+    assert ("translate" in files["src/kite_lab/__main__.py"]) == ("translation" in keep)
+    rows = re.findall(r"^\| \[`(\w+)`\]\(configs/\1\.yaml\) \| [A-Z].+ \|$", files["README.md"], re.MULTILINE)
+    assert rows == sorted(path.stem for path in (project / "configs").glob("*.yaml"))
+
+
+def test_the_smallest_project_is_read_in_an_afternoon(made):
+    yours = {path: text for path, text in texts(made("classification")).items() if "/engine/" not in path}
+    assert len(yours) <= 80
+    assert sum(len(text.splitlines()) for path, text in yours.items() if path != "requirements.lock") <= 4500
+    assert not any(path.startswith(("docs", "benchmarks", "tests/engine", "tests/template", ".ci")) for path in yours)
+
+
+def test_an_empty_folder_that_is_there_is_filled_and_stays_the_same_folder(init, tmp_path):
+    """It may be a mount, or a link to a folder elsewhere. A long name stays in style."""
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    folder.mkdir(mode=0o700)
+    before = folder.stat()
+    link.symlink_to(folder)
+    done = init("prediction_of_molecular_properties", "--dir", link)
+    assert done.returncode == 0, done.stderr
+    assert (folder.stat().st_ino, folder.stat().st_mode) == (before.st_ino, before.st_mode)
+    assert (folder / "src" / "prediction_of_molecular_properties" / "__main__.py").exists()
+    assert git(folder, "status", "--porcelain") == ""
+
+
+def test_an_unpacked_archive_makes_a_project_without_a_commit(tmp_path):
+    template = checkout(tmp_path / "template")
+    shutil.rmtree(template / ".git")
+    (template / "src" / "__pycache__").mkdir()
+    (template / "src" / "__pycache__" / "x.pyc").touch()
+    done = run(template / "scripts" / "init_project.py", "kite_lab", "--no-git", "--dir", tmp_path / "new one")
+    assert done.returncode == 0, done.stderr
+    assert "cannot be updated" in done.stdout
+    assert (tmp_path / "new one" / "src" / "kite_lab" / "__main__.py").exists()
+    assert not list((tmp_path / "new one").rglob("*.pyc"))
+    assert not (tmp_path / "new one" / ".git").exists()
+
+
+def test_without_ruff_the_commands_that_format_are_printed(tmp_path):
+    template = checkout(tmp_path / "template")
+    (tmp_path / "bin").mkdir()
+    for program in (Path(shutil.which("git")), Path(sys.executable).resolve()):
+        (tmp_path / "bin" / program.name).symlink_to(program)
+    script = template / "scripts" / "init_project.py"
+    command = [tmp_path / "bin" / program.name, "-S", script, "zebra", "--dir", tmp_path / "new"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "not formatted" in done.stdout
+    assert ".venv/bin/ruff format ." in done.stdout

@@ -1,0 +1,156 @@
+"""scripts/update_project.py: what the template has put right since comes into a project that has changes of its own."""
+
+import shutil
+import tomllib
+
+import pytest
+from copies import checkout, commit, git, refused, run
+
+ENGINE = "src/kite_lab/engine/errors.py"
+MODEL = "src/kite_lab/models/cnn.py"
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    """A template, and a project made from it."""
+    folder = tmp_path_factory.mktemp("before")
+    template = checkout(folder / "template")
+    (template / "configs" / "overlays" / "größer.yaml").write_text("# lit-project fit\ntrainer: {max_epochs: 1}\n")
+    commit(template)
+    done = run(template / "scripts" / "init_project.py", "kite_lab", "--dir", folder / "kites", "--keep=classification")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def both(before, tmp_path):
+    shutil.copytree(before, tmp_path / "both")
+    return tmp_path / "both" / "template", tmp_path / "both" / "kites"
+
+
+def update(template, project, *options):
+    return run(template / "scripts" / "update_project.py", project, *options)
+
+
+def edit(file, add):
+    file.write_text(file.read_text() + add)
+
+
+def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
+    """Also deleted here, there and both, added by both, an executable bit, and names with umlauts."""
+    template, project = both
+    src = template / "src" / "lit_project"
+    # there
+    edit(src / "engine" / "errors.py", "\nNEW = 1\n")
+    (src / "engine" / "added.py").write_text('"""New."""\n')
+    (src / "engine" / "tensorboard.py").unlink()
+    cnn = src / "models" / "cnn.py"
+    cnn.write_text(cnn.read_text().replace('"""', '"""Put right in lit_project. ', 1))
+    edit(src / "models" / "resnet.py", "\nNEW = 1\n")  # deleted here
+    edit(template / "configs" / "overlays" / "größer.yaml", "# lit-project test\n")
+    edit(src / "text" / "scores.py", "\nNEW = 1\n")  # of a family that the project does not have
+    overlays = template / "configs" / "overlays"
+    for gone in ("ema", "swa"):
+        (overlays / f"{gone}.yaml").unlink()
+    (overlays / "both.yaml").write_text("# lit-project fit\n")
+    (overlays / "same.yaml").write_text("# lit-project fit\n")
+    (template / "scripts" / "new_task.py").chmod(0o755)
+    commit(template, "fixes")
+    # here
+    edit(project / MODEL, "\n\nOURS = 1\n")
+    (project / "src" / "kite_lab" / "tasks" / "kites.py").write_text('"""Ours."""\n')
+    ours = project / "configs" / "overlays"
+    for gone in (ours / "mixup.yaml", ours / "swa.yaml", project / "src" / "kite_lab" / "models" / "resnet.py"):
+        gone.unlink()
+    (ours / "both.yaml").write_text("# ours\n")
+    (ours / "same.yaml").write_text("# kite-lab fit\n")
+    commit(project, "ours")
+
+    checked = update(template, project, "--check")
+    assert checked.returncode == 1
+    assert (
+        f"newer in the template: configs/overlays/both.yaml, configs/overlays/ema.yaml, {'configs/overlays/'}"
+        in checked.stdout
+    )
+    assert git(project, "status", "--porcelain") == ""
+
+    done = update(template, project)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: both sides changed configs/overlays/both.yaml: edit")
+    both_added = (ours / "both.yaml").read_text()
+    assert "<<<<<<< HEAD\n# ours\n" in both_added
+    assert "# kite-lab fit\n" in both_added
+    text = (project / MODEL).read_text()
+    assert text.startswith('"""Put right in kite_lab. ')
+    assert text.endswith("OURS = 1\n")
+    assert (project / ENGINE).read_text().endswith("NEW = 1\n")
+    assert (project / "src" / "kite_lab" / "engine" / "added.py").exists()
+    assert not (project / "src" / "kite_lab" / "engine" / "tensorboard.py").exists()
+    assert (ours / "größer.yaml").read_text().endswith("# kite-lab test\n")
+    assert not any((ours / f"{gone}.yaml").exists() for gone in ("ema", "swa", "mixup"))
+    assert "deleted in the project, stays so: src/kite_lab/models/resnet.py" in done.stdout
+    assert not (project / "src" / "kite_lab" / "models" / "resnet.py").exists()
+    assert (project / "scripts" / "new_task.py").stat().st_mode & 0o100
+    assert (project / "src" / "kite_lab" / "tasks" / "kites.py").exists()
+    assert not (project / "src" / "kite_lab" / "text").exists()
+    assert git(project, "diff", "--name-only", "--diff-filter=U") == "configs/overlays/both.yaml"
+    recorded = tomllib.loads((project / ".template.toml").read_text())
+    assert recorded["commit"] == git(template, "rev-parse", "HEAD")
+
+    commit(project)
+    for options in ([], ["--check"]):
+        again = update(template, project, *options)
+        assert again.returncode == 0
+        assert "up to date" in again.stdout
+    assert git(project, "status", "--porcelain") == ""
+
+
+def test_an_edited_engine_is_told_and_kept_as_a_conflict(both):
+    template, project = both
+    edit(template / "src" / "lit_project" / "engine" / "errors.py", "\nNEW = 1\n")
+    edit(template / "src" / "lit_project" / "engine" / "run.py", "\nNEW = 1\n")
+    commit(template, "fixes")
+    (project / ENGINE).write_text("OURS = 1\n" + (project / ENGINE).read_text())  # far from the end: git could merge it
+    edit(project / "src" / "kite_lab" / "engine" / "session.py", "\nOURS = 1\n")
+    commit(project, "ours")
+    done = update(template, project)
+    assert done.returncode == 1
+    assert f"engine was edited by hand: {ENGINE}, src/kite_lab/engine/session.py;" in done.stdout
+    assert done.stderr.startswith(f"error: both sides changed {ENGINE}:")
+    assert (project / ENGINE).read_text().startswith("OURS = 1\n")
+    assert "NEW" not in (project / ENGINE).read_text()
+    git(project, "checkout", "--theirs", ENGINE)
+    assert (project / ENGINE).read_text().endswith("NEW = 1\n")
+    assert (project / "src" / "kite_lab" / "engine" / "run.py").read_text().endswith("NEW = 1\n")
+
+
+def test_what_is_deleted_there_and_changed_here_is_a_conflict(both):
+    template, project = both
+    (template / "configs" / "overlays" / "ema.yaml").unlink()
+    commit(template, "fixes")
+    edit(project / "configs" / "overlays" / "ema.yaml", "# ours\n")
+    commit(project, "ours")
+    done = update(template, project)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: both sides changed configs/overlays/ema.yaml:")
+    assert (project / "configs" / "overlays" / "ema.yaml").read_text().endswith("# ours\n")
+
+
+def test_what_cannot_be_updated_is_said_in_one_line(both, tmp_path):
+    template, project = both
+    refused(update(template, tmp_path), "no .template.toml")
+    record = project / ".template.toml"
+    text = record.read_text()
+    record.write_text(text + "# mine\n")
+    refused(update(template, project), "not committed", ".template.toml")
+    for content, words in (
+        (text.replace(git(template, "rev-parse", "HEAD"), 40 * "1"), ("no commit 111111111111", "git fetch")),
+        (text.replace("engine", "tool"), ("before the engine had a folder of its own", "make a new project")),
+        (text.replace(git(template, "rev-parse", "HEAD"), ""), ("names no commit",)),
+        ("commit = ", ("cannot be read",)),
+    ):
+        record.write_text(content)
+        commit(project)
+        refused(update(template, project), *words)
+    (template / "new.txt").touch()
+    refused(update(template, project), "not committed", "new.txt")

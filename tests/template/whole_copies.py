@@ -1,0 +1,27 @@
+"""`make copies`: demo, tests, style, types and the direction of imports of projects made from this one; minutes."""
+
+import subprocess
+
+import pytest
+from copies import ALL, install
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+def make(project, *targets):
+    install(project)
+    for target in targets:
+        done = subprocess.run(["make", target], cwd=project, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+
+
+def test_smallest(made):
+    make(made("classification"), "demo", "test", "lint")
+
+
+def test_largest(made):
+    make(made(ALL), "test", "lint")
+
+
+def test_between(made):
+    make(made("classification,translation"), "lint")
