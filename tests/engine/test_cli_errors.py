@@ -118,7 +118,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
-from lit_project.models import MLP
+from lit_project.models.mlp import MLP
 
 class Wide(MLP):
     pass

@@ -54,7 +54,7 @@ def test_the_interval_has_no_default(lit, workspace):
 def test_what_the_data_do_not_tell_is_given_by_hand_and_kept(lit, workspace, monkeypatch):
     monkeypatch.syspath_prepend(str(workspace))
     (workspace / "blind.py").write_text(
-        "from lit_project.data import Digits\nclass Blind(Digits):\n    def __init__(self):\n"
+        "from lit_project.data.digits import Digits\nclass Blind(Digits):\n    def __init__(self):\n"
         "        super().__init__()\n        del self.mean, self.std\n"
     )
     config = f"fit -c configs/quickstart.yaml {TINY.replace('--data.batch_size=128', '')} --trainer.max_epochs=1"

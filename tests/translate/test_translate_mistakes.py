@@ -89,7 +89,7 @@ def test_a_net_without_attention(translate, tmp_path):
 
 MODULE = """
 from pathlib import Path
-from lit_project.models import RNNSeq2Seq
+from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 Path("imported").touch()
 class Net(RNNSeq2Seq):
     pass
