@@ -23,10 +23,9 @@ from torch.nn import functional as F
 from lit_project.data.mnist import FashionMNIST
 from lit_project.engine.callbacks.checkpoint import Checkpoint
 from lit_project.engine.callbacks.progress import RichProgress
-from lit_project.engine.callbacks.record import RunRecord
 from lit_project.engine.checkpoints import SafeCheckpointIO
 from lit_project.engine.entry import quiet_lightning
-from lit_project.engine.metrics_csv import MetricsCSV
+from lit_project.engine.record import MetricsCSV, RunRecord
 from lit_project.engine.run import RunDir
 from lit_project.models.mlp import MLP
 from lit_project.tasks.classification import ImageClassifier
@@ -90,7 +89,7 @@ def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool =
     with TemporaryDirectory() as folder, nullcontext() if bar is None else terminal():
         callbacks: list[Callback] = [EpochClock()]
         if record:
-            callbacks += [RunRecord(RunDir(Path(folder))), Checkpoint()]
+            callbacks += [RunRecord(RunDir(Path(folder))), Checkpoint("val/accuracy", "max")]
         if bar is not None:
             callbacks.append(bar())
         trainer = Trainer(

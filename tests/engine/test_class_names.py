@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_project.engine.checkpoints import read
-from lit_project.engine.class_names import PACKAGE, _note, config_here, here
+from lit_project.engine.classes import PACKAGE, _note, here
 from saving import SaveAt  # noqa: F401  (a module that is there and is not this package)
 from tiny import TINY
 
@@ -62,17 +62,6 @@ def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys, 
 def test_everything_else_stays_as_it_is(capsys, value):
     assert here({"key": value}) == {"key": value}
     assert capsys.readouterr().err == ""
-
-
-def test_a_config_is_read_from_its_file_unless_it_had_to_be_changed(tmp_path):
-    file = tmp_path / "config.yaml"
-    file.write_text(f"model:\n  class_path: {PACKAGE}.tasks.classification.ImageClassifier\n")
-    assert config_here(str(file)) == str(file)
-    file.write_text("model:\n  class_path: before_now.tasks.ImageClassifier\n")
-    assert config_here(file) == f"model:\n  class_path: {PACKAGE}.tasks.classification.ImageClassifier\n"
-    file.write_text("model: [")
-    assert config_here(file) == str(file)
-    assert config_here("missing.yaml") == "missing.yaml"
 
 
 def test_a_run_of_before_is_tested_resumed_and_repeated(lit, trained):

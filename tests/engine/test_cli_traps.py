@@ -1,7 +1,6 @@
 """The known traps of LightningCLI, each closed."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -148,22 +147,6 @@ def test_a_key_that_stands_twice_and_a_run_in_a_config_are_errors(lit, workspace
     result = lit("fit -c configs/quickstart.yaml -c run.yaml")
     assert result.status == 2
     assert "run is no key of a config; --run runs/quickstart/base goes on with that run" in result.err
-
-
-BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
-)
-
-
-@pytest.mark.parametrize("text", [BOMB, "data: &d {x: *d}\n", "data: " + "[" * 5000])
-def test_yaml_that_stands_for_more_than_memory_holds_is_an_error(lit, workspace, trained, text):
-    (workspace / "bomb.yaml").write_text(text)
-    (trained / "config.yaml").write_text(text)
-    for command in ("fit -c bomb.yaml", "fit -c configs/quickstart.yaml -c bomb.yaml", f"test --run {trained}"):
-        result = lit(command)
-        assert result.status == 2
-        assert re.search(r"(bomb|config)\.yaml.* is not YAML: (its aliases|too many levels)", result.err), result.err
-        assert len(result.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("flag", ["--config=", "-c"])

@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from lit_project.engine.metrics_csv import MetricsCSV
+from lit_project.engine.record import MetricsCSV
 
 
 def rows(folder):
@@ -54,7 +54,7 @@ def test_file_is_complete_however_often_it_is_saved(tmp_path, every):
 
 def test_what_a_long_epoch_logs_is_in_the_file_before_its_end(tmp_path, monkeypatch):
     now = 0.0
-    monkeypatch.setattr("lit_project.engine.metrics_csv.monotonic", lambda: now)
+    monkeypatch.setattr("lit_project.engine.record.monotonic", lambda: now)
     logger = MetricsCSV(tmp_path)
     in_file = []
     for step in range(10):

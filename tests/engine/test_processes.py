@@ -6,11 +6,12 @@ import sys
 import pytest
 from lightning.pytorch.utilities import rank_zero_only
 
-from lit_project.engine.distributed import Hold
+from lit_project.engine.errors import RunError
+from lit_project.engine.run import RunDir
 from tiny import TINY
 
 HOLDER = (
-    "import sys, pathlib; from lit_project.engine.distributed import Hold; hold = Hold(pathlib.Path(sys.argv[1])); "
+    "import sys, pathlib; from lit_project.engine.run import RunDir; lock = RunDir(pathlib.Path(sys.argv[1])).lock(); "
     "print('held', flush=True); sys.stdin.read()"
 )
 
@@ -59,14 +60,12 @@ def test_a_run_that_another_process_trains_is_left_alone(lit, trained, holder):
     holder.kill()  # a lock ends with its process
     holder.wait()
     assert lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null").status == 0
-    assert not (trained / ".lock").exists()
 
 
-def test_a_folder_is_held_once_until_it_is_released(tmp_path):
-    hold = Hold(tmp_path)
-    with pytest.raises(BlockingIOError):
-        Hold(tmp_path)
-    hold.release()
-    hold.release()
-    Hold(tmp_path).release()
-    assert not list(tmp_path.iterdir())
+def test_a_run_is_locked_once_until_it_is_released(tmp_path):
+    run = RunDir(tmp_path)
+    lock = run.lock()
+    with pytest.raises(RunError, match="another process is training the run"):
+        run.lock()
+    lock.release()
+    run.lock().release()

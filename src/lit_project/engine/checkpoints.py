@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from .class_names import here
+from .classes import here
 from .errors import CheckpointError
 
 

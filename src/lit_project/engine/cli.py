@@ -1,45 +1,30 @@
-"""LightningCLI with run directories.
+"""LightningCLI as a parser: it turns a command line into a config, and the config into data, model and trainer.
 
-    fit -c configs/quickstart.yaml                    a new run
-    fit --run runs/quickstart/2026-01-31_12-00-00     resumes it
-    test --run RUN                                    its best checkpoint on the test split
-    predict --run RUN --images FOLDER                 classifies your pictures
-    predict --run RUN --table FILE                    the numbers for new rows
-
-This file is what LightningCLI is told to do otherwise; `session.py` does the work, `options.py` holds the options.
+`session.py` decides when, and does the rest.
 """
 
+import copy
+import inspect
 import os
 import random
 import re
-import signal
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import yaml
+from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from .class_checks import check_config, drop_weights
+from .classes import check_config, drop_weights
 from .distributed import is_first
-from .errors import UserError, no_access
-from .messages import UsageError, explain, reasons
-from .options import (
-    NOT_IN_CONFIG,
-    add_given,
-    add_options,
-    check,
-    check_links,
-    check_nulls,
-    hyper_parameters,
-    missing_link,
-    prepare,
-    replace_run_dir,
-)
-from .project import PROGRAM, Project, debugging
-from .session import Session
+from .errors import UserError
+from .messages import UsageError, reasons
+from .options import NOT_IN_CONFIG, add_options, check
+from .project import PROGRAM, Project
 
 DESCRIPTION = (
     f"Trains, validates, tests and predicts from one YAML: `{PROGRAM} fit -c configs/quickstart.yaml`, then "
@@ -55,22 +40,24 @@ class Parser(LightningArgumentParser):
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
-        """Ends parsing with a message that `main` shows shortly."""
+        """Ends parsing with a message that `explain` shortens."""
         raise UsageError(message, getattr(ex, "subcommand_parser", None) or self) from ex
 
 
 class LitCLI(LightningCLI):
-    """LightningCLI whose `fit` makes a run directory and whose other subcommands use it.
+    """Parses a command line when it is made, and makes data, model and trainer when `make` is called.
 
     Args:
-        args: the command line without the program's name, `--run` already replaced by the run's config.
-        session: does what the command line asks for.
-        project: the links from data to model.
+        project: its links from data to model.
+        args: the command line without the program's name, as `prepare` has rewritten it.
         commands: others, named in the help.
+
+    Attributes:
+        options: what was parsed.
+        plain: the same as plain data, with all defaults.
     """
 
-    def __init__(self, args: Sequence[str], session: Session, project: Project, commands: Iterable[str] = ()) -> None:
-        self.session = session
+    def __init__(self, project: Project, args: Sequence[str], commands: Iterable[str] = ()) -> None:
         self.links = project.links
         super().__init__(
             model_class=LightningModule,
@@ -100,126 +87,164 @@ class LitCLI(LightningCLI):
         add_options(parser, self.links)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses; `seed_everything: true` becomes a random seed, which is then recorded."""
+        """Parses and checks; `seed_everything: true` becomes a random seed, which is then recorded."""
         self.config = parser.parse_args(args)
-        options = self.config[self.config.subcommand]
-        check_config(options)
-        if options.seed_everything is True:
+        self.options: Namespace = self.config[self.config.subcommand]
+        check_config(self.options)
+        if self.options.seed_everything is True:
             chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # by the process that launched this one
-            options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
-        check(self.config.subcommand, options)
+            self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
+        check(self.config.subcommand, self.options)
+        self.plain = yaml.safe_load(parser.dump(self.config, skip_unset=False))[self.config.subcommand]
+        add_given(self.plain["model"], self.options.model, self.links)
+        for part in ("data", "model"):
+            check_nulls(self.plain[part], part)
 
     def _parse_ckpt_path(self) -> None:
         """Lightning lets the hyper-parameters of a checkpoint overrule the command line silently. Not here."""
 
-    def before_instantiate_classes(self) -> None:
-        """Finds or makes the run, and tells loggers and callbacks where it is."""
-        options = self.config[self.subcommand]
-        for part in ("data", "model"):
-            check_nulls(self._dumped()[part], part)
-        run = self.session.open(self.subcommand or "", options, self._config_text())
-        data = options.data.get("init_args", {})
-        for name in self.links:
-            if (
-                name in data and data[name] is None
-            ):  # the data cannot tell: such as class names of a folder that is not here
-                data[name] = self.session.known(name, options)
-        if self.session.checkpoint is not None or options.init_from:
-            drop_weights(options.model.get("init_args", {}))
-        replace_run_dir(options.trainer, run.path)
+    def instantiate_classes(self) -> None:
+        """Not while parsing: `make` does it, once the run is known."""
 
-    def _dumped(self) -> dict[str, Any]:
-        config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False))[self.subcommand]
-        add_given(config["model"], self.config[self.subcommand].model, self.links)
-        return config
+    def _run_subcommand(self, subcommand: str) -> None:
+        """The session does what was asked."""
 
-    def _config_text(self) -> str:
+    def config_text(self) -> str:
         """The config as config.yaml keeps it."""
-        config = {name: value for name, value in self._dumped().items() if name not in NOT_IN_CONFIG}
+        config = {name: value for name, value in self.plain.items() if name not in NOT_IN_CONFIG}
         header = f"# The complete config of this run. `{PROGRAM} fit -c` on it makes a new run of the same kind.\n"
         return header + yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
-    def instantiate_classes(self) -> None:
-        """Makes data, model and trainer; an argument that a class refuses is the user's to put right."""
+    def make(self, run: Path, weights: bool, parts: Callable[[Namespace], dict[str, Any]]) -> None:
+        """Makes data, model and trainer.
+
+        Args:
+            run: its directory, which stands for `{run_dir}` in loggers and callbacks.
+            weights: whether a checkpoint gives the weights.
+            parts: the arguments that the run adds to those that the config gives the trainer.
+
+        Raises:
+            UserError: a class refuses an argument, or the data lack what the model needs.
+        """
+        if weights:
+            drop_weights(self.options.model.get("init_args", {}))
+        replace_run_dir(self.options.trainer, run)
+        self.parts = parts
         try:
             super().instantiate_classes()
         except (ValueError, TypeError, ImportError, OSError, MisconfigurationException) as error:
-            config = self._dumped()
-            if missing := missing_link(config["model"], config["data"], self.links):
+            if missing := missing_link(self.plain["model"], self.plain["data"], self.links):
                 raise UserError(missing) from error
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # of the object that could not be made
             raise UserError(": ".join([*class_path, *reasons(str(error))[:1]])) from error
-        check_links(self._dumped()["model"], self.datamodule, self.links)
-        values = hyper_parameters(self._dumped()["model"], self.datamodule, self.links)
+        check_links(self.plain["model"], self.datamodule, self.links)
+        values = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         self.model.save_hyperparameters(values, logger=False)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Adds the run's own parts to the trainer that the config describes."""
-        config = self.config_init[self.subcommand].trainer
-        parts = self.session.trainer_arguments(self.subcommand or "", config)
         try:
-            return super().instantiate_trainer(**parts, **kwargs)
+            return super().instantiate_trainer(**self.parts(self.config_init[self.subcommand].trainer), **kwargs)
         except RuntimeError as error:  # variables of SLURM without srun
             raise UserError(f"{error} One process without srun: unset SLURM_NTASKS.") from error
 
-    def after_instantiate_classes(self) -> None:
-        """Everything could be made: the run begins."""
-        self.session.begin(self.subcommand or "", self.model)
 
-    def fit(self, model: LightningModule, datamodule: LightningDataModule) -> None:
-        """Trains."""
-        try:
-            self.session.fit(self.trainer, model, datamodule, self.config[self.subcommand])
-        except RuntimeError as error:
-            if not str(error).startswith("Early stopping conditioned on metric"):
-                raise
-            known = ", ".join(sorted(name for name in self.trainer.callback_metrics if "class_accuracy" not in name))
-            raise UserError(f"{str(error).partition(' Pass in')[0]} There are: {known}") from error
-
-    def validate(self, model: LightningModule, datamodule: LightningDataModule, **kwargs: Any) -> None:
-        """Evaluates on the validation split."""
-        self.session.evaluate("validate", self.trainer, model, datamodule)
-
-    def test(self, model: LightningModule, datamodule: LightningDataModule, **kwargs: Any) -> None:
-        """Evaluates on the test split."""
-        self.session.evaluate("test", self.trainer, model, datamodule)
-
-    def predict(self, model: LightningModule, datamodule: LightningDataModule, **kwargs: Any) -> None:
-        """Predicts on the test split or on new samples."""
-        self.session.predict(self.trainer, model, datamodule, self.config[self.subcommand])
+def replace_run_dir(value: Any, run: Path) -> Any:
+    """Replaces `{run_dir}` in all texts of a config, so that loggers and callbacks can be told where the run is."""
+    if isinstance(value, str):
+        return value.replace("{run_dir}", str(run))
+    if isinstance(value, list):
+        return [replace_run_dir(item, run) for item in value]
+    if isinstance(value, dict | Namespace):
+        for key, item in list((vars(value) if isinstance(value, Namespace) else value).items()):
+            value[key] = replace_run_dir(item, run)
+    return value
 
 
-def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
-    """Runs one subcommand of LightningCLI and returns its exit status.
+def check_nulls(value: Any, where: str) -> None:
+    """Raises UserError for a null where the class takes none, which the parser lets through."""
+    if isinstance(value, list):
+        for item in value:
+            check_nulls(item, where)
+    elif isinstance(value, dict):
+        kind = resolve_name(value["class_path"]) if "class_path" in value else None
+        for name, item in value.get("init_args", value).items():
+            argument = argument_of(kind, name) if item is None else None
+            if argument and argument.annotation in (int, float, bool, str) and argument.default is not None:
+                raise UserError(f"{where}.{name} must not be null: it is of type {argument.annotation.__name__}")
+            check_nulls(item, f"{where}.{name}")
 
-    Args:
-        project: the links of the project.
-        args: the command line without the program's name.
-        commands: names of those that have parsers of their own, for messages and help.
+
+def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
+    """An argument of a class, or of the one before it that its `*args` and `**kwargs` go to."""
+    for one in getattr(kind, "__mro__", ()):
+        parameters = inspect.signature(one.__init__).parameters
+        if name in parameters:
+            return parameters[name]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return None
+
+
+def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> dict[str, Any]:
+    """The model's config with the values that the links gave it: plain data, from which it can be made again.
+
+    In the form that `load_from_checkpoint` reads.
     """
-    session: Session | None = None
-    interrupted, failed = False, True
+    values: dict[str, Any] = {**model.get("init_args", {}), **model.get("dict_kwargs", {})}
+    for source, argument, owner in _linked({"class_path": model["class_path"], "init_args": values}, links):
+        if hasattr(data, source):
+            owner.setdefault("init_args", {})[argument.name] = _plain(getattr(data, source))
+    drop_weights(values)
+    return {"_instantiator": "lightning.pytorch.cli.instantiate_module", "_class_path": model["class_path"], **values}
+
+
+def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> dict[str, Any]:
+    """Adds to a dumped model, which lacks what the data may give, what of that was given by hand."""
+    for (_, argument, owner), (_, _, source) in zip(_linked(dumped, links), _linked(parsed, links), strict=True):
+        value = source.get("init_args", {}).get(argument.name)
+        if value is not None and _plain(value) != _plain(argument.default):
+            owner.setdefault("init_args", {})[argument.name] = _plain(value)
+    return dumped
+
+
+def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> None:
+    """Raises UserError for a value given by hand that the data give otherwise: it would be ignored."""
+    for source, argument, owner in _linked(model, links):
+        by_hand = owner.get("init_args", {}).get(argument.name)
+        if by_hand is not None and hasattr(data, source) and by_hand != _plain(getattr(data, source)):
+            told = f"{getattr(data, source)}"
+            raise UserError(
+                f"{owner['class_path']}: {argument.name} comes from {type(data).__name__}, which says "
+                f"{told if len(told) < 60 else told[:60] + '…'}, and was given as {by_hand}: leave it out"
+            )
+
+
+def missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
+    """What a model must be told by the data and is not, for the case that it could not be made; None if nothing."""
     try:
-        invocation = prepare(args)
-        session = Session(invocation.run, invocation.config_name)
-        LitCLI(invocation.args, session, project, commands)
-        failed = False
-        return session.status
-    except (UserError, MisconfigurationException, OSError) as error:
-        message = no_access(error) if isinstance(error, OSError) else explain(error, args, commands)
-        if message is None or debugging():
-            raise
-        print(f"error: {message}", file=sys.stderr)
-        return 2
-    except SIGTERMException:  # a SystemExit of status 0
-        interrupted = True
-        return 128 + signal.SIGTERM
-    except (KeyboardInterrupt, SystemExit) as ended:
-        if isinstance(ended, SystemExit) and not isinstance(ended.__context__, KeyboardInterrupt):
-            raise  # --help
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning turned it off to end in order
-        interrupted = True
-        return 128 + signal.SIGINT
-    finally:
-        if session is not None:
-            session.close(interrupted, failed)
+        known = resolve_name(data["class_path"])(**data.get("init_args", {}))
+        missing = [s for s, a, _ in _linked(model, links) if a.default is a.empty and not hasattr(known, s)]
+    except Exception:  # then it is the data that cannot be made, or cannot tell
+        return None
+    needs = f"{data['class_path']} must have {', '.join(missing)}: {model['class_path']} and what is in it need that"
+    return needs if missing else None
+
+
+def _linked(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, inspect.Parameter, Any]]:
+    """The links that a model has: attribute of the data, argument, config of the class that takes it."""
+    for source, target in links.items():
+        *path, name = target.split(".init_args.")
+        owner: dict[str, Any] | None = model
+        for key in path:
+            owner = owner.get("init_args", {}).get(key) if owner else None
+        if owner and "class_path" in owner:
+            argument = argument_of(resolve_name(owner["class_path"]), name)
+            if argument is not None:
+                yield source, argument, owner
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

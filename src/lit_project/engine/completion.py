@@ -49,14 +49,13 @@ def completion(args: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     """The options of all commands."""
     from .cli import LitCLI
-    from .session import Session
 
     project = this_project()
     places = {name: place for name, place in {**COMMANDS, **project.commands}.items() if name[0] != "-"}
     own = {name: import_module(f"{PACKAGE}.{place.partition(':')[0]}") for name, place in places.items()}
     known = {name: getattr(module, "option_parser", argparse.ArgumentParser)() for name, module in own.items()}
     try:
-        LitCLI([], Session(None, ""), project)
+        LitCLI(project, [])
     except UsageError as error:  # no subcommand is given: the parser is made, and nothing else
         known |= error.parser._subcommands_action.choices
     top = argparse.ArgumentParser(prog=PROGRAM)

@@ -1,10 +1,8 @@
-"""Which of several processes this is, and a folder that one process at a time may write to."""
+"""Which of several processes this is."""
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -37,28 +35,3 @@ def print_once(text: str) -> None:
     """Prints in the first process only."""
     if is_first():
         print(text, flush=True)
-
-
-class Hold:
-    """A lock on a folder, which ends with the process at the latest.
-
-    The file `.lock` in it is removed at the end; one that is left by a process that was killed locks nothing.
-
-    Raises:
-        BlockingIOError: another process holds it.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / ".lock"
-        self._lock = FileLock(self._file)
-        try:
-            self._lock.acquire(blocking=False)
-        except Timeout as error:
-            raise BlockingIOError(f"{folder} is locked") from error
-
-    def release(self) -> None:
-        """Ends it."""
-        if self._lock.is_locked:
-            with contextlib.suppress(OSError):  # Windows removes none that is open
-                self._file.unlink()  # while it is held: afterwards it may be another's
-            self._lock.release()

@@ -63,7 +63,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     commands = {**COMMANDS, **project.commands}
     if args and args[0] in commands:
         return _run(commands, args)
-    from .cli import run
+    from .session import run
 
     return run(project, args, commands)
 

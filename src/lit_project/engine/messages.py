@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Never
 
-from .class_names import index
 from .errors import UserError, did_you_mean, nearest
 from .project import PACKAGE
 
@@ -121,6 +120,8 @@ def _of_key(key: str, reason: str, args: Sequence[str], message: str) -> str:
         near = nearest(quoted[1], dir(import_module(quoted[0])))
         return f"; did you mean {quoted[0]}.{near}?" if near else ""
     if reason.startswith("module '") or "import path string" in reason:
+        from .classes import index  # which imports torch
+
         classes = {name: f"{module}." for module in CLASS_MODULES for name in _public_classes(module)}
         classes |= dict.fromkeys(index(), "")
         near = nearest(quoted[1] if reason.startswith("module '") else last, classes)

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import BaseFileLock, FileLock, Timeout
 
 from .checkpoints import NAME, average, by_age, is_intact, read
-from .distributed import Hold, is_first
+from .distributed import is_first
 from .errors import RunError
 from .project import PROGRAM
 
@@ -123,12 +124,18 @@ class RunDir:
         write_text(self.config_file, config)
         write_text(self.path / "provenance.json", json.dumps(entries, indent=2) + "\n")
 
-    def hold(self) -> Hold:
-        """Keeps other processes from training this run, until released; raises RunError if one does."""
+    def lock(self) -> BaseFileLock:
+        """Keeps other processes from training this run until it is released, or this process ends.
+
+        Raises:
+            RunError: another process is training it.
+        """
+        lock = FileLock(self.path / ".lock")
         try:
-            return Hold(self.path)
-        except BlockingIOError as error:
+            lock.acquire(blocking=False)
+        except Timeout as error:
             raise RunError(f"another process is training the run {self.path}") from error
+        return lock
 
     def newest(self) -> tuple[Path, list[Path]]:
         """The intact checkpoint of the latest step, and the damaged ones that were passed over.

@@ -1,266 +1,321 @@
-"""One command at work: finds or makes its run, gives the trainer the run's parts, and does what was asked."""
+"""`fit`, `validate`, `test` and `predict`: one command at work, from its command line to its report.
+
+`run` is where a command begins and ends; `Session.fit` is a training from its start to its end.
+"""
 
 import os
 import shlex
 import shutil
 import signal
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import BaseFileLock
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 
-from .callbacks.checkpoint import fast_dev_run
 from .callbacks.predictions import PredictionTable
 from .callbacks.progress import ProgressLines, RichProgress
-from .callbacks.record import RunRecord, best_checkpoint, shown
 from .checkpoints import SafeCheckpointIO, read, resume_step
+from .cli import LitCLI
 from .datamodule import has_test
-from .distributed import Hold, first_if_alone, is_first, print_once
-from .errors import RunError, UserError
+from .distributed import first_if_alone, is_first, print_once
+from .errors import UserError, no_access
 from .lr_finder import find, plot_lr
-from .metrics_csv import MetricsCSV
-from .options import NEW_SAMPLES
+from .messages import explain
+from .options import NEW_SAMPLES, prepare
 from .precision import emulated, remember_missing_cuda
-from .project import PROGRAM, variable
+from .project import PROGRAM, Project, debugging, variable
+from .record import MetricsCSV, RunRecord, best_checkpoint, one_line
 from .run import RunDir, provenance, weights_of
 from .warm_start import check_fits, check_kept, warm_start
-from .weights import described
 
 RUN_DIR_OF_PARENT = variable("RUN_DIR")
-KEPT = ("metrics.json", "predictions", "figures")  # a new run with one of them is not thrown away
+INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
+    """Runs one command and returns its exit status.
+
+    Args:
+        project: the links of the project.
+        args: the command line without the program's name.
+        commands: names of those that have parsers of their own, for messages and help.
+    """
+    session, status = None, 1
+    try:
+        words = prepare(args)
+        cli = LitCLI(project, words.args, commands)
+        session = Session(cli, words.run, words.config_name)
+        {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
+        status = session.status
+    except (UserError, MisconfigurationException, OSError) as error:
+        message = no_access(error) if isinstance(error, OSError) else explain(error, args, commands)
+        if message is None or debugging():
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        status = 2
+    except SIGTERMException:  # a SystemExit of status 0
+        status = 128 + signal.SIGTERM
+    except (KeyboardInterrupt, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and not isinstance(ended.__context__, KeyboardInterrupt):
+            raise  # --help
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning turned it off to end in order
+        status = 128 + signal.SIGINT
+    finally:
+        if session is not None:
+            session.close(status)
+    return status
 
 
 class Session:
-    """The run and the checkpoint of one command.
+    """One command.
 
     Args:
+        cli: its options, and what makes data, model and trainer of them.
         run: the run that `--run` names; without it a new one is made.
         config_name: names new runs.
 
     Attributes:
         checkpoint: to resume from or to evaluate; None begins with initial weights.
-        config: text of config.yaml.
-        provenance: the entry in provenance.json, of a training.
         status: exit status of the command.
     """
 
-    def __init__(self, run: RunDir | None, config_name: str) -> None:
-        self.run = run
-        self.config_name = config_name
-        self.new = run is None
+    # from `prepare` on
+    run: RunDir
+    record: RunRecord
+    table: PredictionTable  # of predict
+
+    def __init__(self, cli: LitCLI, run: RunDir | None, config_name: str) -> None:
+        self.cli, self.options, self.command = cli, cli.options, str(cli.subcommand)
+        self.given, self.config_name = run, config_name
+        self.config = cli.config_text()
         self.checkpoint: Path | None = None
         self.status = 0
-        self.config = ""
-        self.provenance: dict[str, Any] = {}
-        self._smoke = False  # a fast_dev_run, of which nothing is kept
-        self._record: RunRecord | None = None
-        self._table: PredictionTable | None = None
-        self._loggers: list[Any] = []
-        self._hold: Hold | None = None
+        self.loggers: list[Any] = []
+        self.lock: BaseFileLock | None = None
+        self.keeps = False  # whether a new run holds something
 
-    def open(self, subcommand: str, options: Namespace, config: str) -> RunDir:
-        """Chooses the checkpoint, and makes the run directory if the run is new.
+    def fit(self) -> None:
+        """Trains; then tests the best checkpoint if `test_after_fit` says so and there are data for it."""
+        # prepare: the run and its lock, what to resume from; data, model, trainer; weights of another run
+        trainer, model, datamodule = self.prepare()
+        options, run = self.options, self.run
+        begun = resume_step(self.checkpoint) if self.checkpoint else 0
+        facts = {"config": self.config_name, "seed": options.seed_everything, **provenance()} if is_first() else {}
+        for logger in self.loggers:
+            if hasattr(logger, "description"):  # W&B
+                logger.description = {**yaml.safe_load(self.config), "provenance": facts}
+        if self.checkpoint is not None:
+            check_kept(run.path, self.config)
+            print_once(f"resuming from {self.checkpoint}")
+        if options.init_from:
+            weights = weights_of(options.init_from)
+            found = warm_start(model, weights, options.init_prefixes, options.init_strict)
+            print_once(f"weights from {weights}:\n{found}")
+        if options.find or options.plot_lr:
+            if is_first() and self.given is None:
+                run.describe(self.config, facts)
+            self.keeps = True
+            if options.find:
+                find(options.find, trainer, model, datamodule, run)
+            else:
+                plot_lr(trainer, model, datamodule, run)
+            return
+        if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
+            print(warning, file=sys.stderr)
+
+        # fit
+        smoke = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+        self.record.provenance = None if smoke else facts
+        try:
+            trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
+        except RuntimeError as error:
+            if not str(error).startswith("Early stopping conditioned on metric"):
+                raise
+            known = ", ".join(sorted(name for name in trainer.callback_metrics if "class_accuracy" not in name))
+            raise UserError(f"{str(error).partition(' Pass in')[0]} There are: {known}") from error
+        finally:
+            self.keeps = self.record.started and not smoke
+        if trainer.received_sigterm:
+            self.status = 128 + signal.SIGTERM
+            return
+
+        # report
+        tests = options.test_after_fit and not smoke and has_test(datamodule)
+        if trainer.global_step == begun:
+            print_once(f"nothing to do: the run has ended, after {trainer.current_epoch} epochs ({begun} steps)")
+            tests = tests and "test" not in trainer.strategy.broadcast(run.metrics())
+        best = best_checkpoint(trainer)
+        self.checkpoint = None
+        if best is not None and best.best_model_path and best.best_model_score is not None:
+            self.checkpoint = Path(best.best_model_path)
+            print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
+        if tests:
+            self._score("test", trainer, model, datamodule)
+
+    def evaluate(self) -> None:
+        """Validates or tests the checkpoint, or the weights as they are."""
+        self._score(self.command, *self.prepare())
+
+    def predict(self) -> None:
+        """Writes a table of predictions; unreadable image files are named and make the exit status 1."""
+        trainer, model, datamodule = self.prepare()
+        table = self.table
+        _drop_averages(trainer)
+        for kind, what in NEW_SAMPLES.items():
+            if self.options[kind]:
+                if getattr(datamodule, "predicts_on", None) != kind:
+                    raise UserError(f"{type(datamodule).__name__} cannot predict on {what}")
+                table.inputs = datamodule.predict_from(self.options[kind])
+                table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
+        trainer.predict(
+            model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
+        )
+        self.keeps = table.count > 0
+        for sample in table.missing if is_first() else ():
+            print(f"error: cannot read {sample['file']}", file=sys.stderr)
+            self.status = 1
+        print_once(f"{table.count} predictions: {table.file}" if table.count else "0 predictions: no table is written")
+
+    def prepare(self) -> tuple[Trainer, LightningModule, Any]:
+        """What each command begins with: its run and checkpoint; then data, model and trainer, which it returns.
 
         Raises:
-            UserError: there is no such checkpoint, none was named, or the directory cannot be made.
+            UserError: there is no such checkpoint, the run cannot be made or is trained by another process, a part
+                cannot be made, or the weights do not fit.
         """
-        self.config = config
-        first_if_alone(options.trainer)
-        if subcommand == "fit" and is_first():
-            self.provenance = {"config": self.config_name, "seed": options.seed_everything, **provenance()}
-        if subcommand != "fit":
-            self.checkpoint = self._checkpoint_to_evaluate(subcommand, options)
-        elif self.run is not None:
-            self._hold = self.run.hold() if is_first() else None  # before it is looked what there is
+        first_if_alone(self.options.trainer)
+        if self.command != "fit":
+            self.checkpoint = self._checkpoint_to_evaluate()
+        self.run = self.given or self._new_run()
+        self.lock = self.run.lock() if self.command == "fit" and is_first() else None
+        if self.command == "fit" and self.given is not None:
             self.run.metrics(), self.run.entries()  # broken ones are named before anything is trained
             self.checkpoint, damaged = self.run.newest()
             for path in damaged:
                 print(f"warning: {path} is damaged and was passed over", file=sys.stderr)
-        if self.run is None:
-            if is_first():
-                self.run = RunDir.create(options.runs_dir, self.config_name, options.run_name)
-                os.environ[RUN_DIR_OF_PARENT] = str(self.run.path)  # for the processes that a strategy launches
-            else:  # RunRecord has the first process tell the path where it was not inherited
-                unknown = Path(options.runs_dir, self.config_name, options.run_name or "of-the-first-process")
-                self.run = RunDir(Path(os.environ.get(RUN_DIR_OF_PARENT, unknown)))
-        if subcommand == "fit" and is_first() and self._hold is None:
-            self._hold = self.run.hold()
-        return self.run
+        data = self.options.data.get("init_args", {})
+        for name in self.cli.links:
+            if name in data and data[name] is None:  # such as class names of a folder that is not here
+                data[name] = self._known(name)
+        self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
+        trainer, model = self.cli.trainer, self.cli.model
+        print_once(f"run: {self.run.path}")
+        print_once("\n".join(_described(model)))
+        if self.checkpoint is not None:
+            different = check_fits(model, self.checkpoint)
+            if self.command != "fit":
+                print_once(f"checkpoint: {self.checkpoint}")
+            for line in different if is_first() else ():
+                print(f"warning: {line}", file=sys.stderr)
+        return trainer, model, self.cli.datamodule
 
-    def _checkpoint_to_evaluate(self, subcommand: str, options: Namespace) -> Path | None:
-        which = options.ckpt_path
-        if self.run is not None:
-            return self.run.checkpoint(str(which or "best"))
+    def close(self, status: int) -> None:
+        """Says where the run is, or removes a new one that holds nothing; loggers are told how it ended."""
+        os.environ.pop(RUN_DIR_OF_PARENT, None)
+        for logger in self.loggers:
+            if hasattr(logger, "finish"):  # W&B takes every process that ends for a run that has finished
+                logger.finish(status)
+        if self.lock is not None:
+            self.lock.release()
+        if not is_first() or not hasattr(self, "record"):
+            return
+        if self.given is None and not self.keeps:
+            shutil.rmtree(self.run.path, ignore_errors=True)
+            return
+        if status in INTERRUPTED and self.run.checkpoints.is_dir():
+            print(f"interrupted; go on with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}")
+        print(f"run: {self.run.path}", flush=True)
+
+    def _new_run(self) -> RunDir:
+        runs, name = self.options.runs_dir, self.options.run_name
+        if is_first():
+            run = RunDir.create(runs, self.config_name, name)
+            os.environ[RUN_DIR_OF_PARENT] = str(run.path)  # for the processes that a strategy launches
+            return run
+        # the first process tells the others the path, by RunRecord, where it was not inherited
+        return RunDir(Path(os.environ.get(RUN_DIR_OF_PARENT, Path(runs, self.config_name, name or "of-the-first"))))
+
+    def _checkpoint_to_evaluate(self) -> Path | None:
+        which = self.options.ckpt_path
+        if self.given is not None:
+            return self.given.checkpoint(str(which or "best"))
         if which in ("best", "last", "average"):
             raise UserError(f"ckpt_path {which} needs the run that it is of: --run DIR")
-        if which is None and not options.allow_untrained:
+        if which is None and not self.options.allow_untrained:
             raise UserError(
-                f"{subcommand} needs trained weights: --run DIR, or --ckpt_path FILE "
+                f"{self.command} needs trained weights: --run DIR, or --ckpt_path FILE "
                 "(--allow_untrained=true for the initial ones)"
             )
         return None if which is None else Path(which)
 
-    def known(self, name: str, options: Namespace) -> Any:
+    def _known(self, name: str) -> Any:
         """A hyper-parameter in the checkpoint, for data that are not here to tell it; None where there is none.
 
         A warm start takes the vocabularies of its weights, which mean nothing with others; class names are the data's.
         """
         source = self.checkpoint
-        if source is None and options.init_from and name == "vocabularies":
-            source = weights_of(options.init_from)
+        if source is None and self.options.init_from and name == "vocabularies":
+            source = weights_of(self.options.init_from)
         return None if source is None else read(source).get("hyper_parameters", {}).get(name)
 
-    def trainer_arguments(self, subcommand: str, config: Namespace) -> dict[str, Any]:
+    def _parts(self, config: Namespace) -> dict[str, Any]:
         """The run's own parts, added to those that the config gives the trainer."""
-        assert self.run is not None
-        self._record = RunRecord(self.run, self.config)
-        callbacks = [self._record, *_listed(config.callbacks)]  # the books first: a figure may fail
+        self.record = RunRecord(self.run, self.config)
+        callbacks = [self.record, *_listed(config.callbacks)]  # the books first: a figure may fail
         if config.enable_progress_bar is not False and not config.barebones:
             callbacks.append(RichProgress() if sys.stdout.isatty() else ProgressLines())
-        if subcommand == "predict":
-            self._table = PredictionTable(self.run.path / "predictions" / "test.csv")
-            callbacks.append(self._table)
-        loggers = [logger for logger in _listed(config.logger) if logger is not True]
-        step = resume_step(self.checkpoint) if self.checkpoint and subcommand == "fit" else None
-        for logger in loggers:
-            if hasattr(logger, "description"):  # W&B
-                text = self.config if subcommand == "fit" or self.new else self.run.config_file.read_text()
-                logger.description = yaml.safe_load(text) | ({"provenance": self.provenance} if self.provenance else {})
-        if config.logger is not False and subcommand == "fit":
-            loggers.insert(0, MetricsCSV(self.run.path, step))
-        self._loggers = loggers
+        if self.command == "predict":
+            self.table = PredictionTable(self.run.path / "predictions" / "test.csv")
+            callbacks.append(self.table)
+        self.loggers = [logger for logger in _listed(config.logger) if logger is not True]
+        if config.logger is not False and self.command == "fit":
+            self.loggers.insert(0, MetricsCSV(self.run.path, resume_step(self.checkpoint) if self.checkpoint else None))
         plugins = _listed(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(SafeCheckpointIO())
         remember_missing_cuda()
         return {
             "callbacks": callbacks,
-            "logger": loggers or False,
+            "logger": self.loggers or False,
             "plugins": plugins,
             "default_root_dir": str(self.run.path),
         }
 
-    def begin(self, subcommand: str, model: LightningModule) -> None:
-        """Says what runs where, once everything could be made; raises CheckpointError if the weights do not fit."""
-        assert self.run is not None
-        print_once(f"run: {self.run.path}")
-        print_once("\n".join(described(model)))
-        if self.checkpoint is not None:
-            different = check_fits(model, self.checkpoint)
-            if subcommand != "fit":
-                print_once(f"checkpoint: {self.checkpoint}")
-            if different and is_first():
-                print("\n".join(f"warning: {line}" for line in different), file=sys.stderr)
-
-    def fit(self, trainer: Trainer, model: LightningModule, datamodule: Any, options: Namespace) -> None:
-        """Trains; then tests the best checkpoint if `test_after_fit` says so and there are data for it."""
-        assert self.run is not None
-        assert self._record is not None
-        before = resume_step(self.checkpoint) if self.checkpoint else 0
-        if self.checkpoint is not None:
-            check_kept(self.run.path, self.config)
-            print_once(f"resuming from {self.checkpoint}")
-        if options.init_from:
-            weights = weights_of(options.init_from)
-            found = warm_start(model, weights, options.init_prefixes, options.init_strict)
-            print_once(f"weights from {weights}:\n{found}")
-        looks = options.find or options.plot_lr
-        self._smoke = fast_dev_run(trainer)
-        if looks and is_first() and not self.checkpoint:
-            self.run.describe(self.config, self.provenance)
-        elif not looks and not self._smoke:
-            self._record.provenance = self.provenance
-        if options.find:
-            find(options.find, trainer, model, datamodule, self.run)
-        elif options.plot_lr:
-            plot_lr(trainer, model, datamodule, self.run)
-        if looks:
-            return
-        if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
-            print(warning, file=sys.stderr)
-        tests = options.test_after_fit and not self._smoke and has_test(datamodule)
-        trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
-        if trainer.received_sigterm:
-            self.status = 128 + signal.SIGTERM
-            return
-        if trainer.global_step == before:
-            print_once(f"nothing to do: the run has ended, after {trainer.current_epoch} epochs ({before} steps)")
-            tests = tests and "test" not in trainer.strategy.broadcast(self.run.metrics())
-        callback = best_checkpoint(trainer)
-        self.checkpoint = None
-        if callback is not None and callback.best_model_path and callback.best_model_score is not None:
-            self.checkpoint = Path(callback.best_model_path)
-            print_once(f"best checkpoint: {self.checkpoint} ({callback.monitor} {callback.best_model_score:.4f})")
-        if tests:
-            self.evaluate("test", trainer, model, datamodule)
-
-    def evaluate(self, subcommand: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-        """Validates or tests the checkpoint (or the weights as they are) and prints the metrics, unwritten ones too."""
-        assert self._record is not None
-        self._record.checkpoint = self.checkpoint
+    def _score(self, name: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
+        """Evaluates and prints the metrics, also where they cannot be written, on a full disk."""
+        self.record.checkpoint = self.checkpoint
         _drop_averages(trainer)
         try:
-            getattr(trainer, subcommand)(
-                model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False
-            )
-        except (OSError, RunError):  # a full disk, a broken metrics.json
-            print_once(shown(trainer.callback_metrics))
-            raise
-        print_once(shown(trainer.callback_metrics))
-
-    def predict(self, trainer: Trainer, model: LightningModule, datamodule: Any, options: Namespace) -> None:
-        """Writes a table of predictions; unreadable image files are named and make the exit status 1."""
-        table = self._table
-        assert table is not None
-        _drop_averages(trainer)
-        for kind, what in NEW_SAMPLES.items():
-            if options[kind]:
-                if getattr(datamodule, "predicts_on", None) != kind:
-                    raise UserError(f"{type(datamodule).__name__} cannot predict on {what}")
-                table.inputs = datamodule.predict_from(options[kind])
-                table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
-        trainer.predict(
-            model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
-        )
-        if is_first():
-            for sample in table.missing:
-                print(f"error: cannot read {sample['file']}", file=sys.stderr)
-                self.status = 1
-        print_once(f"{table.count} predictions: {table.file}" if table.count else "0 predictions: no table is written")
-
-    def close(self, interrupted: bool = False, failed: bool = False) -> None:
-        """Says where the run is, or removes a new one in which nothing happened; loggers are told how it ended."""
-        try:
-            for logger in self._loggers:
-                if hasattr(logger, "finish"):  # W&B takes every process that ends for a run that has finished
-                    logger.finish(self.status or int(interrupted or failed))
+            evaluate = getattr(trainer, name)
+            evaluate(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False)
+            self.keeps = True
         finally:
-            self._close_run(interrupted)
-
-    def _close_run(self, interrupted: bool) -> None:
-        os.environ.pop(RUN_DIR_OF_PARENT, None)
-        if self._hold is not None:
-            self._hold.release()
-        if self.run is None or not is_first() or (self._record is None and not self.new):  # such as --print_config
-            return
-        kept = (self._record and self._record.started) or any((self.run.path / p).exists() for p in KEPT)
-        if self.new and (self._smoke or not kept):
-            shutil.rmtree(self.run.path, ignore_errors=True)
-            return
-        if interrupted and self.run.checkpoints.is_dir():
-            print(f"interrupted; go on with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}")
-        print(f"run: {self.run.path}", flush=True)
+            if trainer.callback_metrics:
+                print_once(one_line(trainer.callback_metrics))
 
 
 def _drop_averages(trainer: Trainer) -> None:
     """The checkpoint holds the average; Lightning's callback would load the weights that train, if it has trained."""
     kept = [one for one in trainer.callbacks if not isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
     trainer.callbacks = kept  # type: ignore[attr-defined]
+
+
+def _described(model: LightningModule) -> list[str]:
+    """A line with the number of its net's parameters, and one for each part that took weights from elsewhere."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    net = type(getattr(model, "net", model)).__name__
+    line = f"{net}: {count:,} parameters" + ("" if trainable == count else f", {trainable:,} trainable")
+    reports = [getattr(module, "pretrained", None) for module in model.modules()]
+    return [line, *(report for report in reports if isinstance(report, str))]
 
 
 def _listed(value: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .checkpoints import read
-from .class_checks import class_of, drop_weights, make
+from .classes import class_of, drop_weights, make
 from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
 from .parameter_groups import ParameterGroups, check_trained

@@ -9,7 +9,7 @@ import yaml
 from torch import Tensor, nn
 
 from .checkpoints import read
-from .class_names import here
+from .classes import here
 from .errors import CheckpointError, UserError
 from .weights import Match, load_fitting, match, renamed
 

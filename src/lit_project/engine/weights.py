@@ -1,4 +1,4 @@
-"""How many weights a model has, and how the tensors of a state dict fit them: names, shapes, prefixes, a report."""
+"""How the tensors of a state dict fit a model: names, shapes, prefixes, a report."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -101,13 +101,3 @@ def load_fitting(model: nn.Module, state: Mapping[str, Tensor], source: str, str
     fitting._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
     model.load_state_dict(fitting, strict=False)
     return found
-
-
-def described(model: nn.Module) -> list[str]:
-    """A line with the number of its net's parameters, and one for each part that took weights from elsewhere."""
-    count = sum(parameter.numel() for parameter in model.parameters())
-    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    net = type(getattr(model, "net", model)).__name__
-    line = f"{net}: {count:,} parameters" + ("" if trainable == count else f", {trainable:,} trainable")
-    reports = [getattr(module, "pretrained", None) for module in model.modules()]
-    return [line, *(report for report in reports if isinstance(report, str))]

@@ -44,18 +44,15 @@ def test_the_last_epoch_is_saved_however_rarely_others_are(trainer, tmp_path, ep
     assert read(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == epochs - 1
 
 
-@pytest.mark.parametrize(
-    ("metric", "mode"),
-    [("val/loss", "min"), ("val/top5_accuracy", "max"), ("val/bleu", "max")],
-)
-def test_the_name_of_a_metric_tells_whether_less_is_better(metric, mode):
-    assert Checkpoint(metric).mode == mode
+def test_a_metric_needs_a_mode():
+    with pytest.raises(UserError, match="watches val/score: give its mode"):
+        Checkpoint("val/score")
 
 
 def test_several_of_one_epoch_are_kept_apart(trainer, tmp_path):
     net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
     task = ImageClassifier(net, partial(torch.optim.SGD, lr=0.1), ["a", "b", "c"], [0.4], [0.3])
-    callback = Checkpoint(monitor="val/loss", save_top_k=-1)
+    callback = Checkpoint("val/loss", "min", save_top_k=-1)
     kept = {"enable_checkpointing": True, "val_check_interval": 0.5}
     trainer(max_epochs=2, callbacks=[callback], **kept).fit(task, datamodule=Images())
     assert len(callback.best_k_models) == len(list((tmp_path / "checkpoints").glob("best-*"))) == 4

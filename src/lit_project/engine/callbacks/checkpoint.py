@@ -1,7 +1,6 @@
 """Best and last checkpoint of a run."""
 
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any, Literal
@@ -10,10 +9,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from ..errors import UserError
-
-LOWER = {"loss", "error", "mse", "rmse", "mae", "mape", "perplexity", "wer", "cer", "ter", "nll", "ece"}
-HIGHER = {"accuracy", "acc", "bleu", "chrf", "rouge", "f1", "precision", "recall", "auc", "auroc", "ap", "map", "iou",
-          "miou", "dice", "r2", "psnr", "ssim"}  # fmt: skip
 
 
 class Checkpoint(ModelCheckpoint):
@@ -24,26 +19,28 @@ class Checkpoint(ModelCheckpoint):
 
     Args:
         monitor: the metric that decides, such as `val/accuracy`; null keeps only the last checkpoint.
-        mode: whether the metric is better when it is higher (`max`) or lower (`min`); null tells it by its name.
+        mode: whether the metric is better when it is higher (`max`) or lower (`min`).
         save_top_k: how many of the best are kept.
         every_n_epochs: how often to save both.
         keep_last: also keep the last so many saved epochs as `epochNNN.ckpt`; `--ckpt_path average` is their mean.
 
     Raises:
-        UserError: no `mode` is given, and the name of the metric does not tell it.
+        UserError: a metric without a mode.
     """
 
     def __init__(
         self,
-        monitor: str | None = "val/accuracy",
+        monitor: str | None = None,
         mode: Literal["min", "max"] | None = None,
         save_top_k: int = 1,
         every_n_epochs: int = 1,
         keep_last: int = 0,
     ) -> None:
+        if monitor and not mode:
+            raise UserError(f"the checkpoint callback watches {monitor}: give its mode, max (higher is better) or min")
         super().__init__(
             monitor=monitor,
-            mode=mode or (better(monitor) if monitor else "min"),
+            mode=mode or "min",
             save_top_k=save_top_k if monitor else 0,
             save_last=False,
             every_n_epochs=every_n_epochs,
@@ -134,20 +131,6 @@ class Checkpoint(ModelCheckpoint):
             moved = {key: _moved(value, str(self.dirpath)) for key, value in state_dict.items()}
             state_dict = {**moved, "dirpath": self.dirpath}
         super().load_state_dict(state_dict)
-
-
-def better(metric: str) -> Literal["min", "max"]:
-    """Whether a metric is better when it is lower or higher, as the end of its name says.
-
-    Raises:
-        UserError: it says nothing.
-    """
-    words = set(re.split(r"[^a-z0-9]+", metric.lower().rpartition("/")[2]))
-    modes: dict[Literal["min", "max"], set[str]] = {"min": LOWER & words, "max": HIGHER & words}
-    found = [mode for mode, known in modes.items() if known]
-    if len(found) != 1:
-        raise UserError(f"the checkpoint callback watches {metric!r}: give its mode, max (higher is better) or min")
-    return found[0]
 
 
 def ends(trainer: Trainer) -> bool:

@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from .record import best_checkpoint, monitored
+from ..record import best_checkpoint, monitored
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 
-from .record import KnowsValidation, monitored
+from ..record import KnowsValidation, monitored
 
 
 def shown(trainer: Trainer, pl_module: LightningModule) -> dict[str, str]:

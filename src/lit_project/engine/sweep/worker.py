@@ -213,7 +213,7 @@ def _is_held(run: RunDir) -> bool:
     """Whether a process trains this run."""
     try:
         if run.path.is_dir():
-            run.hold().release()
+            run.lock().release()
     except RunError:
         return True
     return False

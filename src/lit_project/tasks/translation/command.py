@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from lit_project.engine.class_checks import import_named
+from lit_project.engine.classes import import_named
 from lit_project.engine.errors import UserError
 from lit_project.engine.messages import OptionParser
 from lit_project.engine.run import RunDir, write_text

@@ -1,4 +1,7 @@
-"""Which classes a config and a checkpoint may name.
+"""Classes by name: how a name leads to a class, and which classes a config and a checkpoint may name.
+
+A config may say `class_path: CNN` for a class whose name is unique in the package. Runs and checkpoints name classes by
+their full path; if the class has moved since, or the package has another name now, the name alone finds it again.
 
 A config is yours: it names any class of the kind that an argument takes, and the module of that class is imported. A
 checkpoint may be anyone's: what it names is imported from `PACKAGES` alone, or from a module that your program has
@@ -9,8 +12,11 @@ import inspect
 import re
 import sys
 from argparse import ArgumentError
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from pkgutil import resolve_name
@@ -29,6 +35,60 @@ Made = TypeVar("Made")
 
 # as in jsonargparse 5: nothing that runs programs can be named, such as `os`, and free values stay what they are
 set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=False)
+
+
+@cache
+def index() -> dict[str, list[str]]:
+    """Name of a class → the full paths of the classes of that name in the package."""
+    root = Path(__file__).parents[1]
+    found: dict[str, list[str]] = defaultdict(list)
+    for file in sorted(root.rglob("*.py")):
+        module = ".".join([PACKAGE, *file.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
+        for name in re.findall(r"^class ([A-Za-z]\w*)", file.read_text(encoding="utf-8"), re.MULTILINE):
+            found[name].append(f"{module}.{name}")
+    return dict(found)
+
+
+def full_path(name: str) -> str:
+    """The full path of a class of this package, by its name alone or by a path that leads nowhere now.
+
+    Any other text, such as the path of a class of torch, is returned as it is.
+    """
+    package, _, rest = name.partition(".")
+    paths = index().get(name.rpartition(".")[2], [])
+    if not paths or (rest and package != PACKAGE and _is_there(package)):
+        return name
+    if f"{PACKAGE}.{rest}" in paths:  # of several of this name it is the one at this place
+        paths = [f"{PACKAGE}.{rest}"]
+    if len(paths) > 1:
+        return name
+    if rest and package != PACKAGE:
+        _note(package)
+    return paths[0]
+
+
+def here(value: Any) -> Any:
+    """Plain data in which each `class_path` is the `full_path`, and other dotted values of mappings are, too."""
+    if isinstance(value, Mapping):
+        return {
+            key: full_path(item)
+            if isinstance(item, str) and ("." in item or key in ("class_path", "_class_path"))
+            else here(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        items = [here(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    return value
+
+
+def _is_there(package: str) -> bool:
+    return not package.isidentifier() or package in sys.modules or find_spec(package) is not None
+
+
+@cache
+def _note(package: str) -> None:
+    print(f"note: {package} cannot be imported: its classes are taken from {PACKAGE}", file=sys.stderr)
 
 
 def check_config(config: Namespace) -> None:
