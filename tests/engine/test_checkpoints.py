@@ -58,17 +58,6 @@ def test_full_disk_leaves_the_old_file_and_no_other(tmp_path, full_disk):
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
-def test_truncated_file_is_an_error_that_offers_the_newest_intact_one(tmp_path):
-    for step in (3, 9, 5):
-        save(tmp_path / f"best-{step}.ckpt", step)
-    truncate(save(tmp_path / "best-11.ckpt", 11))
-    broken = truncate(save(tmp_path / "last.ckpt", 12))
-    with pytest.raises(CheckpointError) as error:
-        read(broken)
-    offer = tmp_path / "best-9.ckpt"
-    assert str(error.value) == f"{broken} is truncated or not a checkpoint; the newest intact one beside it is {offer}"
-
-
 def test_flipped_bytes_are_an_error_or_change_nothing(tmp_path):
     path = save(tmp_path / "a.ckpt")
     whole = path.read_bytes()

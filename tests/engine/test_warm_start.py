@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lit_project.engine.errors import CheckpointError
-from lit_project.engine.warm_start import check_fits, state_of, warm_start
+from lit_project.engine.warm_start import check_fits, warm_start
 from lit_project.engine.weights import match
 from lit_project.models.mlp import MLP
 
@@ -77,6 +77,6 @@ def test_nothing_that_fits_is_an_error_and_loads_nothing(tmp_path):
 def test_checkpoint_without_weights_is_an_error(tmp_path):
     torch.save({"global_step": 1}, tmp_path / "a.ckpt")
     with pytest.raises(CheckpointError, match="has no state_dict"):
-        state_of(tmp_path / "a.ckpt")
+        warm_start(net(), tmp_path / "a.ckpt")
     with pytest.raises(CheckpointError, match="no such checkpoint"):
-        state_of(tmp_path / "missing.ckpt")
+        warm_start(net(), tmp_path / "missing.ckpt")

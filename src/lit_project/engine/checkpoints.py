@@ -1,8 +1,8 @@
 """Checkpoint files: written whole or not at all, read without running code, and told apart from damaged ones."""
 
+import contextlib
 import os
 import pickle
-import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,7 +34,7 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"no such checkpoint: {path}")
     if not is_intact(path):
-        raise CheckpointError(f"{path} is truncated or not a checkpoint{_offer(path)}")
+        raise CheckpointError(f"{path} is truncated or not a checkpoint")
     try:
         content = torch.load(path, map_location=map_location, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
@@ -57,11 +57,6 @@ def by_age(paths: Iterable[Path]) -> list[Path]:
     return [path for _, _, path in sorted(steps, reverse=True)]
 
 
-def _offer(path: Path) -> str:
-    others = by_age(other for other in path.parent.glob("*.ckpt") if other != path)
-    return f"; the newest intact one beside it is {others[0]}" if others else ""
-
-
 class SafeCheckpointIO(TorchCheckpointIO):
     """Writes a temporary file in the same folder, syncs and renames it: a crash or a full disk harms nothing.
 
@@ -71,22 +66,18 @@ class SafeCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Replaces `path` by a complete new file, or raises CheckpointError and leaves the old one as it was."""
         path = Path(path)
-        temporary = None
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("wb") as file:
                 torch.save(checkpoint, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # mkstemp's 0600 would keep colleagues out
             os.replace(temporary, path)
         except (OSError, RuntimeError) as error:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
-            intact = f"; {path} of before is intact" if path.exists() else ""
-            earlier = by_age(path.parent.glob("*.ckpt"))
-            kept = intact or (f"; the newest earlier one is {earlier[0]}" if earlier else "")
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            kept = f"; {path} of before is intact" if path.exists() else ""
             raise CheckpointError(f"cannot save {path}: {_reason(error)}{kept}") from error
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Never
 
 from .errors import UserError, did_you_mean, nearest
@@ -19,7 +20,7 @@ _FRAME = (
     "Expected a <class 'NoneType'>", "Expected a path but", "Subclass types expect", "a class path (str)",
     "a dict with",
 )  # fmt: skip
-_RENAMED = {
+_ELSEWHERE = {
     "--ckpt_path": "fit has no --ckpt_path: --run DIR resumes a run, --init_from FILE starts from its weights",
     "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
     "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
@@ -66,39 +67,35 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
     if not isinstance(error, UsageError):
         return message
     keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)
-    reason, *others = reasons(message)
-    if reason.startswith("Expected a"):  # of a union of types
-        types = [
-            line.removeprefix("Expected a ")
-            for line in others
-            if line.startswith(("Expected a <", "Expected a typing"))
-        ]
-        value = re.search(r"Given value: (?:NestedArg.*val=)?'?(\w[^'(]*)'?\)?$", message, re.MULTILINE)
-        got = f". Got value: {value[1]}" if value and "value" not in reason and "import path" not in reason else ""
-        reason = " or ".join([reason, *types]) + got
-    reason = re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", reason)
+    reason = reasons(message)[0]
     if not keys:  # of the command line as a whole, or of a key at the top of a config
-        renamed = next((text for name, text in _RENAMED.items() if name in message), None)
-        return renamed or reason + _of_command(reason, error.parser, commands)
+        elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
+        return elsewhere or reason + _option_meant(reason, error.parser, commands)
     key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # an option has its whole path
     if "add_function_arguments()" in message:
         return f"{key} is a function, where a class is wanted"
     if nested and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
         return f"{key}: {reason}; an option reaches the last of a list, others are changed in a config"
-    return f"{key}: {reason}{_of_key(key, reason, args, message)}"
+    return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
 
 
 def reasons(message: str) -> list[str]:
-    """The innermost reasons in a nested message, the most telling first, without the frame around them."""
+    """The innermost reasons in a nested message, the most telling first; types that were expected are one reason."""
     own = message[max(message.rfind("Problem with given class_path"), 0) :]  # not those of other types tried before
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
     kept = [line.partition(". Got value: Namespace")[0] for line in lines if line and not line.startswith(_FRAME)]
-    vague = ("Expected a dot", "Not a valid subclass"), ("Expected a",)
-    kept.sort(key=lambda line: 2 * line.startswith(vague[0]) or int(line.startswith(vague[1])))
-    return list(dict.fromkeys(kept)) or [own.strip()]
+    kept = [re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", line) for line in kept]
+    vague = [line for line in kept if line.startswith(("Expected a dot", "Not a valid subclass"))]
+    types = [line for line in kept if line.startswith("Expected a ") and line not in vague]
+    found = [line for line in kept if line not in vague and line not in types]
+    if types:
+        given = re.search(r"Given value: (?:NestedArg.*val=)?'?(\w[^'(]*)'?\)?$", message, re.MULTILINE)
+        got = f". Got value: {given[1]}" if given and "Got value" not in types[0] else ""
+        found.append(" or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])]) + got)
+    return list(dict.fromkeys([*found, *vague])) or [own.strip()]
 
 
-def _of_command(reason: str, parser: Any, commands: Iterable[str]) -> str:
+def _option_meant(reason: str, parser: Any, commands: Iterable[str]) -> str:
     """What may have been meant, where an option or a command is wrong."""
     word, *choices = re.findall(r"'([^']*)'", reason) or [""]
     if "choose from" in reason:
@@ -106,14 +103,14 @@ def _of_command(reason: str, parser: Any, commands: Iterable[str]) -> str:
         return (f", or {', '.join(others)}" if others else "") + did_you_mean(word, [*choices, *others])
     if "are required" in reason:
         return ": give a config, such as -c configs/quickstart.yaml"
-    dashed = [part.partition("=")[0] for part in reason.split() if part.startswith("-")]
     options = [option for option in parser._option_string_actions if option.startswith("--")]
-    if dashed:
-        return "" if dashed[0].rstrip(":") in options else did_you_mean(dashed[0], options)
-    return did_you_mean(choices[-1], [name[2:] for name in options]) if choices else ""
+    dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
+    wrong = dashed[0] if dashed else f"--{choices[-1]}" if choices else ""
+    hint = "" if wrong in options else did_you_mean(wrong, options)
+    return hint if dashed else hint.replace(" --", " ")
 
 
-def _of_key(key: str, reason: str, args: Sequence[str], message: str) -> str:
+def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> str:
     """What may have been meant, where the value of a key is wrong or a class has no such argument."""
     quoted, last = re.findall(r"'([^']*)'", reason), reason.split()[-1]
     if reason.startswith("module '") and not quoted[0].startswith(PACKAGE):  # has no attribute
@@ -122,10 +119,10 @@ def _of_key(key: str, reason: str, args: Sequence[str], message: str) -> str:
     if reason.startswith("module '") or "import path string" in reason:
         from .classes import index  # which imports torch
 
-        classes = {name: f"{module}." for module in CLASS_MODULES for name in _public_classes(module)}
-        classes |= dict.fromkeys(index(), "")
-        near = nearest(quoted[1] if reason.startswith("module '") else last, classes)
-        return f"; did you mean {classes[near]}{near}?" if near else ""
+        classes = {name: f"{module}.{name}" for module in CLASS_MODULES for name in dir(import_module(module))}
+        classes |= {name: name for name in index()}
+        near = nearest(quoted[1] if quoted else last, classes)
+        return f"; did you mean {classes[near]}?" if near else ""
     if reason.startswith("File does not exist"):
         path = Path(quoted[-1])
         return did_you_mean(path.name, [file.name for file in path.parent.glob("*.yaml")])
@@ -138,28 +135,21 @@ def _of_key(key: str, reason: str, args: Sequence[str], message: str) -> str:
     return next((hint for name in wrong if (hint := did_you_mean(name, known))), "")
 
 
-def _public_classes(module: str) -> list[str]:
-    return [name for name, value in vars(import_module(module)).items() if isinstance(value, type) and name[0] != "_"]
-
-
 def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
     """Arguments of all classes that the message, the command line or its config files name."""
-    texts = [message, *args]
-    for arg in args:
-        path = Path(arg.partition("=")[2] if arg.startswith("--config=") else arg)
-        if path.suffix in (".yaml", ".yml") and path.is_file():
-            texts.append(path.read_text())
+    from .classes import full_path
+
+    files = [Path(arg.removeprefix("--config=")) for arg in args if arg.endswith((".yaml", ".yml"))]
+    texts = [message, *args, *(file.read_text() for file in files if file.is_file())]
     names: set[str] = set()
-    for class_path in set(re.findall(r"[A-Za-z_][\w.]*\.[A-Za-z_]\w*", "\n".join(texts))):
-        module, _, name = class_path.rpartition(".")
-        try:
-            value = getattr(import_module(module), name, None)
-        except ImportError:
+    for word in set(re.findall(r"[A-Za-z_][\w.]*", "\n".join(texts))):
+        path = full_path(word)
+        if "." not in path or not path.rpartition(".")[2][:1].isupper():
             continue
-        for kind in value.__mro__ if isinstance(value, type) else []:
-            names |= set(inspect.signature(vars(kind).get("__init__", object.__init__)).parameters) - {
-                "self",
-                "args",
-                "kwargs",
-            }
-    return names
+        try:
+            kinds = getattr(resolve_name(path), "__mro__", ())
+        except (ImportError, AttributeError, ValueError):
+            continue
+        for kind in kinds:
+            names |= {*inspect.signature(vars(kind).get("__init__", object.__init__)).parameters}
+    return names - {"self", "args", "kwargs"}

@@ -3,11 +3,10 @@
 import csv
 import math
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any
 
 import yaml
@@ -17,8 +16,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from .callbacks.nan_guard import NonFiniteError
-from .errors import RunError, UserError
+from .errors import UserError
 from .run import RunDir
 from .warm_start import changes
 
@@ -50,32 +48,20 @@ class MetricsCSV(Logger):
             text = self.file.read_text(errors="replace")
             lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
             reader = csv.DictReader(lines)
-            try:
-                self._rows = [row for row in reader if int(row["step"]) <= resume_step]
-            except (csv.Error, KeyError, TypeError, ValueError) as error:
-                where = f"{self.file}, line {reader.line_num}"
-                raise RunError(f"{where} is broken: it has no step; mend it or remove the file") from error
+            self._rows = [row for row in reader if int(row["step"]) <= resume_step]
             self._columns = list(reader.fieldnames or [])
 
     @property
     def name(self) -> str:
-        """Empty: the run directory is the folder itself."""
-        return ""
+        return ""  # the run directory is the folder itself
 
     @property
     def version(self) -> str:
-        """Empty, as the name."""
         return ""
 
     @property
     def save_dir(self) -> str:
-        """The run directory."""
         return str(self.file.parent)
-
-    @property
-    def log_dir(self) -> str:
-        """The run directory."""
-        return self.save_dir
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
@@ -119,7 +105,6 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Writes the rest."""
         self.save()
 
 
@@ -134,11 +119,9 @@ class KnowsValidation(Callback):
     validated = False
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Not yet."""
         self.validated = False
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """From now on."""
         self.validated = True
 
 
@@ -152,7 +135,7 @@ class RunRecord(KnowsValidation):
         config: text of config.yaml, which must be the same in all processes.
 
     Raises:
-        NonFiniteError: from the end of an epoch or validation, see above.
+        UserError: from the end of an epoch or validation, see above.
 
     Attributes:
         started: whether training began, so that the run holds something.
@@ -183,12 +166,11 @@ class RunRecord(KnowsValidation):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock; a run that was resumed after it had been stopped early has nothing more to do."""
-        self._start = time.perf_counter()
+        self._start = perf_counter()
         if any(one.stopped_epoch > 0 or one.wait_count >= one.patience for one in trainer.early_stopping_callbacks):
             trainer.should_stop = True
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Nothing was refused."""
         if not self.started and self.provenance is not None and trainer.is_global_zero:
             self.run.describe(self.config, self.provenance)
         self.started = True
@@ -206,7 +188,7 @@ class RunRecord(KnowsValidation):
         values: dict[str, Any] = {
             "epochs": trainer.current_epoch,
             "steps": trainer.global_step,
-            "seconds": round(time.perf_counter() - self._start, 2),
+            "seconds": round(perf_counter() - self._start, 2),
             # without those of an earlier epoch, where the last one was cut short
             **_numbers(trainer, ("train/", "val/") if self.validated else ("train/",)),
         }
@@ -217,7 +199,6 @@ class RunRecord(KnowsValidation):
         self.run.record("fit", values)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Records `validate`."""
         super().on_validation_end(trainer, pl_module)
         if trainer.state.fn == "validate":
             self._evaluated(trainer, pl_module, "validate", "val")
@@ -225,7 +206,6 @@ class RunRecord(KnowsValidation):
             _check_finite(trainer, "val/loss", trainer.callback_metrics.get("val/loss"))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Records `test`."""
         self._evaluated(trainer, pl_module, "test", "test")
 
     def _evaluated(self, trainer: Trainer, pl_module: LightningModule, section: str, split: str) -> None:
@@ -263,7 +243,7 @@ def one_line(metrics: Mapping[str, Tensor]) -> str:
 
 def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
     if value is not None and not math.isfinite(value):
-        raise NonFiniteError(
+        raise UserError(
             f"epoch {trainer.current_epoch}: {name} is {float(value)}. Start a new run with a lower learning rate, a "
             "warm-up or trainer.gradient_clip_val; the callback NaNGuard names the step and the samples"
         )

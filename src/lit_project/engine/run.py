@@ -9,14 +9,13 @@ runs/CONFIG/STAMP/
     predictions/, figures/
 """
 
-import contextlib
 import json
+import os
 import platform
 import re
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -40,18 +39,12 @@ def write_text(path: Path, text: str) -> None:
     """Writes a file as UTF-8, whole or not at all; where `path` is a link, the file that it leads to."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8", newline="\n"
-    ) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(text)
-            file.flush()
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -71,20 +64,19 @@ class RunDir:
         if name is not None and (name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", name)):
             raise RunError(f"run_name must be a plain folder name, got {name!r}")
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-        try:
-            for suffix in ["", *(f"-{n}" for n in range(2, 1000))]:
-                path = parent / (name or stamp + suffix)
-                try:
-                    path.mkdir(parents=True)
-                    return cls(path)
-                except FileExistsError as error:
-                    if name is not None:
-                        raise RunError(
-                            f"{path} exists and is not written to: choose another --run_name, or resume it with "
-                            f"`fit --run {path}`"
-                        ) from error
-        except OSError as error:
-            raise RunError(f"cannot make the run directory {parent}: {error.strerror}") from error
+        for number in range(1, 1000):
+            path = parent / (name or (stamp if number == 1 else f"{stamp}-{number}"))
+            try:
+                path.mkdir(parents=True)
+                return cls(path)
+            except FileExistsError as error:
+                if name is not None:
+                    raise RunError(
+                        f"{path} exists and is not written to: choose another --run_name, or resume it with "
+                        f"`fit --run {path}`"
+                    ) from error
+            except OSError as error:
+                raise RunError(f"cannot make the run directory {parent}: {error.strerror}") from error
         raise RunError(f"cannot make a run directory in {parent}")
 
     @classmethod
@@ -175,14 +167,14 @@ class RunDir:
         if which != "best":
             inside = self.checkpoints / which
             return inside if inside.is_file() else self._named(Path(which))
-        candidates = sorted(self.checkpoints.glob("best*.ckpt"))
-        recorded = None
-        with contextlib.suppress(RunError):  # a broken metrics.json
-            recorded = self.metrics().get("fit", {}).get("best_checkpoint")
-        return candidates[0] if [path.name for path in candidates] == [recorded] else self._best(candidates, recorded)
+        return self._best()
 
-    def _best(self, candidates: list[Path], recorded: str | None) -> Path:
+    def _best(self) -> Path:
         """What the callback that chooses says in the newest checkpoint; else what is recorded; else the newest."""
+        candidates = sorted(self.checkpoints.glob("best*.ckpt"))
+        recorded = self.metrics().get("fit", {}).get("best_checkpoint")
+        if [path.name for path in candidates] == [recorded]:
+            return candidates[0]
         newest = self.newest()[0]
         states = read(newest).get("callbacks", {}).values()
         names = [Path(s["best_model_path"]).name for s in states if s.get("best_model_score") is not None]
@@ -200,22 +192,14 @@ class RunDir:
         return path
 
     def metrics(self) -> dict[str, Any]:
-        """The content of metrics.json; raises RunError if it is broken."""
-        return self._json("metrics.json", {})
+        """The content of metrics.json."""
+        file = self.path / "metrics.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
     def entries(self) -> list[dict[str, Any]]:
-        """The content of provenance.json; raises RunError if it is broken."""
-        return self._json("provenance.json", [])
-
-    def _json(self, name: str, nothing: Any) -> Any:
-        file = self.path / name
-        try:
-            content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else nothing
-        except ValueError as error:
-            raise RunError(f"{file} is broken ({error}): mend it or remove it") from error
-        if type(content) is not type(nothing):
-            raise RunError(f"{file} is broken (it holds a {type(content).__name__}): mend it or remove it")
-        return content
+        """The content of provenance.json."""
+        file = self.path / "provenance.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
 
     def record(self, section: str, values: Mapping[str, Any]) -> None:
         """Replaces one section of metrics.json."""
@@ -243,16 +227,13 @@ def provenance() -> dict[str, Any]:
 
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Commit of the code and whether it had uncommitted changes; None outside a repository."""
+    command = ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch"]
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
-        )
-        status = subprocess.run(
-            ["git", "-C", str(folder), "status", "--porcelain"], capture_output=True, text=True, timeout=10, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": commit.stdout.strip(), "dirty": bool(status.stdout.strip())}
+    commit, *lines = done.stdout.splitlines()
+    return {"commit": commit.removeprefix("# branch.oid "), "dirty": any(line[0] != "#" for line in lines)}
 
 
 def _version(package: str) -> str | None:

@@ -197,7 +197,6 @@ class Session:
         self.run = self.given or self._new_run()
         self.lock = self.run.lock() if self.command == "fit" and is_first() else None
         if self.command == "fit" and self.given is not None:
-            self.run.metrics(), self.run.entries()  # broken ones are named before anything is trained
             self.checkpoint, damaged = self.run.newest()
             for path in damaged:
                 print(f"warning: {path} is damaged and was passed over", file=sys.stderr)
@@ -225,14 +224,14 @@ class Session:
                 logger.finish(status)
         if self.lock is not None:
             self.lock.release()
-        if not is_first() or not hasattr(self, "record"):
+        if not is_first() or not hasattr(self, "run"):
             return
         if self.given is None and not self.keeps:
             shutil.rmtree(self.run.path, ignore_errors=True)
-            return
-        if status in INTERRUPTED and self.run.checkpoints.is_dir():
-            print(f"interrupted; go on with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}")
-        print(f"run: {self.run.path}", flush=True)
+        elif hasattr(self, "record"):
+            if status in INTERRUPTED and self.run.checkpoints.is_dir():
+                print(f"interrupted; go on with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}")
+            print(f"run: {self.run.path}", flush=True)
 
     def _new_run(self) -> RunDir:
         runs, name = self.options.runs_dir, self.options.run_name

@@ -3,14 +3,12 @@
 import contextlib
 import csv
 import json
-import netrc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlparse
 
 from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 from lightning.pytorch.loggers.logger import DummyExperiment, rank_zero_experiment
@@ -39,10 +37,7 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class WandbLogger(LightningWandbLogger):
-    """Lightning's logger for one run directory.
-
-    The id of the W&B run is kept in `wandb.json`, so that a resumed run goes on with it. Steps since its checkpoint are
-    logged again, with the same values.
+    """Lightning's logger for one run directory, whose `wandb.json` keeps the id for a resumed run.
 
     Args:
         save_dir: the run directory, `{run_dir}` in a config.
@@ -79,18 +74,18 @@ class WandbLogger(LightningWandbLogger):
         self.description: dict[str, Any] = {}  # config and provenance of a training
         self.timeouts: dict[str, Any] = {"init_timeout": init_timeout, "finish_timeout": finish_timeout}
         self.record = self.folder / "wandb.json"
-        known = json.loads(self.record.read_text()) if self.record.exists() else {}
         own: dict[str, Any] = {
-            "entity": known.get("entity") or entity,
+            "project": project,
+            "entity": entity,
             "group": group,
             "notes": notes,
             "tags": list(tags) or None,
         }
+        known = json.loads(self.record.read_text()) if self.record.exists() else {}
+        own |= {key: value for key, value in known.items() if value}
         super().__init__(
             name=name or "/".join(self.folder.parts[-2:]),
             save_dir=save_dir,
-            project=known.get("project", project),
-            id=known.get("id"),
             log_model=log_checkpoints,
             **{key: value for key, value in own.items() if value is not None},
         )
@@ -108,7 +103,7 @@ class WandbLogger(LightningWandbLogger):
         import wandb
 
         mode: Any = os.environ.get("WANDB_MODE") or self.mode
-        key = has_key()
+        key = wandb.login(prompt=False, verify=False)
         if mode == "online" and not key:
             raise UserError("online W&B needs a key: `wandb login`, or WANDB_API_KEY; or mode: offline")
         own = self.folder / "wandb"
@@ -125,8 +120,7 @@ class WandbLogger(LightningWandbLogger):
                 raise
             later = "the run is logged offline, and `wandb sync` sends it later"
             print(f"note: W&B does not answer ({_line(error)}); {later}", file=sys.stderr)
-            with contextlib.suppress(Exception):
-                wandb.teardown()
+            _tear_down()
             run = wandb.init(mode="offline", **options)
         self._experiment = run
         run.define_metric("trainer/global_step")
@@ -139,14 +133,11 @@ class WandbLogger(LightningWandbLogger):
     @guarded
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Logs the metrics; an evaluation by itself, to which Lightning gives step 0, at the last step of the run."""
-        if not step and (last := self._last_step()):
-            metrics, step = {name: value for name, value in metrics.items() if name != "epoch"}, last
-        super().log_metrics(metrics, step)
-
-    def _last_step(self) -> int:
         file = self.folder / "metrics.csv"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return max((int(row["step"]) for row in csv.DictReader(lines)), default=0)
+        if not step and file.exists():
+            step = max((int(row["step"]) for row in csv.DictReader(file.read_text().splitlines())), default=0)
+            metrics = {name: value for name, value in metrics.items() if name != "epoch" or not step}
+        super().log_metrics(metrics, step)
 
     log_hyperparams = guarded(LightningWandbLogger.log_hyperparams)
     log_table = guarded(LightningWandbLogger.log_table)
@@ -160,25 +151,16 @@ class WandbLogger(LightningWandbLogger):
         if run is not None:
             guarded(lambda _: run.finish(exit_code=exit_code))(self)
         if self.lost:
-            import wandb
+            _tear_down()  # else wandb prints a traceback when the process ends
 
-            with contextlib.suppress(Exception):  # else it prints a traceback when the process ends
-                wandb.teardown(exit_code)
+
+def _tear_down() -> None:
+    import wandb
+
+    with contextlib.suppress(Exception):
+        wandb.teardown()
 
 
 def _line(error: BaseException) -> str:
     """The first line of an error."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def has_key() -> bool:
-    """Whether wandb would find a key; asks neither the user nor the server."""
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    import wandb
-
-    file = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
-    try:
-        return netrc.netrc(file).authenticators(urlparse(wandb.Settings().base_url).hostname or "") is not None
-    except (OSError, netrc.NetrcParseError):
-        return False

@@ -17,16 +17,8 @@ from .weights import Match, load_fitting, match, renamed
 FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
 
 
-def state_of(checkpoint: Path) -> dict[str, Tensor]:
-    """The weights in a checkpoint.
-
-    Raises:
-        CheckpointError: it has none, or cannot be read.
-    """
-    return _state(read(checkpoint), checkpoint)
-
-
-def _state(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
+def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint; raises CheckpointError if it has none."""
     state = content.get("state_dict")
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint} has no state_dict: it is not a checkpoint of a run")
@@ -40,7 +32,7 @@ def check_fits(model: nn.Module, checkpoint: Path) -> list[str]:
         What else the model is told otherwise than in training, such as the mean of the images or the class names.
     """
     content = read(checkpoint)
-    found = match(model, _state(content, checkpoint))
+    found = match(model, state_of(content, checkpoint))
     if not found.complete:
         raise CheckpointError(f"{checkpoint} is of another model than the config describes:\n{found}")
     before, now = (
@@ -93,5 +85,5 @@ def warm_start(
     Raises:
         CheckpointError: nothing fits, `strict` and not all do, or the file cannot be read.
     """
-    state = state_of(checkpoint)
+    state = state_of(read(checkpoint), checkpoint)
     return load_fitting(model, renamed(state, prefixes) if prefixes else state, str(checkpoint), strict)

@@ -24,15 +24,14 @@ class Match:
         return not (self.missing or self.unexpected or self.other_shape)
 
     def __str__(self) -> str:
-        """One line a kind; at most five names."""
-        lines = []
-        for kind in ("loaded", "missing", "unexpected", "other_shape"):
-            names = getattr(self, kind)
-            if names or kind == "loaded":
-                shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-                lines.append(f"  {kind.replace('_', ' of ') if kind == 'other_shape' else kind}: {len(names)}"
-                             + (f" ({shown})" if names and kind != "loaded" else ""))  # fmt: skip
-        return "\n".join(lines).replace("other of shape", "of another shape")
+        """A line per kind, with at most five names."""
+        lines = [f"  loaded: {len(self.loaded)}"]
+        others = {"missing": self.missing, "unexpected": self.unexpected, "of another shape": self.other_shape}
+        for kind, names in others.items():
+            if names:
+                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+                lines.append(f"  {kind}: {len(names)} ({', '.join(names[:5])}{more})")
+        return "\n".join(lines)
 
 
 def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:

@@ -10,6 +10,7 @@ from torch import nn
 
 from lit_project.engine.callbacks.checkpoint import Checkpoint
 from lit_project.engine.checkpoints import read
+from lit_project.engine.errors import UserError
 from lit_project.tasks.classification import ImageClassifier
 
 

@@ -36,17 +36,13 @@ class RichProgress(RichProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Refreshes when it is time, and at the end of the epoch."""
         now = perf_counter()
         if now >= self._next or trainer.is_last_batch:
             self._next = now + self.seconds
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """What is shown beside the bar."""
-        if not trainer.training:
-            return {}
-        return shown(trainer, pl_module)
+        return shown(trainer, pl_module) if trainer.training else {}
 
 
 class ProgressLines(KnowsValidation, ProgressBar):
@@ -58,26 +54,21 @@ class ProgressLines(KnowsValidation, ProgressBar):
         self._start = 0.0
 
     def disable(self) -> None:
-        """Lightning calls this on all processes but the first."""
         self._enabled = False
 
     def enable(self) -> None:
-        """Shows the lines again."""
         self._enabled = True
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock: a run that is resumed within an epoch does not begin one."""
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # also if resumed within an epoch
         super().on_train_start(trainer, pl_module)
         self._start = perf_counter()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock."""
         super().on_train_epoch_start(trainer, pl_module)
         self._start = perf_counter()
 
     @rank_zero_only
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prints the line."""
         if self._enabled:
             # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
             last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
