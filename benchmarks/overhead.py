@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lit_project.data.mnist import FashionMNIST
-from lit_project.engine.callbacks.checkpoint import Checkpoint
 from lit_project.engine.callbacks.progress import RichProgress
-from lit_project.engine.checkpoints import SafeCheckpointIO
+from lit_project.engine.checkpoints import Checkpoint, SafeCheckpointIO
 from lit_project.engine.entry import quiet_lightning
 from lit_project.engine.record import MetricsCSV, RunRecord
 from lit_project.engine.run import RunDir

@@ -10,7 +10,7 @@ QUICK = "fit -c configs/translation_quickstart.yaml -c configs/overlays/debug.ya
 KEEP = """
 trainer:
   callbacks: # instead of those of the config
-    - class_path: lit_project.engine.callbacks.checkpoint.Checkpoint
+    - class_path: lit_project.engine.checkpoints.Checkpoint
       init_args: {monitor: val/loss, mode: min, keep_last: 2}
 """
 

@@ -124,7 +124,7 @@ def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monke
     last = trained / "checkpoints" / "last.ckpt"
     before = last.read_bytes()
     options = f"-c configs/quickstart.yaml {TINY} --test_after_fit=false"
-    from lit_project.engine.callbacks.checkpoint import Checkpoint
+    from lit_project.engine.checkpoints import Checkpoint
 
     epoch_end = Checkpoint.on_train_epoch_end
 
@@ -137,7 +137,7 @@ def test_full_disk_while_saving_keeps_the_earlier_checkpoint(lit, trained, monke
     with limit_on_files() as limit:
         result = lit(
             f"fit {options} --trainer.max_epochs=3 --run_name=full --trainer.callbacks=null "
-            "--trainer.callbacks+=lit_project.engine.callbacks.checkpoint.Checkpoint --trainer.callbacks.monitor=null"
+            "--trainer.callbacks+=lit_project.engine.checkpoints.Checkpoint --trainer.callbacks.monitor=null"
         )
     assert result.status == 2
     assert "cannot save" in result.err

@@ -35,11 +35,11 @@ def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
     [
         "Checkpoint",
         f"{PACKAGE}.callbacks.Checkpoint",  # where it was before
-        f"{PACKAGE}.engine.callbacks.checkpoint.Checkpoint",
+        f"{PACKAGE}.engine.checkpoints.Checkpoint",
     ],
 )
 def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys, path):
-    assert here({"class_path": path}) == {"class_path": f"{PACKAGE}.engine.callbacks.checkpoint.Checkpoint"}
+    assert here({"class_path": path}) == {"class_path": f"{PACKAGE}.engine.checkpoints.Checkpoint"}
     assert here({"class_name": "Checkpoint"}) == {"class_name": "Checkpoint"}
     assert capsys.readouterr().err == ""
 

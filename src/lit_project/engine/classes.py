@@ -109,16 +109,7 @@ def import_named(config: Path) -> None:
 
 
 def class_of(path: Any, base: type[Made], source: Any) -> type[Made]:
-    """The class that a checkpoint is of.
-
-    Args:
-        path: as the checkpoint has it.
-        base: it must be a subclass of it.
-        source: the checkpoint, for messages.
-
-    Raises:
-        CheckpointError: it is none, cannot be imported or must not be.
-    """
+    """The class at a path in the checkpoint `source`; raises CheckpointError if that must or can not be imported."""
     if not isinstance(path, str) or path.partition(".")[0] not in _allowed():
         raise CheckpointError(f"{source} is a checkpoint of {path}: {_rule(path)}")
     try:
@@ -131,13 +122,7 @@ def class_of(path: Any, base: type[Made], source: Any) -> type[Made]:
 
 
 def make(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, Any], source: Any) -> Made:
-    """An object from the parameters in a checkpoint.
-
-    Args:
-        kind: its class, which tells the types of the parameters.
-        parameters: plain data.
-        given: arguments that replace them, as they are.
-        source: the checkpoint, for messages.
+    """An object from the parameters in the checkpoint `source`, of which those `given` are replaced.
 
     Raises:
         CheckpointError: a parameter is not what the class takes, or names what a checkpoint must not.

@@ -13,19 +13,16 @@ def is_first() -> bool:
     return getattr(rank_zero_only, "rank", 0) == 0
 
 
-def first_if_alone(options: Any) -> None:
+def first_if_alone(trainer: Any) -> None:
     """Makes this the first process if its trainer will have no other.
 
     Lightning takes the rank from the variables of SLURM and torchrun when it is imported, whatever the world size: in a
     SLURM job of several runs, a run that is not the first task would write nothing.
-
-    Args:
-        options: of the trainer.
     """
     if is_first():
         return
-    strategy = options.strategy if isinstance(options.strategy, str) else "auto"
-    given = {name: options[name] for name in ("accelerator", "devices", "num_nodes")}
+    strategy = trainer.strategy if isinstance(trainer.strategy, str) else "auto"
+    given = {name: trainer[name] for name in ("accelerator", "devices", "num_nodes")}
     with contextlib.suppress(RuntimeError, ValueError, MisconfigurationException):  # which the real trainer raises
         if Trainer(**given, strategy=strategy, logger=False, enable_checkpointing=False).world_size == 1:
             setattr(rank_zero_only, "rank", 0)  # noqa: B010  (mypy knows no such attribute)

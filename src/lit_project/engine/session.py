@@ -23,13 +23,12 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 from .callbacks.predictions import PredictionTable
 from .callbacks.progress import ProgressLines, RichProgress
 from .checkpoints import SafeCheckpointIO, read, resume_step
-from .cli import LitCLI
+from .cli import NEW_SAMPLES, LitCLI, prepare
 from .datamodule import has_test
 from .distributed import first_if_alone, is_first, print_once
 from .errors import UserError, no_access
 from .lr_finder import find, plot_lr
 from .messages import explain
-from .options import NEW_SAMPLES, prepare
 from .precision import emulated, remember_missing_cuda
 from .project import PROGRAM, Project, debugging, variable
 from .record import MetricsCSV, RunRecord, best_checkpoint, one_line
@@ -41,13 +40,7 @@ INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
-    """Runs one command and returns its exit status.
-
-    Args:
-        project: the links of the project.
-        args: the command line without the program's name.
-        commands: names of those that have parsers of their own, for messages and help.
-    """
+    """Runs one command and returns its exit status; `commands` are those that have parsers of their own."""
     session, status = None, 1
     try:
         words = prepare(args)
@@ -78,7 +71,7 @@ class Session:
     """One command.
 
     Args:
-        cli: its options, and what makes data, model and trainer of them.
+        cli: its options; makes data, model and trainer of them.
         run: the run that `--run` names; without it a new one is made.
         config_name: names new runs.
 

@@ -8,8 +8,7 @@ from lightning.pytorch import Callback
 from small_images import Images
 from torch import nn
 
-from lit_project.engine.callbacks.checkpoint import Checkpoint
-from lit_project.engine.checkpoints import read
+from lit_project.engine.checkpoints import Checkpoint, read
 from lit_project.engine.errors import UserError
 from lit_project.tasks.classification import ImageClassifier
 

@@ -9,8 +9,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from small_images import Images
 from torch import nn
 
-from lit_project.engine.callbacks.checkpoint import Checkpoint
-from lit_project.engine.checkpoints import read
+from lit_project.engine.checkpoints import Checkpoint, read
 from lit_project.engine.record import RunRecord
 from lit_project.engine.run import RunDir
 from lit_project.tasks.classification import ImageClassifier

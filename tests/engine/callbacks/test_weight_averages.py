@@ -10,8 +10,8 @@ from small_images import Images
 from torch import nn
 
 from lit_project.engine.callbacks.averaging import EMA, SWA
-from lit_project.engine.callbacks.checkpoint import Checkpoint
 from lit_project.engine.callbacks.freezing import Unfreezing
+from lit_project.engine.checkpoints import Checkpoint
 from lit_project.engine.errors import UserError
 from lit_project.tasks.classification import ImageClassifier
 from saving import SaveAt

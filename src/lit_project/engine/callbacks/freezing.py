@@ -7,9 +7,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..checkpoints import fast_dev_run
 from ..errors import UserError, did_you_mean
 from ..task import Task
-from .checkpoint import fast_dev_run
 
 
 class Unfreezing(Callback):

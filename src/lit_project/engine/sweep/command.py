@@ -45,9 +45,6 @@ def option_parser() -> argparse.ArgumentParser:
 def sweep(args: Sequence[str]) -> int:
     """Runs the command and returns its exit status: 1 if no trial has finished.
 
-    Args:
-        args: the command line after `sweep`.
-
     Raises:
         UserError: the file, a parameter, the folder or an option is wrong; no trial has begun then.
     """
@@ -84,7 +81,7 @@ def sweep(args: Sequence[str]) -> int:
 def _run(study: "Study", options: list[str], workers: int, most: int) -> int:
     import torch
 
-    from ..options import prepare
+    from ..cli import prepare
     from .worker import Workers
 
     begun = [row.state for row in study.rows()]

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
+from ..cli import load_yaml
 from ..errors import UserError, did_you_mean
-from ..options import load_yaml
 from ..project import PROGRAM
 from .space import MAX_GRID, Parameter, parameters_of
 
