@@ -111,7 +111,7 @@ LISTS = {
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("schedulers", "config"), ("schedulers", "two words"), ("groups", "option"), ("transforms", "config")],
+    [("schedulers", "config"), ("schedulers", "two words"), ("groups", "option")],
 )
 def test_nothing_of_an_earlier_list_is_left_in_a_later_one(lit, workspace, capfd, name, way):
     key, earlier, later = LISTS[name]
