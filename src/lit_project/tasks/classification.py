@@ -1,4 +1,4 @@
-"""Image classification with one class an image."""
+"""Classification with one class per sample: of anything, and of images with the parts of their recipes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,37 +16,26 @@ from lit_project.tasks.mixup import Mixing
 from lit_project.tasks.test_time_augmentation import Flip, mean_logits
 
 
-class ImageClassifier(Task):
-    """Trains a net that gives logits `(B, num_classes)` of images `(B, C, H, W)`.
-
-    The checkpoint holds all that prediction needs: class names, `mean` and `std` are hyper-parameters that the
-    config takes from the data, and `forward` normalises.
+class Classifier(Task):
+    """Trains a net that gives logits `(B, num_classes)` on batches of `(inputs, targets, indices)`.
 
     Logged at each epoch's end, over all samples and processes: `train/loss`, `train/accuracy`; for `val` and `test`
     also `top{k}_accuracy`, `class_accuracy/NAME` (recall) and `samples`. `val/loss` and `test/loss` are without label
     smoothing, `train/loss` is with it.
 
     Args:
-        net: images in, logits out (no softmax).
+        net: inputs in, logits out (no softmax).
         optimizer: makes the optimizer of the parameters.
-        class_names: in the order of the logits; from the data.
-        mean: of each channel, of values in [0, 1]; from the data.
-        std: the same.
+        class_names: in the order of the logits; from the data, kept in the checkpoint.
         loss: of logits `(B, num_classes)` and classes `(B,)`, averaged over the batch; default: cross-entropy.
         label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016), in training; only for
             the default loss.
-        top_k: also report how often the class is among the k likeliest; default: 3 if there are more classes; 1 for
-            not.
-        mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then the expected one: the share of
-            the target that lies on the predicted class.
-        penalty: of large weights, added to the loss in training; logged as `train/penalty`, no part of `train/loss`.
-        test_time_flips: `test` and `predict` average the probabilities of the image and of these mirror images of it.
-        test_time_shift: and of the image shifted by so many pixels into each corner, black behind it; see `views`.
+        top_k: also report how often the class is among the k likeliest; 1: do not; default: 3 if there are more
+            classes.
         **kwargs: of `Task`: schedulers, parameter_groups, channels_last, compile.
 
     Raises:
-        ValueError: `label_smoothing` next to a `loss`, or outside [0, 1); `top_k` beyond the number of classes; a
-            negative `test_time_shift`; a loss that does not take the soft targets of `mixing`.
+        ValueError: `label_smoothing` next to a `loss`, or outside [0, 1); `top_k` beyond the number of classes.
     """
 
     def __init__(
@@ -54,15 +43,9 @@ class ImageClassifier(Task):
         net: nn.Module,
         optimizer: OptimizerFactory,
         class_names: Sequence[str],
-        mean: Sequence[float] = (0.0,),
-        std: Sequence[float] = (1.0,),
         loss: nn.Module | None = None,
         label_smoothing: float = 0.0,
         top_k: int | None = None,
-        mixing: Mixing | None = None,
-        penalty: WeightPenalty | None = None,
-        test_time_flips: Sequence[Flip] = (),
-        test_time_shift: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(optimizer, **kwargs)
@@ -75,56 +58,26 @@ class ImageClassifier(Task):
             top_k = 3 if num_classes > 3 else 1
         if not 1 <= top_k <= num_classes:
             raise ValueError(f"top_k must be between 1 and the {num_classes} classes, got {top_k}")
-        if test_time_shift < 0:
-            raise ValueError(f"test_time_shift must be at least 0 pixels, got {test_time_shift}")
         self.net = net
         self.loss = loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
         self.class_names = list(class_names)
-        self.mixing = mixing
-        if mixing is not None:
-            _check_soft(self.loss, num_classes)
-        self.penalty = penalty
-        self.test_time_flips, self.test_time_shift = test_time_flips, test_time_shift
-        self.epochs: int | None = None  # of the run, where its end is known
-        self.mean: Tensor
-        self.std: Tensor
-        # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
-        self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1), persistent=False)
-        # by sums and counts; arguments are checked once a split by the data module, not at every step
+        # by sums and counts; arguments are checked once per split by the data module, not at every step
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
         self.top_k = MulticlassAccuracy(num_classes, top_k=top_k, average="micro", validate_args=False)
         self.confusion_matrix: Tensor | None = None  # of the last evaluation: [target, prediction], counts
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
-        images = (images - self.mean).div_(self.std).to(self.mean.dtype)  # which the precision may have changed
-        return self.net(images)
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs `(B, …)` → logits `(B, num_classes)`."""
+        return self.net(inputs)
 
-    def on_train_start(self) -> None:
-        """Learns how long the run is, for what ends before it does."""
-        super().on_train_start()
-        self.epochs = self.length("epoch")
-        if self.mixing is not None and not self.mixing.active(0, self.epochs):
-            print_once(f"mixing: nothing is mixed: off_last_epochs leaves out all of the run's {self.epochs} epochs")
+    def test_logits(self, inputs: Tensor) -> Tensor:
+        """Logits of `test` and `predict`, float32 `(B, num_classes)`."""
+        return self(inputs).float()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch of `(images, targets, …)`."""
-        images, targets = batch[0], batch[1]
-        if self.mixing is not None and self.mixing.active(self.current_epoch, self.epochs):
-            images, targets = self.mixing(images, targets, len(self.class_names))
-        logits = self(images)
-        loss, size = self.loss(logits, targets), len(targets)
-        classes = logits.detach().argmax(dim=1)
-        correct = (classes == targets).sum() if targets.ndim == 1 else targets.gather(1, classes[:, None]).sum()
-        if self.penalty is None:
-            return self.step(loss, size, accuracy=correct)
-        penalty = self.penalty(self)
-        return self.step(loss + penalty, size, loss=loss * size, accuracy=correct, penalty=penalty * size)
-
-    def _test_logits(self, images: Tensor) -> Tensor:
-        """Logits of images, or the logarithm of the mean probabilities over their views."""
-        return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
+        """The loss of one batch."""
+        logits, targets = self(batch[0]), batch[1]
+        return self.step(self.loss(logits, targets), len(targets), accuracy=(logits.argmax(dim=1) == targets).sum())
 
     def evaluation_start(self) -> None:
         super().evaluation_start()
@@ -132,9 +85,9 @@ class ImageClassifier(Task):
         self.top_k.reset()
 
     def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
-        """Adds one batch to the sums; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
-        images, targets = batch[0], batch[1]
-        logits = self(images).float() if split == "val" else self._test_logits(images)
+        """Counts one batch; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
+        inputs, targets = batch[0], batch[1]
+        logits = self(inputs).float() if split == "val" else self.test_logits(inputs)
         self.step(unsmoothed(self.loss)(logits, targets), len(targets))
         self.confusion.update(logits, targets)
         self.top_k.update(logits, targets)
@@ -157,11 +110,11 @@ class ImageClassifier(Task):
         return values
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Rows of a table, one a sample: index, class, its name and its probability; the target where it is known."""
-        images, targets, indices = batch
+        """Rows of a table, one per sample: index, class, its name and its probability; the target if it is known."""
+        inputs, targets, indices = batch
         if len(indices) == 0:
             return {}
-        probabilities, classes = self._test_logits(images).softmax(dim=1).max(dim=1)
+        probabilities, classes = self.test_logits(inputs).softmax(dim=1).max(dim=1)
         rows: dict[str, list[Any]] = {
             "index": indices.tolist(),
             "prediction": classes.tolist(),
@@ -171,6 +124,86 @@ class ImageClassifier(Task):
         if (targets >= 0).all():
             rows["target"] = targets.tolist()
         return rows
+
+
+class ImageClassifier(Classifier):
+    """A `Classifier` of images `(B, C, H, W)`: normalisation, and what recipes do to images in training and test.
+
+    The checkpoint holds all that prediction needs: class names, `mean` and `std` are hyper-parameters that the
+    config takes from the data, and `forward` normalises.
+
+    Args:
+        net: images in, logits out (no softmax).
+        optimizer: makes the optimizer of the parameters.
+        class_names: in the order of the logits; from the data.
+        mean: of each channel, of values in [0, 1]; from the data.
+        std: the same.
+        mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then the expected one: the share of
+            the target that lies on the predicted class.
+        penalty: of large weights, added to the loss in training; logged as `train/penalty`, no part of `train/loss`.
+        test_time_flips: `test` and `predict` average the probabilities of the image and of these mirror images of it.
+        test_time_shift: and of the image shifted by so many pixels into each corner, black behind it; see `views`.
+        **kwargs: of `Classifier` and `Task`.
+
+    Raises:
+        ValueError: a negative `test_time_shift`; a loss that does not take the soft targets of `mixing`.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        optimizer: OptimizerFactory,
+        class_names: Sequence[str],
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        mixing: Mixing | None = None,
+        penalty: WeightPenalty | None = None,
+        test_time_flips: Sequence[Flip] = (),
+        test_time_shift: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(net, optimizer, class_names, **kwargs)
+        if test_time_shift < 0:
+            raise ValueError(f"test_time_shift must be at least 0 pixels, got {test_time_shift}")
+        if mixing is not None:
+            _check_soft(self.loss, len(class_names))
+        self.mixing, self.penalty = mixing, penalty
+        self.test_time_flips, self.test_time_shift = test_time_flips, test_time_shift
+        self.epochs: int | None = None  # of the run, if its end is known
+        self.mean: Tensor
+        self.std: Tensor
+        # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
+        self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
+        return self.net((images - self.mean).div_(self.std).to(self.mean.dtype))  # which the precision may have changed
+
+    def test_logits(self, images: Tensor) -> Tensor:
+        """Logits of images, or the logarithm of the mean probabilities over their views."""
+        return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
+
+    def on_train_start(self) -> None:
+        """Learns how long the run is, for mixing that ends before it does."""
+        super().on_train_start()
+        self.epochs = self.length("epoch")
+        if self.mixing is not None and not self.mixing.active(0, self.epochs):
+            print_once(f"mixing: nothing is mixed: off_last_epochs leaves out all of the run's {self.epochs} epochs")
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """The loss of one batch, mixed and with the penalty."""
+        images, targets = batch[0], batch[1]
+        if self.mixing is not None and self.mixing.active(self.current_epoch, self.epochs):
+            images, targets = self.mixing(images, targets, len(self.class_names))
+        logits = self(images)
+        loss, size = self.loss(logits, targets), len(targets)
+        classes = logits.detach().argmax(dim=1)
+        correct = (classes == targets).sum() if targets.ndim == 1 else targets.gather(1, classes[:, None]).sum()
+        if self.penalty is None:
+            return self.step(loss, size, accuracy=correct)
+        penalty = self.penalty(self)
+        return self.step(loss + penalty, size, loss=loss * size, accuracy=correct, penalty=penalty * size)
 
 
 def _check_soft(loss: nn.Module, num_classes: int) -> None:

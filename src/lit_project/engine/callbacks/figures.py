@@ -185,7 +185,7 @@ class Figures(Callback):
     def _collect(
         self, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        if not self.wrong_images or not isinstance(outputs, dict) or "logits" not in outputs:
+        if not self.wrong_images or not isinstance(outputs, dict) or "logits" not in outputs or batch[0].ndim != 4:
             return
         confidence, predicted = outputs["logits"].softmax(dim=1).max(dim=1)
         targets = outputs["targets"]
