@@ -115,7 +115,8 @@ def stages() -> tuple[dict[str, Callable[[], Times]], int]:
     data = FashionMNIST(root=DATA, batch_size=BATCH)
     data.prepare_data()
     data.setup("fit")
-    loaders = Batches(*data.splits["train"], BATCH, True), Batches(*data.splits["val"], 1000, False)
+    train, val = (data.splits[split] for split in ("train", "val"))
+    loaders = Batches(train[0], train[1], BATCH, True), Batches(val[0], val[1], 1000, False)
 
     def net() -> MLP:
         return MLP((1, 28, 28), 10, hidden_sizes=[])

@@ -6,10 +6,10 @@ from PIL import Image
 from torch import nn
 
 from lit_project.data.image_folder import ImageFolder
-from lit_project.engine.images import InMemoryImages
+from lit_project.engine.images import ImageData
 
 
-class Pictures(InMemoryImages):
+class Pictures(ImageData):
     """`size` random images `(1, 6, 5)` of three classes for training, `size // 2` for validation and for test."""
 
     def __init__(self, size=23, **kwargs):

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from lit_project.engine.datamodule import Split
-from lit_project.engine.images import InMemoryImages, random_split
+from lit_project.engine.images import ImageData, random_split
 
 
-class Digits(InMemoryImages):
+class Digits(ImageData):
     """Ten classes, 8×8 grey. There is no official split: a fixed 360 are test, a fixed `val_size` validation.
 
     Args:
         val_size: samples of validation, of the 1,437 that are not test.
-        **kwargs: of `InMemoryImages` and `ImageData`; `root` is not used.
+        **kwargs: of `ImageData` and `SplitData`; `root` is not used.
     """
 
     TEST_SIZE = 360

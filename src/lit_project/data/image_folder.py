@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from torch.utils.data import Subset
 
 from lit_project.engine.errors import DataError
-from lit_project.engine.image_datasets import DatasetImages, split_by_class
-from lit_project.engine.images import UNREADABLE, is_picture, plain
+from lit_project.engine.images import UNREADABLE, DatasetImages, is_picture, plain, split_by_class
 
 SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
 
@@ -45,7 +43,7 @@ class ImageFolder(DatasetImages):
         mean: of each channel, of values in [0, 1]; default: ImageNet's, for grey their mean over the colours,
             which weights of ImageNet want (those of GoogLeNet and Inception want 0.5 and 0.5).
         std: of each channel.
-        **kwargs: of `DatasetImages` and `ImageData`.
+        **kwargs: of `DatasetImages`, `ImageData` and `SplitData`.
 
     Raises:
         DataError: no such folder, no class folder in it, other classes than `class_names` or than in training; split
@@ -97,11 +95,8 @@ def _read_splits(root: Path, test_size: float, class_names: list[str] | None) ->
             _check_no_splits(root)
         everything = _read_folder(root, class_names)
         rest, test = split_by_class(everything, round(len(everything) * test_size))
-        splits: dict[str, Any] = {"train": Subset(everything, rest.tolist())}
-        splits["train"].classes = everything.classes
-        if len(test):
-            splits["test"] = Subset(everything, test.tolist())
-        return splits
+        rest.classes = everything.classes  # type: ignore[attr-defined]
+        return {"train": rest, **({"test": test} if len(test) else {})}
     if "train" not in folders:
         found = ", ".join(sorted(folder.name for folder in folders.values()))
         raise DataError(f"{root} has split folders ({found}), but no `train` to learn from")

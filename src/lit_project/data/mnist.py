@@ -7,13 +7,13 @@ from torch import Tensor
 
 from lit_project.engine.datamodule import Split
 from lit_project.engine.errors import DataError
-from lit_project.engine.images import InMemoryImages, random_split
+from lit_project.engine.images import ImageData, random_split
 
 # what torchvision raises on files that are missing, cut short or of another format
 UNREADABLE = (OSError, RuntimeError, ValueError, AssertionError, KeyError)
 
 
-class FashionMNIST(InMemoryImages):
+class FashionMNIST(ImageData):
     """70,000 grey images of 28×28 pixels, ten kinds of clothing.
 
     The official 10,000 test images stay untouched; validation is a fixed `val_size` of the 60,000 training images.
@@ -21,7 +21,7 @@ class FashionMNIST(InMemoryImages):
 
     Args:
         val_size: samples of validation.
-        **kwargs: of `InMemoryImages` and `ImageData`.
+        **kwargs: of `ImageData` and `SplitData`.
 
     Raises:
         DataError: an archive is corrupt, or missing and cannot be downloaded; the message says where to put it.
@@ -42,7 +42,7 @@ class FashionMNIST(InMemoryImages):
 
     def prepare_data(self) -> None:
         """Checks the archives, downloads what is missing, unpacks. Runs in one process."""
-        if not self.needs_split:
+        if self.new is not None:
             return
         from torchvision.datasets.utils import check_integrity
 

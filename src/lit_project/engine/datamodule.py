@@ -1,66 +1,98 @@
-"""Base of all data: three splits, whose loaders know their position in the epoch."""
+"""Base of all data: splits that are loaded once, and loaders whose order is a function of (seed, epoch)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
 from lightning.pytorch import LightningDataModule
-from lightning.pytorch.utilities.types import EVAL_DATALOADERS, TRAIN_DATALOADERS
+from torch import Tensor
 
 from .distributed import print_once
 from .errors import DataError
-from .sampler import global_seed
-
-
-class ResumablePosition(LightningDataModule):
-    """Saves the position of the training loader and puts the loader of a resumed run there."""
-
-    _training: Any = None  # the loader of the training batches
-    _resume: dict[str, Any] | None = None  # the position that it has to begin at
-
-    def resumable(self, loader: Any) -> Any:
-        """A training loader, put at the position of the checkpoint that the run is resumed from."""
-        if self._resume is not None:
-            loader.load_state_dict(self._resume)
-        self._training, self._resume = loader, None
-        return loader
-
-    def state_dict(self) -> dict[str, Any]:
-        """Position in the epoch of training.
-
-        Lightning saves that of the loader, too, but does not restore it where a learning rate schedule has asked for
-        the length of the run before.
-        """
-        return self._training.state_dict() if self._training is not None else {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Training continues there."""
-        if state_dict and self.trainer is not None and self.trainer.training:
-            self._resume = state_dict
-
+from .sampler import EpochBatches, Loader, derive, global_seed
 
 Split = Literal["train", "val", "test"]
+STAGES: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}  # others need the test split
 
 
-class SplitData(ResumablePosition):
-    """A loader a split, whose batches are a function of (seed, epoch), shared out over the processes.
+class Rows:
+    """Tensors whose first axis is that of the samples; a tensor of indices `(b,)` gives a batch.
 
-    A subclass implements `loader` and `size_of`.
-
-    Attributes:
-        seed: of the order of the training samples; None follows `seed_everything`.
-        splits: what has been set up, by split.
+    Args:
+        batch: makes one of the chosen rows of each tensor, and the indices.
+        *tensors: of equal length.
     """
 
-    seed: int | None = None
-    splits: Mapping[Any, Any] = {}
+    def __init__(self, batch: Callable[..., Any], *tensors: Tensor) -> None:
+        self.batch, self.tensors = batch, tensors
 
-    def loader(self, split: Split) -> Any:
-        """Batches of a split for this process."""
+    def __len__(self) -> int:
+        return len(self.tensors[-1])
+
+    def __getitem__(self, indices: Tensor) -> Any:
+        """The samples `indices` `(b,)` as one batch."""
+        indices = indices.to(self.tensors[0].device)
+        return self.batch(*(tensor.index_select(0, indices) for tensor in self.tensors), indices)
+
+
+class SplitData(LightningDataModule):
+    """Three splits, each loaded once; the processes share its batches, and a resumed run continues within an epoch.
+
+    A subclass implements `load`, and `prepare_data` if there is something to download.
+
+    Args:
+        batch_size: samples per process (per micro-batch when accumulating).
+        eval_batch_size: the same without gradients; it changes no result, only memory and speed.
+        drop_last: leave out the last training batch if it is not full.
+        seed: of the order of the training samples; `null` follows `seed_everything`.
+
+    Attributes:
+        splits: what has been loaded, by split.
+        new: samples to predict on instead of the test split, set by a `predict_from`; None without.
+        predict_source: what `predict` reads, as a name for its output file.
+
+    Raises:
+        DataError: a batch size below 1.
+    """
+
+    batch: Callable[..., Any]  # of tensors: a NamedTuple of them and the indices
+
+    def __init__(
+        self, batch_size: int = 64, eval_batch_size: int = 1000, drop_last: bool = False, seed: int | None = None
+    ) -> None:
+        super().__init__()
+        for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
+            if value < 1:
+                raise DataError(f"{name} must be at least 1, got {value}")
+        self.batch_size, self.eval_batch_size, self.drop_last, self.seed = batch_size, eval_batch_size, drop_last, seed
+        self.splits: dict[str, Any] = {}
+        self.new: Any = None
+        self.predict_source = "test"
+        self._training: Loader | None = None
+        self._resume: dict[str, Any] | None = None  # the position at which training continues
+
+    def load(self, split: Split) -> Any:
+        """Tensors of one split, samples along the first axis; or what gives a batch for a tensor of indices."""
         raise NotImplementedError
+
+    def loaded(self, split: Split) -> Any:
+        """What `load` gives, as it is kept: checked, encoded."""
+        return self.load(split)
+
+    def setup(self, stage: str) -> None:
+        """Loads the splits that the stage needs, once."""
+        for split in STAGES.get(stage, ("test",) if self.new is None else ()):
+            if split not in self.splits:
+                self.splits[split] = self.loaded(split)
+
+    def dataset(self, split: Split) -> Any:
+        """A split that has been set up; `dataset[indices]` is a batch."""
+        data = self.splits[split]
+        return Rows(self.batch, *data) if isinstance(data, tuple) else data
 
     def size_of(self, split: Split) -> int:
         """Number of samples of a split that has been set up."""
-        raise NotImplementedError
+        return len(self.dataset(split))
 
     def has_split(self, split: Split) -> bool:
         """Whether there is such a split, as far as can be told before `setup`."""
@@ -78,9 +110,54 @@ class SplitData(ResumablePosition):
             "rank": self.trainer.global_rank if self.trainer else 0,
         }
 
+    def order(self, dataset: Any, split: Split) -> EpochBatches:
+        """The batches of a `dataset` for this process."""
+        train = split == "train"
+        return EpochBatches(
+            len(dataset),
+            self.batch_size if train else self.eval_batch_size,
+            shuffle=self.shuffles(split),
+            drop_last=train and self.drop_last,
+            **self.share(),
+        )
+
+    def loader(self, split: Split) -> Loader:
+        """Loads the batches of a split for this process."""
+        dataset = self.dataset(split)
+        return Loader(dataset, self.order(dataset, split))
+
+    def train_dataloader(self) -> Loader:
+        """Shuffled training batches, which a resumed run continues."""
+        self._training = self.loader("train")
+        if self._resume is not None:
+            self._training.load_state_dict(self._resume)
+            self._resume = None
+        return self._training
+
+    def val_dataloader(self) -> Loader:
+        return self.loader("val")
+
+    def test_dataloader(self) -> Loader:
+        return self.loader("test")
+
+    def predict_dataloader(self) -> Loader:
+        """The test batches, or the new samples."""
+        return self.loader("test") if self.new is None else Loader(self.new, self.order(self.new, "test"))
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Moves a batch; one that is there already is not looked through tensor by tensor."""
+        if batch[0].device == device:
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
     def state_dict(self) -> dict[str, Any]:
-        """Position in the epoch of training, and the number of samples of each split."""
-        return {**super().state_dict(), "samples": {split: self.size_of(split) for split in self.splits}}
+        """Position in the epoch of training, and the number of samples of each split.
+
+        Lightning saves that of the loader, too, but does not restore it where a learning rate schedule has asked for
+        the length of the run before.
+        """
+        position = {} if self._training is None else self._training.state_dict()
+        return {**position, "samples": {split: self.size_of(split) for split in self.splits}}  # type: ignore[arg-type]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Training continues at the position.
@@ -91,31 +168,17 @@ class SplitData(ResumablePosition):
         Raises:
             DataError: training is to go on, and a split has another number of samples.
         """
+        training = self.trainer is not None and self.trainer.training
         before = state_dict.get("samples", {})
         changed = [f"{split} had {before[split]:,} and has {self.size_of(split):,} samples"
                    for split in before if split in self.splits and self.size_of(split) != before[split]]  # fmt: skip
         if changed:
             what = f"the data are not those that the run was trained on: {', '.join(changed)}"
-            if self.trainer is not None and self.trainer.training:
+            if training:
                 raise DataError(f"{what}; begin a new run, from its weights with --init_from")
             print_once(f"warning: {what}; where splits are carved, the test may hold samples of training")
-        super().load_state_dict({name: value for name, value in state_dict.items() if name != "samples"})
-
-    def train_dataloader(self) -> TRAIN_DATALOADERS:
-        """Shuffled training batches, which a resumed run continues."""
-        return self.resumable(self.loader("train"))
-
-    def val_dataloader(self) -> EVAL_DATALOADERS:
-        """Validation batches."""
-        return self.loader("val")
-
-    def test_dataloader(self) -> EVAL_DATALOADERS:
-        """Test batches."""
-        return self.loader("test")
-
-    def predict_dataloader(self) -> EVAL_DATALOADERS:
-        """The test batches."""
-        return self.loader("test")
+        if training and "position" in state_dict:
+            self._resume = state_dict
 
     def __str__(self) -> str:
         """Its name: Lightning would make all loaders to count their samples, and jsonargparse prints what it links."""
@@ -129,3 +192,38 @@ def has_test(datamodule: Any) -> bool:
     if not has:
         print_once(f"{type(datamodule).__name__} has no test split: nothing is tested after the training")
     return has
+
+
+# Carves validation from train. Its own constant, so that it is the same whatever the seed of a run.
+SPLIT_SEED = 2017
+
+
+def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
+    """Indices of train and validation, `(size - val_size,)` and `(val_size,)`, each ascending; always the same."""
+    order = _order(size, val_size)
+    return order[val_size:].sort().values, order[:val_size].sort().values
+
+
+def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
+    """As `random_split`, validation having each class in its proportion in `labels` `(N,)`, to within one sample.
+
+    Parts of samples are rounded up where they are largest; but a class keeps its last sample for training as long as
+    another can give one instead.
+    """
+    size = len(labels)
+    order = _order(size, val_size)
+    _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
+    held = counts * val_size // max(1, size)
+    parts = counts * val_size - held * size  # of a sample, times size
+    is_last = held + 1 == counts
+    held[(parts - size * is_last).argsort(descending=True, stable=True)[: val_size - int(held.sum())]] += 1
+    by_class = order[classes[order].argsort(stable=True)]
+    place_in_class = torch.arange(size) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    is_held = place_in_class < held.repeat_interleave(counts)
+    return by_class[~is_held].sort().values, by_class[is_held].sort().values
+
+
+def _order(size: int, val_size: int) -> Tensor:
+    if not 0 <= val_size <= size:
+        raise DataError(f"a split of {val_size} samples cannot be taken from {size}")
+    return torch.randperm(size, generator=torch.Generator().manual_seed(derive(SPLIT_SEED, size)))

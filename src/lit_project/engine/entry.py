@@ -119,7 +119,7 @@ def quiet_lightning() -> None:
         if _wanted not in logger.filters:
             logger.addFilter(_wanted)
     for message in (
-        r".*does not have many workers.*",  # in-memory loaders need none
+        r"You requested to overfit but .*",  # `SplitData.shuffles` has seen to it
         r".*number of training batches .* is smaller than the logging interval.*",
         r".*LeafSpec.* is deprecated.*",  # within Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # a resumed run

@@ -1,4 +1,4 @@
-"""Data of images: batches, splits, augmentation on the device; and the base of those that fit in memory."""
+"""Data of images: reading files, transforms on the device, and the base of all sets of images."""
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,16 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from lightning.pytorch.utilities.types import EVAL_DATALOADERS
 from PIL import Image, ImageOps
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset, Subset
 
-from .datamodule import Split, SplitData
+from .datamodule import Rows, Split, SplitData, random_split, stratified_split
+from .distributed import print_once
 from .errors import DataError
-from .sampler import EpochBatches, IndexLoader, derive, seed_step
-
-CLASSIC = ("torchvision.transforms.transforms", "torchvision.transforms.autoaugment")  # torchvision's v1
+from .sampler import Loader, seed_step
 
 
 class PerSample(nn.Module):
@@ -31,55 +29,38 @@ class PerSample(nn.Module):
         return torch.stack([self.transform(image) for image in images]) if len(images) else images
 
 
-def is_random(transform: nn.Module) -> bool:
-    """Whether a transform of torchvision, or one inside a module, draws random numbers.
-
-    Of the classic ones (v1), which are made for one image, each counts as random.
-    """
-    from torchvision.transforms import v2
-
-    if any(kind.__module__ in CLASSIC for kind in type(transform).__mro__):
+def is_per_image(transform: Any) -> bool:
+    """Whether it is a transform of torchvision, new or classic, or a module that holds one; or a mere function."""
+    if not isinstance(transform, nn.Module):
         return True
-    draws = False
-    if isinstance(transform, v2.Transform):
-        name = type(transform).__name__
-        draws = (
-            type(transform).make_params is not v2.Transform.make_params or name.startswith("Random") or "Aug" in name
-        )
-    return draws or any(is_random(child) for child in transform.children())
+    kinds = (kind for part in transform.modules() for kind in type(part).__mro__)
+    return any(kind.__module__.startswith("torchvision.transforms") for kind in kinds)
 
 
-def opened(transforms: Iterable[nn.Module]) -> Iterator[nn.Module]:
+def opened(transforms: Iterable[Any]) -> Iterator[Any]:
     """The transforms in their order, those in a `Compose` or `nn.Sequential` one by one."""
     from torchvision.transforms import Compose, v2
 
     for transform in transforms:
         if isinstance(transform, v2.Compose | Compose | nn.Sequential):
             yield from opened(transform if isinstance(transform, nn.Sequential) else transform.transforms)
-        elif isinstance(transform, nn.Module):
-            yield transform
         else:
-            each = PerSample(transform) if type(transform).__module__ in CLASSIC else transform
-            yield v2.Lambda(each)
+            yield transform
 
 
-class BatchTransforms(nn.Module):
-    """Transforms of a batch in their order; random ones of torchvision, and modules that hold one, are for each sample.
+class BatchTransforms(nn.Sequential):
+    """Transforms of a batch, in their order.
+
+    Those of torchvision draw once per call; so they, and modules that hold one, get each image by itself. All others
+    get the whole batch and draw for each of its images, as those of `data/augmentation.py` do.
 
     Shapes:
         `(B, C, H, W)` → `(B, C', H', W')`.
     """
 
-    def __init__(self, transforms: Sequence[nn.Module]) -> None:
-        super().__init__()
+    def __init__(self, transforms: Sequence[Any]) -> None:
         steps = opened(transforms) if transforms else ()  # without any, torchvision is not imported
-        self.steps = nn.ModuleList(PerSample(step) if is_random(step) else step for step in steps)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` → `(B, C', H', W')`."""
-        for step in self.steps:
-            images = step(images)
-        return images
+        super().__init__(*(PerSample(step) if is_per_image(step) else step for step in steps))
 
 
 class ImageBatch(NamedTuple):
@@ -201,7 +182,6 @@ class PictureFiles(Dataset):
             raise DataError(f"no image file in {folder} (looked for {', '.join(sorted(SUFFIXES))})")
 
     def __len__(self) -> int:
-        """Number of files, readable or not."""
         return len(self.files)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch:
@@ -219,24 +199,72 @@ class PictureFiles(Dataset):
         return ImageBatch(torch.cat(images), torch.full_like(found, -1), found)
 
 
-class ImageData(SplitData):
-    """Base of `InMemoryImages` and `DatasetImages`: one interface to the tasks.
+class Samples(Dataset):
+    """Makes a dataset of `(image, target)` give whole `ImageBatch`es for a tensor of indices.
 
-    A subclass sets the five attributes below in its constructor, before any file is read; the config links them to
-    the model. `mean` and `std` refer to values in [0, 1]; the task normalises, so that they travel in the checkpoint.
+    Images may be PIL images or tensors `(C, H, W)`; they become uint8 (floats in [0, 1] stay float) of `input_shape`.
+    """
+
+    def __init__(self, dataset: Any, input_shape: tuple[int, int, int], crop: bool = False) -> None:
+        self.dataset, self.input_shape, self.crop = dataset, input_shape, crop
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, indices: Tensor) -> ImageBatch | DataError:
+        """Samples `indices` `(b,)` as one batch. A DataError is returned: raised in a worker, only its text arrives."""
+        try:
+            samples = [self.dataset[index] for index in indices.tolist()]
+            images = [self.fit(image) for image, _ in samples]
+        except DataError as error:
+            return error
+        return ImageBatch(torch.stack(images), torch.tensor([int(target) for _, target in samples]), indices)
+
+    def fit(self, image: Tensor | Image.Image) -> Tensor:
+        """One image as `(C, H, W)` of `input_shape`; a tensor of that shape is taken as it is."""
+        if isinstance(image, Image.Image):
+            return to_tensor(image, self.input_shape, self.crop)
+        check_images(image[None], self.input_shape, "an image of the dataset")
+        return image
+
+
+def labels_of(dataset: Any) -> Tensor | None:
+    """The `targets` `(N,)` of a dataset, or of a part of one; None without, or if they are of other samples."""
+    if isinstance(dataset, Subset):
+        labels = labels_of(dataset.dataset)
+        return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
+    targets = getattr(dataset, "targets", None)
+    return None if targets is None or len(targets) != len(dataset) else torch.as_tensor(np.asarray(targets))
+
+
+def split_by_class(dataset: Any, val_size: int) -> tuple[Subset, Subset]:
+    """Parts of a dataset for training and validation; always the same.
+
+    The split is that of `stratified_split` if the labels are at hand without the images, else of `random_split`.
+    """
+    labels = labels_of(dataset)
+    parts = random_split(len(dataset), val_size) if labels is None else stratified_split(labels, val_size)
+    train, val = (Subset(dataset, part.tolist()) for part in parts)
+    return train, val
+
+
+class ImageData(SplitData):
+    """Base of image data: a split is two tensors or a map-style dataset; the tasks see no difference.
+
+    A subclass implements `load`, and sets the four attributes below in its constructor, before any file is read; the
+    config links them to the model. `mean` and `std` refer to values in [0, 1]; the task normalises, so that they travel
+    in the checkpoint.
 
     Args:
         root: folder of the data.
-        batch_size: images an optimizer micro-batch and process.
-        eval_batch_size: the same without gradients; it changes no result, only memory and speed.
         train_transforms: applied in training on the batch, on the device, to uint8 `(B, C, H, W)`: the ones of
-            `data/augmentation.py`, or any of `torchvision.transforms.v2` (random ones once a sample).
-        eval_transforms: the same for validation, test and prediction.
-        drop_last: leave out the last training batch if it is not full.
-        seed: of the order of the training samples; `null` follows `seed_everything`.
-
-    Raises:
-        DataError: a batch size below 1.
+            `data/augmentation.py` and modules of your own get the whole batch, those of torchvision each image.
+        eval_transforms: the same for validation, test and prediction; all get the whole batch.
+        on_device: keep tensors on the accelerator, so that no batch travels; they need a byte per value there.
+        num_workers: processes that load the batches of a dataset, in which images are read one by one; 0 loads them in
+            the main process. Tensors need none.
+        pin_memory: copies batches of a dataset through page-locked memory, which speeds up the way to a GPU.
+        **kwargs: of `SplitData`.
     """
 
     class_names: list[str]
@@ -249,30 +277,77 @@ class ImageData(SplitData):
     def __init__(
         self,
         root: str | Path = "data",
-        batch_size: int = 64,
-        eval_batch_size: int = 1000,
         train_transforms: Sequence[nn.Module] | None = None,
         eval_transforms: Sequence[nn.Module] | None = None,
-        drop_last: bool = False,
-        seed: int | None = None,
+        on_device: bool = False,
+        num_workers: int = 2,
+        pin_memory: bool = False,
+        **kwargs: Any,
     ) -> None:
-        super().__init__()
-        for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
-            if value < 1:
-                raise DataError(f"{name} must be at least 1, got {value}")
+        super().__init__(**kwargs)
         self.root = Path(root).expanduser()
-        self.batch_size = batch_size
-        self.eval_batch_size = eval_batch_size
         self.train_transforms = BatchTransforms(train_transforms or [])
-        self.eval_transforms = BatchTransforms(eval_transforms or [])
-        self.drop_last = drop_last
-        self.seed = seed
-        self.pictures: PictureFiles | None = None
+        self.eval_transforms = nn.Sequential(*eval_transforms or [])
+        self.on_device, self.num_workers, self.pin_memory = on_device, num_workers, pin_memory
+
+    def load(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
+        """Images `(N, C, H, W)`, uint8 or floats in [0, 1], and targets, int64 `(N,)`, of one split.
+
+        Or a dataset of `(image, target)`: PIL images, or tensors `(C, H, W)` as above.
+        """
+        raise NotImplementedError
+
+    def loaded(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
+        """Checks a split, so far as it is in memory, and puts it where it is kept.
+
+        Raises:
+            DataError: it is empty, images or labels are not as promised, or their numbers differ.
+        """
+        data = self.load(split)
+        if not isinstance(data, tuple):
+            self.check_targets(labels_of(data), split)
+            return data
+        images, targets = data
+        if len(images) != len(targets):
+            raise DataError(
+                f"{type(self).__name__}: the {split} split has {len(images)} images and {len(targets)} targets"
+            )
+        check_images(images, self.input_shape, f"{type(self).__name__}: each image of the {split} split")
+        self.check_targets(targets, split)
+        if self.on_device and self.trainer is not None:
+            device = self.trainer.strategy.root_device
+            return images.to(device), targets.to(device)
+        return images, targets
+
+    def check_targets(self, targets: Tensor | None, split: str) -> None:
+        """Raises DataError if a split is empty or one of its class indices `(N,)`, where known, is out of range."""
+        if targets is None:
+            return
+        if len(targets) == 0:
+            raise DataError(f"{type(self).__name__}: the {split} split is empty")
+        wrong = ((targets < 0) | (targets >= self.num_classes)).nonzero().flatten()
+        if len(wrong):
+            index = int(wrong[0])
+            raise DataError(
+                f"{type(self).__name__}: sample {index} of the {split} split has label {int(targets[index])}, "
+                f"but there are {self.num_classes} classes (0 to {self.num_classes - 1}); {len(wrong)} such label(s)"
+            )
 
     @property
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    def dataset(self, split: Split) -> Rows | Samples:
+        """A split that has been set up; `dataset[indices]` is an `ImageBatch`."""
+        data = self.splits[split]
+        return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
+
+    def loader(self, split: Split) -> Loader:
+        """Loads the batches of a split for this process, those of a dataset by `num_workers` processes."""
+        dataset = self.dataset(split)
+        workers = (self.num_workers, self.pin_memory) if isinstance(dataset, Samples) else ()
+        return Loader(dataset, self.order(dataset, split), *workers)
 
     def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
         """`predict` then classifies the image files of `folder` instead of the test split.
@@ -286,173 +361,101 @@ class ImageData(SplitData):
         Raises:
             DataError: no such folder, or no image file in it.
         """
-        self.pictures = PictureFiles(Path(folder).expanduser(), self.input_shape, self.crop)
-        return {number: {"file": str(file)} for number, file in enumerate(self.pictures.files)}
-
-    @property
-    def predict_source(self) -> str:
-        """What `predict` reads, as a name for its output file."""
-        if self.pictures is None:
-            return "test"
-        place = self.pictures.folder.resolve()
-        return f"images_{place.stem if place.is_file() else place.name}"
-
-    @property
-    def needs_split(self) -> bool:
-        """Whether the dataset itself is needed (not to predict on a folder)."""
-        return self.pictures is None
-
-    def order(self, size: int, split: Split) -> EpochBatches:
-        """The batches of a split for this process."""
-        train = split == "train"
-        return EpochBatches(
-            size,
-            self.batch_size if train else self.eval_batch_size,
-            shuffle=self.shuffles(split),
-            drop_last=train and self.drop_last,
-            **self.share(),
-        )
-
-    def predict_dataloader(self) -> EVAL_DATALOADERS:
-        """The test split, or the folder of image files that `predict_from` named."""
-        return self.loader("test") if self.needs_split else self.predict_pictures()
-
-    def predict_pictures(self) -> DataLoader:
-        """Loads the image files that `predict_from` named."""
-        assert self.pictures is not None
-        order = self.order(len(self.pictures.files), "test")
-        return DataLoader(self.pictures, batch_size=None, sampler=order)
-
-    def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
-        """Moves a batch; one that is there already is not looked through tensor by tensor."""
-        if batch[0].device == device:
-            return batch
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        self.new = PictureFiles(Path(folder).expanduser(), self.input_shape, self.crop)
+        place = self.new.folder.resolve()
+        self.predict_source = f"images_{place.stem if place.is_file() else place.name}"
+        return {number: {"file": str(file)} for number, file in enumerate(self.new.files)}
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
         """Augments and converts on the device: uint8 → float in [0, 1]."""
         trainer = self.trainer
         training = trainer is not None and trainer.training
         transforms = self.train_transforms if training else self.eval_transforms
-        if trainer is not None and training and len(transforms.steps):
-            # each sample occurs once an epoch, so this is one random stream a batch, also after a resume
+        if trainer is not None and training and len(transforms):
+            # each sample occurs once per epoch, so this is one random stream per batch, also after a resume
             seed_step(self.share()["seed"], "augment", trainer.current_epoch, int(batch[2][0]), device=batch[0].device)
         images = transforms(batch[0])
         if images.dtype == torch.uint8:
             images = images.float().div_(255)
         return batch._replace(images=images)
 
-    def check_targets(self, targets: Tensor, split: Split) -> None:
-        """Raises DataError where a split is empty or one of its class indices `(N,)` is out of range."""
-        if len(targets) == 0:
-            raise DataError(f"{type(self).__name__}: the {split} split is empty")
-        wrong = ((targets < 0) | (targets >= self.num_classes)).nonzero().flatten()
-        if len(wrong):
-            index = int(wrong[0])
-            raise DataError(
-                f"{type(self).__name__}: sample {index} of the {split} split has label {int(targets[index])}, "
-                f"but there are {self.num_classes} classes (0 to {self.num_classes - 1}); {len(wrong)} such label(s)"
-            )
+
+InMemoryImages = ImageData  # its name before a split could be a dataset, too
 
 
-# Carves validation from train. Its own constant, so that it is the same whatever the seed of a run.
-SPLIT_SEED = 2017
+class DatasetImages(ImageData):
+    """Images from map-style datasets that are given, such as those of torchvision.
 
-
-def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
-    """Indices of train and validation, `(size - val_size,)` and `(val_size,)`, each ascending; always the same."""
-    order = _order(size, val_size)
-    return order[val_size:].sort().values, order[:val_size].sort().values
-
-
-def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
-    """As `random_split`, validation having each class in its proportion in `labels` `(N,)`, to within one sample.
-
-    Parts of samples are rounded up where they are largest; but a class keeps its last sample for training as long as
-    another can give one instead.
-    """
-    size = len(labels)
-    order = _order(size, val_size)
-    _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
-    held = counts * val_size // max(1, size)
-    parts = counts * val_size - held * size  # of a sample, times size
-    is_last = held + 1 == counts
-    held[(parts - size * is_last).argsort(descending=True, stable=True)[: val_size - int(held.sum())]] += 1
-    by_class = order[classes[order].argsort(stable=True)]
-    place_in_class = torch.arange(size) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    is_held = place_in_class < held.repeat_interleave(counts)
-    return by_class[~is_held].sort().values, by_class[is_held].sort().values
-
-
-def _order(size: int, val_size: int) -> Tensor:
-    if not 0 <= val_size <= size:
-        raise DataError(f"a split of {val_size} samples cannot be taken from {size}")
-    return torch.randperm(size, generator=torch.Generator().manual_seed(derive(SPLIT_SEED, size)))
-
-
-class TensorLoader(IndexLoader):
-    """Iterates over batches of in-memory tensors by indexing; as resumable as its `sampler`.
+    Without `val`, a fixed `val_size` of `train` becomes validation, each class in its proportion if the dataset has
+    `targets`, as those of torchvision have; without `test`, only `fit` and `validate` work.
 
     Args:
-        images: uint8 or float `(N, C, H, W)`.
-        targets: int64 `(N,)`.
-        order: the batches of indices.
-    """
-
-    def __init__(self, images: Tensor, targets: Tensor, order: EpochBatches) -> None:
-        super().__init__(order)
-        self.images = images
-        self.targets = targets
-
-    def __iter__(self) -> Iterator[ImageBatch]:
-        """Yields the batches of the epoch from the current position on."""
-        device = self.images.device
-        for indices in self.sampler:
-            indices = indices.to(device)
-            yield ImageBatch(self.images.index_select(0, indices), self.targets.index_select(0, indices), indices)
-
-
-class InMemoryImages(ImageData):
-    """Base of image data held as one uint8 tensor `(N, C, H, W)` a split.
-
-    A subclass implements `load`, and `prepare_data` if there is something to download.
-
-    Args:
-        on_device: keep the splits on the accelerator, so that no batch travels; they need a byte a value there.
+        train: training samples.
+        val: validation samples.
+        test: test samples.
+        val_size: samples of validation if `val` is not given; a share of `train` if below 1.
+        class_names: names of the classes; default: the `classes` of `train`.
+        input_shape: `(C, H, W)` that images are resized to.
+        mean: of each channel, of values in [0, 1].
+        std: of each channel.
         **kwargs: of `ImageData`.
+
+    Raises:
+        DataError: no class names, or a split that is asked for and not given.
     """
 
-    def __init__(self, on_device: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        train: Dataset | None = None,
+        val: Dataset | None = None,
+        test: Dataset | None = None,
+        val_size: float = 0.1,
+        class_names: list[str] | None = None,
+        input_shape: tuple[int, int, int] = (3, 224, 224),
+        mean: Sequence[float] = (0.485, 0.456, 0.406),  # ImageNet's
+        std: Sequence[float] = (0.229, 0.224, 0.225),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        self.on_device = on_device
-        self.splits: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def load(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Images `(N, C, H, W)`, uint8 or floats in [0, 1], and targets, int64 `(N,)`, of one split."""
-        raise NotImplementedError
+        names = class_names or getattr(train, "classes", None)
+        if not names:
+            raise DataError(f"{type(self).__name__}: the training data have no `classes`: give class_names")
+        if len(mean) != input_shape[0] or len(std) != input_shape[0]:
+            raise DataError(f"mean and std need a value for each of the {input_shape[0]} channel(s) of input_shape")
+        self.class_names = list(names)
+        self.input_shape = input_shape
+        self.mean, self.std = list(mean), list(std)
+        given: dict[str, Any] = {"train": train, "val": val, "test": test}
+        self._given = {split: dataset for split, dataset in given.items() if dataset is not None}
+        self._val_size = val_size
 
     def setup(self, stage: str) -> None:
-        """Loads the splits that the stage needs, once."""
-        needed: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}
-        for split in needed.get(stage, ("test",) if self.needs_split else ()):
-            if split not in self.splits:
-                images, targets = self.load(split)
-                if len(images) != len(targets):
-                    raise DataError(
-                        f"{type(self).__name__}: the {split} split has {len(images)} images and {len(targets)} targets"
-                    )
-                check_images(images, self.input_shape, f"{type(self).__name__}: each image of the {split} split")
-                self.check_targets(targets, split)
-                if self.on_device and self.trainer is not None:
-                    device = self.trainer.strategy.root_device
-                    images, targets = images.to(device), targets.to(device)
-                self.splits[split] = images, targets
+        """Makes all splits at once: none of them is read yet."""
+        if self.new is None and not self.splits:
+            for split, dataset in self._given.items():
+                self.check_targets(labels_of(dataset), split)
+            self.splits = self._carved() if "train" in self._given and "val" not in self._given else self._given
+        super().setup(stage)
 
-    def size_of(self, split: Split) -> int:
-        """Number of samples of a split that has been set up."""
-        return len(self.splits[split][1])
+    def load(self, split: Split) -> Dataset:
+        """Raises DataError: `setup` has found no such split."""
+        where = "" if self.splits or self.root.is_dir() else f" (there is no folder {self.root})"
+        raise DataError(f"{type(self).__name__} has no {split} split: only {', '.join(self.splits) or 'none'}{where}")
 
-    def loader(self, split: Split) -> TensorLoader:
-        """Batches of a split for this process."""
-        images, targets = self.splits[split]
-        return TensorLoader(images, targets, self.order(len(targets), split))
+    def has_split(self, split: Split) -> bool:
+        """Whether it was given or is carved out of the training data."""
+        return split in self._given or (split == "val" and "train" in self._given)
+
+    def _carved(self) -> dict[str, Any]:
+        """The given splits with validation out of train. Says which classes have no sample left there."""
+        size = len(self._given["train"])
+        val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
+        if not 0 < val_size < size:
+            raise DataError(f"val_size {self._val_size} leaves no training or no validation sample of {size}")
+        train, val = split_by_class(self._given["train"], int(val_size))
+        labels = labels_of(train)
+        seen = range(self.num_classes) if labels is None else set(labels.tolist())
+        if untrained := [name for index, name in enumerate(self.class_names) if index not in seen]:
+            few = ", ".join(untrained[:5]) + (", …" if len(untrained) > 5 else "")
+            print_once(f"note: {len(untrained)} class(es) without a training sample, all being held out: {few}")
+        return {**self._given, "train": train, "val": val}

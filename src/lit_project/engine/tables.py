@@ -4,16 +4,14 @@ import csv
 import math
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .datamodule import Split, SplitData
+from .datamodule import Rows, Split, SplitData, random_split
 from .distributed import print_once
 from .errors import DataError, did_you_mean
-from .images import random_split
-from .sampler import EpochBatches, IndexLoader
 
 TAB = "\t"
 MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")  # in lower case
@@ -136,26 +134,6 @@ class TableBatch(NamedTuple):
     indices: Tensor
 
 
-class TableLoader(IndexLoader):
-    """Iterates over batches of rows by indexing; as resumable as its `sampler`.
-
-    Args:
-        features: float32 `(N, F)`.
-        targets: float32 `(N, T)`.
-        order: the batches of indices.
-    """
-
-    def __init__(self, features: Tensor, targets: Tensor, order: EpochBatches) -> None:
-        super().__init__(order)
-        self.features = features
-        self.targets = targets
-
-    def __iter__(self) -> Iterator[TableBatch]:
-        """Yields the batches of the epoch from the current position on."""
-        for indices in self.sampler:
-            yield TableBatch(self.features[indices], self.targets[indices], indices)
-
-
 STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
 
@@ -172,14 +150,13 @@ class TabularData(SplitData):
         target_names: of the columns of `targets`.
         test_size: rows of the test split; a share of all rows if below 1.
         val_size: rows of validation; a share of the rows that are not test if below 1.
-        batch_size: rows an optimizer micro-batch and process.
-        eval_batch_size: the same without gradients; it changes no result, only memory and speed.
-        drop_last: leave out the last training batch if it is not full.
-        seed: of the order of the training samples; `null` follows `seed_everything`.
         feature_mean: of each feature; default: of the training split, or what the checkpoint holds that is evaluated.
         feature_std: the same; of a constant feature it is 1.
         target_mean: the same of each target.
         target_std: the same.
+        batch_size: rows per process (per micro-batch when accumulating).
+        eval_batch_size: the same without gradients; it changes no result, only memory and speed.
+        **kwargs: of `SplitData`.
 
     Attributes:
         input_size: number of features F.
@@ -191,6 +168,7 @@ class TabularData(SplitData):
             statistics that do not fit the columns.
     """
 
+    batch = TableBatch
     predicts_on = "table"
     delimiter = ","  # of files to predict on
     no_rows = "its table has no rows"  # why there are no splits
@@ -203,44 +181,26 @@ class TabularData(SplitData):
         target_names: Sequence[str],
         test_size: float = 0.2,
         val_size: float = 0.15,
-        batch_size: int = 32,
-        eval_batch_size: int = 10_000,
-        drop_last: bool = False,
-        seed: int | None = None,
         feature_mean: list[float] | None = None,
         feature_std: list[float] | None = None,
         target_mean: list[float] | None = None,
         target_std: list[float] | None = None,
+        batch_size: int = 32,
+        eval_batch_size: int = 10_000,
+        **kwargs: Any,
     ) -> None:
-        super().__init__()
-        for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
-            if value < 1:
-                raise DataError(f"{name} must be at least 1, got {value}")
+        super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, **kwargs)
         self.feature_names, self.target_names = list(feature_names), list(target_names)
         self.input_size, self.output_size = len(self.feature_names), len(self.target_names)
-        self.batch_size = batch_size
-        self.eval_batch_size = eval_batch_size
-        self.drop_last = drop_last
-        self.seed = seed
         table = _finite(features, self.feature_names), _finite(targets, self.target_names)
-        self.splits: dict[Split, tuple[Tensor, Tensor]] = {}
         if len(features) or None in (feature_mean, feature_std, target_mean, target_std):
             self.splits = self._split(*table, test_size, val_size)
             if target_std is None:
                 self._check_targets()
         self.feature_mean, self.feature_std = self._standard(0, "feature", feature_mean, feature_std)
         self.target_mean, self.target_std = self._standard(1, "target", target_mean, target_std)
-        self.new_rows: tuple[Tensor, Tensor] | None = None
-        self.predict_source = "test"
 
-    def __str__(self) -> str:
-        """What it is, in words: Lightning would make loaders to count them, and jsonargparse prints what it links."""
-        sizes = ", ".join(f"{self.size_of(split)} {split}" for split in self.splits) or "none"
-        return f"{type(self).__name__}({self.input_size} features, {self.output_size} targets; rows: {sizes})"
-
-    def _split(
-        self, features: Tensor, targets: Tensor, test_size: float, val_size: float
-    ) -> dict[Split, tuple[Tensor, Tensor]]:
+    def _split(self, features: Tensor, targets: Tensor, test_size: float, val_size: float) -> dict[str, Any]:
         rows = len(features)
         test_rows = _rows("test_size", test_size, rows)
         val_rows = _rows("val_size", val_size, rows - test_rows)
@@ -252,7 +212,7 @@ class TabularData(SplitData):
             )
         rest, test = random_split(rows, test_rows)
         train, val = random_split(len(rest), val_rows)
-        chosen: dict[Split, Tensor] = {"train": rest[train], "val": rest[val], "test": test}
+        chosen = {"train": rest[train], "val": rest[val], "test": test}
         return {split: (features[indices], targets[indices]) for split, indices in chosen.items()}
 
     def _check_targets(self) -> None:
@@ -278,14 +238,9 @@ class TabularData(SplitData):
         """Whether there are rows."""
         return split in self.splits
 
-    def size_of(self, split: Split) -> int:
-        """Number of samples of a split."""
-        return len(self._rows_of(split)[1])
-
-    def _rows_of(self, split: Split) -> tuple[Tensor, Tensor]:
-        if split not in self.splits:
-            raise DataError(f"{type(self).__name__} has no {split} split: {self.no_rows}")
-        return self.splits[split]
+    def load(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Raises DataError: all splits are made by the constructor, and there is none."""
+        raise DataError(f"{type(self).__name__} has no {split} split: {self.no_rows}")
 
     def predict_from(self, file: str | Path) -> dict[int, dict[str, str]]:
         """`predict` then reads the rows of a CSV file instead of the test split.
@@ -307,29 +262,9 @@ class TabularData(SplitData):
         targets = values[:, self.input_size :].float()
         if not names or targets.isnan().any():
             targets = torch.full((len(values), self.output_size), math.nan)
-        self.new_rows = values[:, : self.input_size].float(), targets
+        self.new = Rows(TableBatch, values[:, : self.input_size].float(), targets)
         self.predict_source = f"table_{table.file.stem}"
         return table.cells()
-
-    def predict_dataloader(self) -> TableLoader:
-        """The test split, or the rows of the file that `predict_from` named."""
-        if self.new_rows is None:
-            return self.loader("test")
-        size = len(self.new_rows[0])
-        order = EpochBatches(size, self.eval_batch_size, shuffle=False, drop_last=False, **self.share())
-        return TableLoader(*self.new_rows, order)
-
-    def loader(self, split: Split) -> TableLoader:
-        """Batches of a split for this process."""
-        train = split == "train"
-        order = EpochBatches(
-            self.size_of(split),
-            self.batch_size if train else self.eval_batch_size,
-            shuffle=self.shuffles(split),
-            drop_last=train and self.drop_last,
-            **self.share(),
-        )
-        return TableLoader(*self._rows_of(split), order)
 
 
 def _finite(values: Tensor, names: Sequence[str]) -> Tensor:

@@ -74,22 +74,6 @@ def test_order_is_a_function_of_seed_and_epoch():
     assert shapes[0] == shapes[1] == shapes[2]
 
 
-def test_resumes_at_its_position():
-    whole = order()
-    whole.set_epoch(2)
-    batches = [batch.tolist() for batch in whole]
-    first = order()
-    first.set_epoch(2)
-    iterator = iter(first)
-    for _ in range(5):
-        next(iterator)
-    second = order()
-    second.load_state_dict(first.state_dict())
-    assert [batch.tolist() for batch in second] == batches[5:]
-    second.set_epoch(3)
-    assert len(list(second)) == len(batches)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

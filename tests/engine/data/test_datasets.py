@@ -6,7 +6,7 @@ from PIL import Image
 from torch.utils.data import Dataset, Subset
 
 from lit_project.engine.errors import DataError
-from lit_project.engine.image_datasets import DatasetImages
+from lit_project.engine.images import DatasetImages, ImageData
 
 
 class Pairs(Dataset):
@@ -79,6 +79,30 @@ def test_targets_of_other_samples_do_not_decide_which_are_validation(others):
 
 def test_missing_split_is_an_error_that_names_those_there_are():
     data = make(Pairs(20))
-    data.setup("test")
     with pytest.raises(DataError, match="no test split: only train, val"):
-        data.test_dataloader()
+        data.setup("test")
+
+
+@pytest.mark.parametrize("as_dataset", [False, True], ids=["tensors", "dataset"])
+def test_load_gives_tensors_or_a_dataset(as_dataset):
+    class Own(ImageData):
+        def __init__(self, **kwargs):
+            super().__init__(num_workers=0, **kwargs)
+            self.class_names, self.input_shape, self.mean, self.std = ["a", "b"], (1, 3, 3), [0.5], [0.5]
+
+        def load(self, split):
+            dataset = Pairs(20)
+            images, targets = zip(*(dataset[index] for index in range(20)), strict=True)
+            return dataset if as_dataset else (torch.stack(images), torch.tensor(targets))
+
+    data = Own(batch_size=6, seed=1)
+    data.setup("fit")
+    assert [data.size_of(split) for split in ("train", "val")] == [20, 20]
+    batches = list(data.train_dataloader())
+    assert [len(batch.targets) for batch in batches] == [6, 6, 6, 2]
+    for batch in batches:
+        assert torch.equal(batch.images[:, 0, 0, 0], batch.indices.to(torch.uint8))
+        assert torch.equal(batch.targets, batch.indices % 2)
+    Own.load = lambda self, split: Pairs(20, label=2 if split == "val" else None)
+    with pytest.raises(DataError, match="sample 3 of the val split has label 2"):
+        Own().setup("fit")

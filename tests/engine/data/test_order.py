@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lit_project.engine.errors import DataError
-from lit_project.engine.sampler import EpochBatches
+from lit_project.engine.sampler import EpochBatches, Loader
 
 SIZES = (1, 2, 7, 16, 101)
 BATCH_SIZES = (1, 2, 5, 16, 200)
@@ -108,54 +108,70 @@ def test_epochs_and_seeds_have_different_orders():
     assert len(orders) == 25
 
 
+class Numbers:
+    """Gives the indices that it is asked for."""
+
+    def __getitem__(self, indices):
+        return indices.tolist()
+
+
+def loader(size=20, batch_size=6, num_workers=0, **kwargs):
+    return Loader(Numbers(), EpochBatches(size, batch_size, shuffle=True, **kwargs), num_workers)
+
+
 @pytest.mark.parametrize(("drop_last", "processes"), [(False, 1), (False, 3), (True, 2)])
-def test_state_continues_in_the_middle_of_an_epoch(drop_last, processes):
+def test_loader_continues_in_the_middle_of_an_epoch(drop_last, processes):
     def make():
-        return EpochBatches(
-            53, 4, shuffle=True, drop_last=drop_last, seed=2, num_replicas=processes, rank=processes - 1
-        )  # fmt: skip
+        return loader(53, 4, drop_last=drop_last, seed=2, num_replicas=processes, rank=processes - 1)
 
     whole = {}
     reference = make()
     for epoch in (3, 4, 5):
-        reference.set_epoch(epoch)
-        whole[epoch] = [batch.tolist() for batch in reference]
+        reference.sampler.set_epoch(epoch)
+        whole[epoch] = list(reference)
     for stop in range(1, len(reference)):
         interrupted = make()
-        interrupted.set_epoch(3)
-        for batch, expected in zip(itertools.islice(interrupted, stop), whole[3], strict=False):
-            assert batch.tolist() == expected
+        interrupted.sampler.set_epoch(3)
+        assert list(itertools.islice(interrupted, stop)) == whole[3][:stop]
         state = interrupted.state_dict()
         torch.manual_seed(stop)
         resumed = make()
         resumed.load_state_dict(state)
-        resumed.set_epoch(3)  # Lightning calls it after the state is loaded
-        assert [batch.tolist() for batch in resumed] == whole[3][stop:]
+        assert resumed.state_dict() == state  # saved again before the first batch
+        resumed.sampler.set_epoch(3)  # Lightning calls it after the state is loaded
+        assert list(resumed) == whole[3][stop:]
         for epoch in (4, 5):  # and then come whole epochs
-            resumed.set_epoch(epoch)
-            assert [batch.tolist() for batch in resumed] == whole[epoch]
+            resumed.sampler.set_epoch(epoch)
+            assert list(resumed) == whole[epoch]
+
+
+def test_workers_that_are_ahead_move_no_position():
+    ahead = loader(num_workers=1)
+    batches = iter(ahead)
+    seen = [next(batches), next(batches)]
+    assert ahead.state_dict() == {"epoch": 0, "position": 2, "batch": 6}
+    assert seen == list(loader())[:2]
 
 
 def test_state_at_the_end_of_an_epoch_begins_the_next_one_at_its_start():
-    order = EpochBatches(20, 6, shuffle=True)
+    order, resumed = loader(), loader()
     list(order)
-    resumed = EpochBatches(20, 6, shuffle=True)
     resumed.load_state_dict(order.state_dict())
-    resumed.set_epoch(1)
-    order.set_epoch(1)
-    assert torch.equal(torch.cat(list(resumed)), torch.cat(list(order)))
+    for one in (order, resumed):
+        one.sampler.set_epoch(1)
+    assert list(resumed) == list(order)
 
 
-def test_a_position_among_other_batches_is_none():
-    order = EpochBatches(20, 6, shuffle=True)
+def test_a_position_among_other_batches_is_refused():
+    order = loader()
     begun = iter(order)
     next(begun)
     for other in ({"batch_size": 3}, {"batch_size": 6, "num_replicas": 2}):
         with pytest.raises(DataError, match=r"in batches of 6 samples .* go on in batches of"):
-            EpochBatches(20, shuffle=True, **other).load_state_dict(order.state_dict())
-    EpochBatches(20, 3, shuffle=True, num_replicas=2).load_state_dict(order.state_dict())  # the same in all
+            loader(**other).load_state_dict(order.state_dict())
+    loader(batch_size=3, num_replicas=2).load_state_dict(order.state_dict())  # the same in all
     list(begun)
-    EpochBatches(20, 4, shuffle=True).load_state_dict(order.state_dict())  # at the end of an epoch
+    loader(batch_size=4).load_state_dict(order.state_dict())  # at the end of an epoch
 
 
 def test_too_few_samples_are_an_error():

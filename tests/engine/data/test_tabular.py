@@ -5,8 +5,8 @@ import torch
 from sklearn.datasets import load_diabetes
 
 from lit_project.data.tables import ClassicFunction, Diabetes
+from lit_project.engine.datamodule import random_split
 from lit_project.engine.errors import DataError
-from lit_project.engine.images import random_split
 from lit_project.engine.tables import TableBatch, TabularData
 
 SPLITS = ("train", "val", "test")

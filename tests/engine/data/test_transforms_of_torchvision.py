@@ -1,4 +1,4 @@
-"""Transforms of torchvision, new and classic, for batches: what draws does so for every sample, all in their order."""
+"""Transforms of torchvision, new and classic, draw for every sample of a batch; all are applied in their order."""
 
 import pytest
 import torch
@@ -63,22 +63,25 @@ class Witness(v2.Transform):
         return inpt
 
 
-class RandomWitness(Witness):
-    """The same, and it draws."""
+class OwnWitness(nn.Module):
+    """The same, not torchvision's."""
 
-    def make_params(self, flat_inputs):
-        return {"draw": torch.rand(())}
+    def __init__(self):
+        super().__init__()
+        self.shapes = []
+
+    def forward(self, images):
+        self.shapes.append(tuple(images.shape))
+        return images
 
 
-def test_deterministic_transforms_get_the_whole_batch_and_random_ones_each_sample():
-    deterministic, random, own = Witness(), RandomWitness(), nn.Identity()
+def test_own_modules_get_the_whole_batch_and_those_of_torchvision_each_image():
     batch = images(batch=3)
-    for steps in ([deterministic, own, random], [v2.Compose([deterministic, own, random])]):
-        deterministic.shapes.clear()
-        random.shapes.clear()
-        assert torch.equal(BatchTransforms(steps)(batch), batch)
-        assert deterministic.shapes == [(3, 2, 5, 6)]
-        assert random.shapes == [(2, 5, 6)] * 3
+    for wrap in (list, lambda steps: [v2.Compose(steps)], lambda steps: [nn.Sequential(*steps)]):
+        theirs, own = Witness(), OwnWitness()
+        assert torch.equal(BatchTransforms(wrap([own, theirs]))(batch), batch)
+        assert own.shapes == [(3, 2, 5, 6)]
+        assert theirs.shapes == [(2, 5, 6)] * 3
 
 
 def test_own_and_torchvision_transforms_mix_in_a_container():

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from lit_project.data.parallel_text.batches import EncodedText, PairBatch, PairLoader, TokenBatches
+from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, PairBatch, TokenBatches
 from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, short, with_prefix, within
 from lit_project.data.parallel_text.leak_free_split import Pairs, apart, leak_free_split
 from lit_project.data.parallel_text.report import describe, lines, pair_texts
@@ -79,7 +79,7 @@ class TranslationData(SplitData):
         seed: int | None = None,
         vocabularies: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(seed=seed)
         check_languages(type(self).__name__, self.LANGUAGES, source, target)
         if batch_tokens is not None and batch_size is not None:
             raise DataError(f"give batch_tokens or batch_size, not both (got {batch_tokens} and {batch_size})")
@@ -93,11 +93,11 @@ class TranslationData(SplitData):
             raise DataError(f"overlong must be drop, truncate or error, got {overlong!r}")
         self.root = Path(root).expanduser()
         self.source, self.target = source, target
-        self.batch_tokens, self.batch_size, self.eval_batch_tokens = batch_tokens, batch_size, eval_batch_tokens
+        self.batch_tokens, self.eval_batch_tokens = batch_tokens, eval_batch_tokens
+        self.batch_size = batch_size  # type: ignore[assignment]
         self.options = VocabularyOptions(vocabulary, vocabulary_size, joint, min_freq)
         self.overlong = overlong
         self.prefixes: Sequence[str] | None = CLASSIC_PREFIXES if prefixes == "classic" else prefixes
-        self.seed = seed
         self.preparation = Preparation(lowercase, strip_accents, space_punctuation)
         self.max_length = max_length
         self.report: dict[str, Any] = {}  # filled by setup("fit"): see `report.describe`
@@ -109,7 +109,6 @@ class TranslationData(SplitData):
         self._pairs: dict[str, Pairs] = {}  # prepared
         self._counts: dict[str, dict[str, int]] = {}  # dropped and truncated pairs
         self.left_out: dict[str, int] = {}  # pairs that are in no split, by reason
-        self.splits: dict[str, tuple[EncodedText, EncodedText]] = {}
 
     def read(self, split: Split) -> list[tuple[str, str]]:
         """The pairs of a split as (source, target), as they are written in the data."""
@@ -173,13 +172,10 @@ class TranslationData(SplitData):
 
     def setup(self, stage: str) -> None:
         """Encodes the splits that the stage needs, once; a fit prints the report."""
-        needed: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}
-        for split in needed.get(stage, ("test",)):
-            if split not in self.splits:
-                self.splits[split] = self._encoded(split)
+        super().setup(stage)
         if stage == "fit" and not self.report:
             names: tuple[Split, ...] = ("train", "val", "test")
-            waste = self.order("train").padding_waste()
+            waste = self.order(self.dataset("train"), "train").padding_waste()
             pairs: dict[str, Pairs] = {name: self.pairs(name) for name in names}
             self.report = describe(pairs, self.splits, self._counts, waste, self.left_out)
             print_once(lines(self.report))
@@ -188,25 +184,23 @@ class TranslationData(SplitData):
         """Number of pairs of a split that has been set up (those that were dropped not counted)."""
         return len(self.splits[split][0])
 
-    def order(self, split: Split) -> TokenBatches:
-        """The batches of a split for this process."""
+    def dataset(self, split: Split) -> EncodedPairs:
+        """A split that has been set up: training without its text, others with it."""
+        texts = None if split == "train" else pair_texts(self.pairs(split), self.pairs("train"), self.preparation)
         source, target = self.splits[split]
+        return EncodedPairs(source, target, texts)
+
+    def order(self, dataset: EncodedPairs, split: Split) -> TokenBatches:
+        """The batches of a split for this process: shuffled ones of training; others from short to long."""
         train = split == "train"
         return TokenBatches(
-            source.lengths,
-            target.lengths,
+            dataset.source.lengths,
+            dataset.target.lengths,
             batch_tokens=self.batch_tokens if train else self.eval_batch_tokens,
             batch_size=self.batch_size if train else None,
             shuffle=self.shuffles(split),
             **self.share(),
         )
-
-    def loader(self, split: Split) -> PairLoader:
-        """Batches of a split: shuffled ones of training, without text; others from short to long, with text."""
-        texts = None
-        if split != "train":
-            texts = pair_texts(self.pairs(split), self.pairs("train"), self.preparation)
-        return PairLoader(*self.splits[split], self.order(split), texts)
 
     def transfer_batch_to_device(self, batch: PairBatch, device: torch.device, dataloader_idx: int) -> PairBatch:
         """Moves the tensors; the text is not looked through."""
@@ -221,7 +215,7 @@ class TranslationData(SplitData):
             self._vocabularies = build(self.pairs("train"), languages, self.options, self.root / "vocabularies")
         return self._vocabularies
 
-    def _encoded(self, split: Split) -> tuple[EncodedText, EncodedText]:
+    def loaded(self, split: Split) -> tuple[EncodedText, EncodedText]:
         """Ids of a split; sentences that are too long are treated as the config says, and counted."""
         pairs = self.pairs(split)
         train = split == "train"

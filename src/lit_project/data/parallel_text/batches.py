@@ -1,6 +1,6 @@
 """Batches of sentence pairs: sorted by length, filled by tokens, padded."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_project.engine.errors import DataError
-from lit_project.engine.sampler import EpochBatches, IndexLoader, derive
+from lit_project.engine.sampler import EpochBatches, derive
 from lit_project.text.vocabulary import PAD
 
 
@@ -109,7 +109,6 @@ class TokenBatches(EpochBatches):
         return self._budget * self.num_replicas
 
     def __len__(self) -> int:
-        """Number of batches a process makes in one epoch."""
         return (len(self.bounds) - 1) // self.num_replicas
 
     def batches(self) -> list[Tensor]:
@@ -126,10 +125,6 @@ class TokenBatches(EpochBatches):
             shares = torch.arange(self.num_replicas).expand(count, -1)
         chosen = (steps * self.num_replicas + shares[:, self.rank]).tolist()
         return [order[self.bounds[i] : self.bounds[i + 1]] for i in chosen]
-
-    def indices(self) -> Tensor:
-        """This process's pairs of this epoch, in order: `(share,)` int64."""
-        return torch.cat(self.batches())
 
     def padding_waste(self) -> tuple[float, float]:
         """Share of padding among the positions of an epoch, of the source and of the target, over all processes."""
@@ -192,7 +187,6 @@ class EncodedText:
         self.offsets = torch.cat([torch.zeros(1, dtype=torch.int64), self.lengths.cumsum(0)])
 
     def __len__(self) -> int:
-        """Number of sentences."""
         return len(self.lengths)
 
     def padded(self, indices: Tensor) -> Tensor:
@@ -204,28 +198,23 @@ class EncodedText:
         return torch.where(inside_BL, self.flat[at_BL].long(), PAD)
 
 
-class PairLoader(IndexLoader):
-    """Iterates over batches of encoded pairs by indexing; as resumable as its `sampler`.
+class EncodedPairs:
+    """N pairs of encoded sentences; a tensor of indices `(b,)` gives a batch.
 
     Args:
         source: ids, each sentence ends with EOS.
         target: ids, each sentence is BOS … EOS.
-        order: the batches of indices.
         texts: the pairs as text, which then accompany the batches.
     """
 
-    def __init__(
-        self, source: EncodedText, target: EncodedText, order: TokenBatches, texts: list[PairText] | None = None
-    ) -> None:
-        super().__init__(order)
-        self.source = source
-        self.target = target
-        self.texts = texts
+    def __init__(self, source: EncodedText, target: EncodedText, texts: list[PairText] | None = None) -> None:
+        self.source, self.target, self.texts = source, target, texts
 
-    def __iter__(self) -> Iterator[PairBatch]:
-        """Yields the batches of the epoch from the current position on."""
-        for indices in self.sampler:
-            texts = None if self.texts is None else [self.texts[i] for i in indices.tolist()]
-            yield PairBatch(
-                self.source.padded(indices), self.source.lengths[indices], self.target.padded(indices), indices, texts
-            )
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, indices: Tensor) -> PairBatch:
+        """The pairs `indices` `(b,)` as one batch."""
+        texts = None if self.texts is None else [self.texts[i] for i in indices.tolist()]
+        source, target = self.source.padded(indices), self.target.padded(indices)
+        return PairBatch(source, self.source.lengths[indices], target, indices, texts)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lit_project.data.parallel_text.base import CarvedData, TranslationData
-from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES
 from lit_project.data.parallel_text.leak_free_split import Pairs
 from lit_project.engine.datamodule import Split
 from lit_project.engine.distributed import print_once
@@ -136,9 +135,6 @@ class ParallelText(CarvedData):
         assert files is not None
         paths = [Path(file).expanduser() for file in ([files] if isinstance(files, str) else files)]
         return read_tsv(paths[0]) if len(paths) == 1 else read_aligned(paths[0], paths[1])
-
-
-__all__ = ["CLASSIC_PREFIXES", "Tatoeba"]
 
 
 class Tatoeba(CarvedData):
