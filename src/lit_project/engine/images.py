@@ -298,7 +298,7 @@ class ImageData(SplitData):
         raise NotImplementedError
 
     def loaded(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
-        """Checks a split, so far as it is in memory, and puts it where it is kept.
+        """What `load` gives, see `load`; checked so far as it is in memory, and put where it is kept.
 
         Raises:
             DataError: it is empty, images or labels are not as promised, or their numbers differ.

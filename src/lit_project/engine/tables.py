@@ -239,7 +239,7 @@ class TabularData(SplitData):
         return split in self.splits
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Raises DataError: all splits are made by the constructor, and there is none."""
+        """Raises DataError: features `(N, F)` and targets `(N, T)` of all splits are made by the constructor."""
         raise DataError(f"{type(self).__name__} has no {split} split: {self.no_rows}")
 
     def predict_from(self, file: str | Path) -> dict[int, dict[str, str]]:
