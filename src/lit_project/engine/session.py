@@ -115,11 +115,11 @@ class Session:
         if options.find or options.plot_lr:
             if is_first() and self.given is None:
                 run.describe(self.config, facts)
-            self.keeps = True
             if options.find:
                 find(options.find, trainer, model, datamodule, run)
             else:
                 plot_lr(trainer, model, datamodule, run)
+            self.keeps = (run.path / "figures").exists()
             return
         if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
             print(warning, file=sys.stderr)

@@ -6,8 +6,6 @@
 """
 
 import argparse
-import contextlib
-import io
 import json
 import shlex
 import tempfile
@@ -16,10 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from ..errors import UserError
-from ..messages import OptionParser
+from ..messages import OptionParser, explain
 from ..project import PROGRAM, this_project
 
 if TYPE_CHECKING:
@@ -138,23 +134,21 @@ def _check(config: "SweepConfig", file: Path) -> dict[str, Any]:
     """
     if not Path("configs").is_dir() and any(word.startswith("configs/") for word in config.command):
         raise UserError(f"{file} names configs/: start the sweep where that folder is")
-    from ..entry import main
+    from ..cli import LitCLI, prepare
 
-    parsed = io.StringIO()
+    parsed: dict[str, Any] = {}
     for point in config.examples():
-        parsed, errors = io.StringIO(), io.StringIO()
         with tempfile.TemporaryDirectory() as scratch:
             values = Path(scratch) / "values.json"
             values.write_text(json.dumps(point))
-            with contextlib.redirect_stdout(parsed), contextlib.redirect_stderr(errors):
-                try:
-                    status: Any = main(this_project(), [*config.words(point, values), "--print_config"])
-                except SystemExit as ended:
-                    status = ended.code
-        if status:
-            error = errors.getvalue().strip().removeprefix("error: ")
-            raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {error}")
-    return yaml.safe_load(parsed.getvalue())
+            words = config.words(point, values)
+            try:
+                parsed = LitCLI(this_project(), prepare(words).args).plain
+            except UserError as error:
+                raise UserError(
+                    f"{file}: `fit` does not accept {json.dumps(point)}: {explain(error, words)}"
+                ) from error
+    return parsed
 
 
 def _without_wandb(parsed: dict[str, Any]) -> list[str]:
