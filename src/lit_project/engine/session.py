@@ -262,8 +262,9 @@ class Session:
         """The run's own parts, added to those that the config gives the trainer."""
         self.record = RunRecord(self.run, self.config)
         callbacks = [self.record, *_listed(config.callbacks)]  # the books first: a figure may fail
+        bar = sys.stdout.isatty()
         if config.enable_progress_bar is not False and not config.barebones:
-            callbacks.append(RichProgress() if sys.stdout.isatty() else ProgressLines())
+            callbacks.append(RichProgress() if bar else ProgressLines())
         if self.command == "predict":
             self.table = PredictionTable(self.run.path / "predictions" / "test.csv")
             callbacks.append(self.table)
@@ -279,6 +280,7 @@ class Session:
             "logger": self.loggers or False,
             "plugins": plugins,
             "default_root_dir": str(self.run.path),
+            "enable_progress_bar": config.enable_progress_bar if bar else False,
         }
 
     def _score(self, name: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:

@@ -4,7 +4,7 @@ from time import perf_counter
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
+from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 
 from ..record import KnowsValidation, monitored
@@ -45,23 +45,13 @@ class RichProgress(RichProgressBar):
         return shown(trainer, pl_module) if trainer.training else {}
 
 
-class ProgressLines(KnowsValidation, ProgressBar):
-    """One line an epoch, for log files and pipes."""
+class ProgressLines(KnowsValidation):
+    """A line per epoch, for log files and pipes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._enabled = True
-        self._start = 0.0
+    _start = 0.0
 
-    def disable(self) -> None:
-        self._enabled = False
-
-    def enable(self) -> None:
-        self._enabled = True
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # also if resumed within an epoch
-        super().on_train_start(trainer, pl_module)
-        self._start = perf_counter()
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._start = perf_counter()  # a run that is resumed within an epoch does not begin one
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_epoch_start(trainer, pl_module)
@@ -69,10 +59,9 @@ class ProgressLines(KnowsValidation, ProgressBar):
 
     @rank_zero_only
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._enabled:
-            # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
-            last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
-            found = shown(trainer, pl_module).items()
-            values = "  ".join(f"{name} {value}" for name, value in found if self.validated or name[:4] != "val/")
-            seconds = perf_counter() - self._start
-            print(f"epoch {trainer.current_epoch}/{last}  {values}  {seconds:.1f} s", flush=True)
+        # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
+        last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
+        found = shown(trainer, pl_module).items()
+        values = "  ".join(f"{name} {value}" for name, value in found if self.validated or name[:4] != "val/")
+        seconds = perf_counter() - self._start
+        print(f"epoch {trainer.current_epoch}/{last}  {values}  {seconds:.1f} s", flush=True)
