@@ -23,8 +23,17 @@ def has_its_own_test(config: str) -> bool:
     return (ROOT / "tests" / f"test_{Path(config).stem}.py").exists()
 
 
-@pytest.mark.parametrize("config", [name for name in CONFIGS if not has_its_own_test(name)])
-def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weights, config):
+OWN = [name for name in CONFIGS if not has_its_own_test(name)]
+ALL = ("validate", "test", "predict")
+# after the fit, which ends with a test: all of them in the quickstarts, and with `make test-all` in the others too
+COMMANDS = [
+    *((name, ALL if "quickstart" in name else ("predict",)) for name in OWN),
+    *(pytest.param(name, ALL, marks=pytest.mark.slow) for name in OWN if "quickstart" not in name),
+]
+
+
+@pytest.mark.parametrize(("config", "commands"), COMMANDS)
+def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weights, config, commands):
     options = " ".join(options for prefix, options in OPTIONS.items() if config.startswith(prefix))
     fit = lit(f"fit -c configs/{config} -c configs/overlays/debug.yaml {options}")
     assert fit.status == 0, fit.err
@@ -37,13 +46,13 @@ def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weigh
     kind = next(kind for kind in KINDS if f"test/{kind.SCORE}" in after_fit)
     assert {path.name for path in (run / "figures").iterdir()} >= {*FIGURES, kind.FIGURE}
 
-    for command in ("validate", "test", "predict"):
+    for command in commands:
         result = lit(f"{command} --run {run}")
         assert result.status == 0, result.err
         assert result.run == run
     metrics = json.loads((run / "metrics.json").read_text())
     best = next(name for name in metrics["fit"] if name.startswith("best val/"))
-    if kind.AS_WHILE_FITTING:
+    if kind.AS_WHILE_FITTING and "validate" in commands:
         assert metrics["validate"][best.removeprefix("best ")] == pytest.approx(metrics["fit"][best], rel=1e-5)
     assert metrics["test"] == after_fit
     kind.check(list(csv.DictReader((run / "predictions" / "test.csv").open())), metrics["test"])

@@ -24,3 +24,18 @@ def train(runs: Path, *options: str, config: str = "translation_quickstart.yaml"
         blank_figures(patch)
         assert main([*args, *options]) == 0
     return runs / Path(config).stem / "tiny"
+
+
+RUNS: list[Path] = []  # of this process
+
+
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a run, validated too: trained once a process, for tests that leave it as it is."""
+    from lit_project.__main__ import main
+
+    if not RUNS:
+        RUNS.append(train(tmp_path_factory.mktemp("runs")))
+        with pytest.MonkeyPatch.context() as patch:
+            blank_figures(patch)
+            assert main(["validate", "--run", str(RUNS[0])]) == 0
+    return RUNS[0]

@@ -6,24 +6,15 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from lit_project.__main__ import main
 from lit_project.data.parallel_text.batches import PairText
 from lit_project.tasks.translation.figures import Translations, by_length, sample_tables
 from lit_project.tasks.translation.scores import Row
-from translation_run import train
+from translation_run import shared
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    run = train(
-        tmp_path_factory.mktemp("runs"),
-        "--trainer.logger=lightning.pytorch.loggers.TensorBoardLogger",
-        "--trainer.logger.save_dir={run_dir}",
-        "--trainer.logger.name=",
-        "--trainer.logger.version=tensorboard",
-    )
-    assert main(["validate", "--run", str(run)]) == 0
-    return run
+    return shared(tmp_path_factory)
 
 
 def names(folder):
@@ -37,16 +28,6 @@ def test_files_of_a_run(run):
     assert names(run / "figures") == attention | others | {"test_bleu_by_length.png"}
     assert names(run / "predictions") == {"val_samples.md", "test_samples.md"}
     assert all(min(Image.open(path).size) > 200 for path in (run / "figures").rglob("*.png"))
-
-
-def test_tensorboard_gets_them_over_the_steps(run):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(run / "tensorboard"))
-    events.Reload()
-    tags = set(events.Tags()["images"])
-    assert {"attention_1", "attention_4", "test_attention_1", "test_bleu_by_length"} <= tags
-    assert [event.step for event in events.Images("attention_1")] == [16]
 
 
 def test_sample_tables_of_a_run(run):

@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from lit_project.__main__ import main
-from translation_run import train
+from translation_run import shared
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    return train(tmp_path_factory.mktemp("runs"))
+    return shared(tmp_path_factory)
 
 
 @pytest.fixture
