@@ -137,8 +137,9 @@ def make(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, An
                 if not _harmless(named, key):
                     raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not name")
             made = vars(parser.instantiate(config))
-        if inspect.getfullargspec(kind.__init__).varkw is not None:
-            made |= {name: value for name, value in parameters.items() if name not in names and name[0] != "_"}
+        # arguments that are passed on by `**kwargs` and that the parser did not find
+        taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}
+        made |= {name: value for name, value in parameters.items() if name in taken and name not in names}
         return kind(**{**made, **given})
     except (ArgumentError, ValueError, TypeError, ImportError, AttributeError, KeyError, RuntimeError) as error:
         denied = re.search(r"Importing '([^']*)' is not allowed", str(error))
