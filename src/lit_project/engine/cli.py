@@ -81,8 +81,11 @@ def prepare(args: Sequence[str]) -> Invocation:
             words += _config(value, alone=not begun)
             begun = True
         else:
-            if not option.endswith("+") and value.startswith("[") and _holds_mappings(_parsed(value)):
+            content = _parsed(value) if value[:1] in ("[", "{") else None
+            if isinstance(content, list) and not option.endswith("+") and _holds_mappings(content):
                 words.append(f"{option}=[]")
+            if (found := here(content)) != content:
+                value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
             is_class = option.startswith(("--data", "--model", "--trainer")) and value[:1].isupper()
             words.append(f"{option}={full_path(value) if is_class else value}")
     if run is None:
