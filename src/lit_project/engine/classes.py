@@ -138,7 +138,7 @@ def make(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, An
                     raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not name")
             made = vars(parser.instantiate(config))
         # arguments that are passed on by `**kwargs` and that the parser did not find
-        taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}
+        taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
         made |= {name: value for name, value in parameters.items() if name in taken and name not in names}
         return kind(**{**made, **given})
     except (ArgumentError, ValueError, TypeError, ImportError, AttributeError, KeyError, RuntimeError) as error:
