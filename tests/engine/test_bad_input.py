@@ -169,3 +169,24 @@ def test_interrupt_ends_in_order_and_can_be_resumed(lit, monkeypatch):
     resumed = lit("fit --run runs/quickstart/stopped")
     assert resumed.status == 0
     assert read(resumed.run / "checkpoints" / "last.ckpt")["global_step"] == 30
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.json", "provenance.json", "metrics.csv"])
+def test_broken_files_of_a_run_are_named_before_it_is_trained(lit, trained, name):
+    file = trained / name
+    file.write_bytes(file.read_bytes()[:-40] + b"\n\x00\xff,[\n")
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    result = lit(f"fit --run {trained} --trainer.max_epochs=5 --model.schedulers=null")
+    assert result.status == 2
+    assert len(result.err.splitlines()) == 1
+    assert str(file) in result.err
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_the_numbers_of_a_test_are_printed_where_they_cannot_be_recorded(lit, trained):
+    (trained / "metrics.json").write_text("{")
+    result = lit(f"test --run {trained}")
+    assert result.status == 2
+    assert "(360 samples)" in result.out
+    assert result.err.startswith(f"error: {trained}/metrics.json is broken (")
+    assert len(result.err.splitlines()) == 1

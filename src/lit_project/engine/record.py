@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from .errors import UserError
+from .errors import RunError, UserError
 from .run import RunDir
 from .warm_start import changes
 
@@ -48,7 +48,11 @@ class MetricsCSV(Logger):
             text = self.file.read_text(errors="replace")
             lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
             reader = csv.DictReader(lines)
-            self._rows = [row for row in reader if int(row["step"]) <= resume_step]
+            try:
+                self._rows = [row for row in reader if int(row["step"]) <= resume_step]
+            except (csv.Error, KeyError, TypeError, ValueError) as error:
+                where = f"{self.file}, line {reader.line_num}"
+                raise RunError(f"{where} is broken: it has no step; mend it or remove the file") from error
             self._columns = list(reader.fieldnames or [])
 
     @property

@@ -9,6 +9,7 @@ runs/CONFIG/STAMP/
     predictions/, figures/
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -172,7 +173,9 @@ class RunDir:
     def _best(self) -> Path:
         """What the callback that chooses says in the newest checkpoint; else what is recorded; else the newest."""
         candidates = sorted(self.checkpoints.glob("best*.ckpt"))
-        recorded = self.metrics().get("fit", {}).get("best_checkpoint")
+        recorded = None
+        with contextlib.suppress(RunError):  # a broken metrics.json
+            recorded = self.metrics().get("fit", {}).get("best_checkpoint")
         if [path.name for path in candidates] == [recorded]:
             return candidates[0]
         newest = self.newest()[0]
@@ -192,14 +195,22 @@ class RunDir:
         return path
 
     def metrics(self) -> dict[str, Any]:
-        """The content of metrics.json."""
-        file = self.path / "metrics.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        """The content of metrics.json; raises RunError if it is broken."""
+        return self._json("metrics.json", {})
 
     def entries(self) -> list[dict[str, Any]]:
-        """The content of provenance.json."""
-        file = self.path / "provenance.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        """The content of provenance.json; raises RunError if it is broken."""
+        return self._json("provenance.json", [])
+
+    def _json(self, name: str, nothing: Any) -> Any:
+        file = self.path / name
+        try:
+            content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else nothing
+        except ValueError as error:
+            raise RunError(f"{file} is broken ({error}): mend it or remove it") from error
+        if type(content) is not type(nothing):
+            raise RunError(f"{file} is broken (it holds a {type(content).__name__}): mend it or remove it")
+        return content
 
     def record(self, section: str, values: Mapping[str, Any]) -> None:
         """Replaces one section of metrics.json."""

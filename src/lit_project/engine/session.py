@@ -190,6 +190,7 @@ class Session:
         self.run = self.given or self._new_run()
         self.lock = self.run.lock() if self.command == "fit" and is_first() else None
         if self.command == "fit" and self.given is not None:
+            self.run.metrics(), self.run.entries()  # broken ones are named before anything is trained
             self.checkpoint, damaged = self.run.newest()
             for path in damaged:
                 print(f"warning: {path} is damaged and was passed over", file=sys.stderr)

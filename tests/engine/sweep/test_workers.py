@@ -216,11 +216,16 @@ def test_the_report_of_a_folder_that_was_moved(sweep, tmp_path):
     assert report.lines(moved.rows(), "val/score")[-1] == "6 trials: 3 finished, 3 failed"
 
 
-def test_quantised_draws_are_tabled_as_used(tmp_path, read):
+def test_quantised_draws_are_tabled_and_drawn_as_used(tmp_path, read):
     section = {"a": {"distribution": "q_uniform", "min": 0.0, "max": 1.0, "q": 0.25}}
     found = Searched(tmp_path / "s", read(method="random", parameters=section))
     assert set(found.search(20)) == {0.0, 0.25, 0.5, 0.75, 1.0}
-    assert {row.values["a"] for row in found.rows()} == {0.0, 0.25, 0.5, 0.75, 1.0}
+    figure = report.Figure()
+    assert report._parameters(found, sorted(found.rows()), figure)
+    (line,) = figure.axes[0].lines
+    assert set(line.get_ydata()) == {0.0, 0.25, 0.5, 0.75, 1.0}
+    assert report._importance(found, sorted(found.rows()), figure)
+    assert [text.get_text() for text in figure.axes[-1].get_yticklabels()] == ["a"]
 
 
 def test_no_best_config_if_all_trials_failed(sweep, tmp_path):

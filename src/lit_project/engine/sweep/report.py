@@ -1,14 +1,13 @@
 """What a sweep has found: a table, plots, a page, and the config of the best trial."""
 
 import csv
-import warnings
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
-import numpy as np
 from matplotlib import pyplot as plt
-from optuna.visualization.matplotlib import plot_optimization_history, plot_param_importances, plot_slice
+from matplotlib.figure import Figure
+from optuna.importance import get_param_importances
 
 from ..errors import UserError
 from ..project import PROGRAM
@@ -16,10 +15,10 @@ from ..run import write_text
 from .study import Row, Study
 
 SHOWN = 10  # rows of the printed table
-PLOTS: dict[str, Callable[..., Any]] = {
-    "best_so_far": plot_optimization_history,
-    "importance": plot_param_importances,
-    "parameters": plot_slice,
+PLOTS = {
+    "best_so_far": "The metric of each trial, and the best up to it.",
+    "importance": "How much each parameter decides whether a trial is among the best tenth (PED-ANOVA).",
+    "parameters": "The metric over each parameter; a point is a trial.",
 }
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;margin:2em}table{border-collapse:collapse;font-size:13px}"
@@ -57,7 +56,7 @@ def write_report(study: Study, rows: Sequence[Row]) -> None:
         with (study.folder / "trials.csv").open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([head, *table])
         _write_best(study, rows)
-        plots = _draw(study, [row for row in rows if row.state == "finished"])
+        plots = _draw(study, sorted(row for row in rows if row.state == "finished"))
         body = "".join(
             f'<tr class="{row[1]}">{"".join(f"<td>{escape(short(cell))}</td>" for cell in row)}</tr>' for row in table
         )
@@ -77,23 +76,59 @@ def _write_best(study: Study, rows: Sequence[Row]) -> None:
     if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # neither removed nor on another machine
         lines = (rows[0].run / "config.yaml").read_text().splitlines(keepends=True)
         text = "".join(line for line in lines if not line.startswith("#"))
-        text = text.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # which trials must not
+        text = text.replace(
+            "\ntest_after_fit: false\n", "\ntest_after_fit: true\n"
+        )  # trials see no test data; this may
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
         head = f"# The best of {len(rows)} trials of a sweep: {found}.\n#\n#   {PROGRAM} fit -c {file}\n#\n"
         write_text(file, head + text)
 
 
 def _draw(study: Study, rows: Sequence[Row]) -> str:
-    """Draws what Optuna can draw of the trials that have finished; returns the part of the page."""
+    """Draws what can be drawn of trials that have finished; returns the part of the page."""
     page = ""
-    for name, plot in PLOTS.items() if len(rows) > 1 else ():
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a legend without entries, few trials
-                figure = np.ravel(plot(study.connect()))[0].figure
-        except (ValueError, RuntimeError):  # the trials do not differ
-            continue
-        figure.savefig(study.folder / f"{name}.png", dpi=120, bbox_inches="tight")
+    for plot, (name, meaning) in zip((_best_so_far, _importance, _parameters), PLOTS.items(), strict=True):
+        figure = plt.figure(figsize=(9, 4), layout="constrained")
+        page += f"<h2>{name.replace('_', ' ').capitalize()}</h2><p>{meaning}</p>"
+        if len(rows) > 1 and plot(study, rows, figure):
+            figure.savefig(study.folder / f"{name}.png", dpi=120)
+            page += f'<img src="{name}.png" alt="{name}">'
+        else:
+            page += "<p>Not drawn: it needs more trials.</p>"
         plt.close(figure)
-        page += f'<h2>{name.replace("_", " ").capitalize()}</h2><img src="{name}.png" alt="{name}">'
     return page
+
+
+def _best_so_far(study: Study, rows: Sequence[Row], figure: Figure) -> bool:
+    axes, numbers, values = figure.subplots(), [row.number for row in rows], [row.value for row in rows]
+    best = [study.config.best(values[: n + 1]) for n in range(len(rows))]
+    axes.plot(numbers, values, "o", label="trial")
+    axes.step(numbers, best, where="post", label="best so far")
+    axes.locator_params(axis="x", integer=True)
+    axes.set(xlabel="trial", ylabel=study.config.metric)
+    axes.legend()
+    return True
+
+
+def _importance(study: Study, rows: Sequence[Row], figure: Figure) -> bool:
+    try:
+        found = get_param_importances(study.connect())
+    except (ValueError, RuntimeError):  # too few trials, or they do not differ
+        return False
+    labels = {parameter.label: parameter.name for parameter in study.config.parameters}
+    figure.subplots().barh([labels[name] for name in found][::-1], [*found.values()][::-1])
+    return bool(found)
+
+
+def _parameters(study: Study, rows: Sequence[Row], figure: Figure) -> bool:
+    """With the values that were used, where Optuna draws multiples or quantiles."""
+    varied = [name for name in rows[0].values if len({short(row.values[name]) for row in rows}) > 1]
+    figure.set_size_inches(9, 1 + 2.5 * math.ceil(len(varied) / 2))
+    for n, name in enumerate(varied):
+        axes, values = figure.add_subplot(math.ceil(len(varied) / 2), 2, n + 1), [row.values[name] for row in rows]
+        numbers = all(type(value) in (int, float) for value in values)
+        axes.plot([row.value for row in rows], values if numbers else [short(value) for value in values], "o")
+        if numbers and min(values) > 0 and max(values) >= 10 * min(values):
+            axes.set_yscale("log")
+        axes.set(ylabel=name.rpartition(".")[2], xlabel=study.config.metric)
+    return bool(varied)
