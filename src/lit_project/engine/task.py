@@ -158,7 +158,7 @@ class Task(LightningModule):
         return self.weighted(mean, count)
 
     def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
-        """The mean loss of a micro-batch, weighted so that the step's gradient is that of the mean over all its counts.
+        """The mean loss, a scalar, weighted so that the step's gradient is that of the mean over all its counts.
 
         Micro-batches, the last window of an epoch and processes may hold different numbers of samples or tokens: see
         `StepMean`.

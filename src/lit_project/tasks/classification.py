@@ -181,7 +181,7 @@ class ImageClassifier(Classifier):
         return self.net((images - self.mean).div_(self.std).to(self.mean.dtype))  # which the precision may have changed
 
     def test_logits(self, images: Tensor) -> Tensor:
-        """Logits of images, or the logarithm of the mean probabilities over their views."""
+        """Logits `(B, num_classes)`, or the logarithm of the mean probabilities over the views of the images."""
         return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
 
     def on_train_start(self) -> None:
