@@ -68,15 +68,14 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
         return message
     keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)
     reason = reasons(message)[0]
+    key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # an option has its whole path
     if "add_function_arguments()" in message:
-        named = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys)) or "what a class_path names"
-        return f"{named} is a function, where a class is wanted"
+        return f"{key or 'what a class_path names'} is a function, where a class is wanted"
     if not keys:  # of the command line as a whole, or of a key at the top of a config
         elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
         return elsewhere or reason + _option_meant(reason, error.parser, commands)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
     reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not name \1", reason)
-    key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # an option has its whole path
     if nested and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
         return f"{key}: {reason}; an option reaches the last of a list, others are changed in a config"
     return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
