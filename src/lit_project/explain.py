@@ -1,7 +1,6 @@
-"""Turns jsonargparse's nested messages into one or two lines: the key, the value, the nearest valid name."""
+"""Turns jsonargparse's nested messages into a line: the key, the last reason, the value, the nearest valid name."""
 
 import argparse
-import ast
 import inspect
 import re
 from collections.abc import Iterable, Sequence
@@ -9,28 +8,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Never
 
-from lit_project.errors import UserError, nearest
+from lit_project.errors import UserError, did_you_mean, nearest
 
 # Where a class written without its module may come from, for "did you mean".
 CLASS_MODULES = (
-    "lit_project.tasks",
-    "lit_project.models",
-    "lit_project.data",
-    "lit_project.callbacks",
-    "lit_project.optim",
-    "lit_project.data.transforms",
-    "torch.optim",
-    "torch.optim.lr_scheduler",
-    "lightning.pytorch.callbacks",
-    "lightning.pytorch.loggers",
-)
-# Lines of jsonargparse's messages that frame the reasons.
-_FRAME = re.compile(
-    r"Does not validate|Subtypes:|Errors:|Given value|Parser key|Problem with given class_path|"
-    r"Expected a <class 'NoneType'>|Expected a path but|tip:"
-)
-# Of a value that was tried as a class before it was tried as a list of them.
-_SHAPE = re.compile(r"Not a valid subclass|Subclass types expect|a class path \(str\)|a dict with")
+    *(f"lit_project.{part}" for part in ("tasks", "models", "data", "callbacks", "optim", "data.transforms")),
+    "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
+)  # fmt: skip
+# How the lines of jsonargparse's messages begin that frame the reasons, or tell of another type that was tried.
+_FRAME = (
+    "Parser key", "Does not validate", "Subtypes:", "Errors:", "Given value", "Problem with given class_path", "tip:",
+    "Expected a <class 'NoneType'>", "Expected a path but", "Subclass types expect", "a class path (str)",
+    "a dict with",
+)  # fmt: skip
 _RENAMED = {
     "--ckpt_path": "fit has no --ckpt_path: --run DIR resumes a run, --init_from FILE starts from its weights",
     "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
@@ -77,121 +67,74 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
     message = str(error)
     if not isinstance(error, UsageError):
         return message
-    options = [option for option in error.parser._option_string_actions if option.startswith("--")]
-    if found := re.search(r"unrecognized arguments: (.*)", message, re.IGNORECASE | re.DOTALL):
-        option = next((word for word in found[1].split() if word.startswith("-")), found[1].split()[0]).partition("=")[
-            0
+    keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)
+    reason, *others = reasons(message)
+    if reason.startswith("Expected a"):  # of a union of types
+        types = [
+            line.removeprefix("Expected a ")
+            for line in others
+            if line.startswith(("Expected a <", "Expected a typing"))
         ]
-        root = option.partition(".")[0]
-        if root in _RENAMED:
-            return _RENAMED[root]
-        given = [arg.partition("=")[0] for arg in args]
-        if option not in given and (whole := next((arg for arg in given if arg.endswith(f".{option[2:]}")), None)):
-            return f"no such key: {whole[2:]}{_nearest(root[2:], _parameters_in_use(args, message))}"
-        return f"no such option: {option}{_nearest(option, options)}"
-    if found := re.search(r"(?:argument )?(?:-\w/)?(--\S+): expected one argument", message):
-        return f"{found[1]} needs a value, as in {found[1]}=true or {found[1]}=3"
-    if found := re.search(r"does not accept option '([^']*)'", message):
-        return f"no such key: {found[1]}{_nearest(found[1], [option[2:] for option in options])}"
-    if found := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
-        choices = [*re.findall(r"'([^']*)'", found[2]), *(name for name in commands if name[0] != "-")]
-        return f"no such command: {found[1]}{_nearest(found[1], choices)} (one of: {', '.join(choices)})"
-    if "arguments are required" in message:
-        if found := re.search(r"are required: (.*)(?s:.*?)class_path='([^']*)'", message):  # of a class in a list
-            return f"{found[2]}: the class needs a value for {found[1]!r}"
-        required = message.rpartition(":")[2].strip()
-        return (
-            f"nothing describes {re.sub(r'[a-z]+[.]', '', required)}: give a config, such as -c configs/quickstart.yaml"
-        )
-    if found := re.search(r"File does not exist: '([^']*)'", message):
-        path = Path(found[1])
-        files = [file.name for file in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
-        return f"no such config file: {path}{_nearest(path.name, files)}"
-    return _nested(message, args)
+        value = re.search(r"Given value: (?:NestedArg.*val=)?'?(\w[^'(]*)'?\)?$", message, re.MULTILINE)
+        got = f". Got value: {value[1]}" if value and "value" not in reason and "import path" not in reason else ""
+        reason = " or ".join([reason, *types]) + got
+    reason = re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", reason)
+    if not keys:  # of the command line as a whole, or of a key at the top of a config
+        renamed = next((text for name, text in _RENAMED.items() if name in message), None)
+        return renamed or reason + _of_command(reason, error.parser, commands)
+    key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # an option has its whole path
+    if "add_function_arguments()" in message:
+        return f"{key} is a function, where a class is wanted"
+    if nested and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
+        return f"{key}: {reason}; an option reaches the last of a list, others are changed in a config"
+    return f"{key}: {reason}{_of_key(key, reason, args, message)}"
 
 
 def reasons(message: str) -> list[str]:
-    """The innermost reasons in a nested message, without the frame around them."""
+    """The innermost reasons in a nested message, the most telling first, without the frame around them."""
     own = message[max(message.rfind("Problem with given class_path"), 0) :]  # not those of other types tried before
-    lines = [line.strip().removeprefix("- ").strip() for line in own.splitlines()]
-    lines = [line for line in lines if line]
-    kept = [line for line in lines if not _FRAME.match(line)]
-    return list(dict.fromkeys(line for line in kept if not _SHAPE.match(line))) or kept[:1] or lines[:1]
+    lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
+    kept = [line.partition(". Got value: Namespace")[0] for line in lines if line and not line.startswith(_FRAME)]
+    vague = ("Expected a dot", "Not a valid subclass"), ("Expected a",)
+    kept.sort(key=lambda line: 2 * line.startswith(vague[0]) or int(line.startswith(vague[1])))
+    return list(dict.fromkeys(kept)) or [own.strip()]
 
 
-def _nested(message: str, args: Sequence[str]) -> str:
-    """Explains a message about a value somewhere in the config."""
-    key = ".".join(re.findall(r'Parser key "([^"]*)":', message))
-    nested = re.findall(r"NestedArg\(key='([^']*)'", message)
-    if nested:  # an option of the command line: the outermost one has the whole path
-        key = f"{key.partition('.')[0]}.{nested[-1]}"
-    if found := re.search(r"Importing '([^']*)' is not allowed", message):
-        return f"{key}: {found[1]} is nothing that a config may name"
-    if "add_function_arguments()" in message:
-        return f"{key} is a function, where a class is wanted"
-    if found := re.search(r"Expected '([^']*)' to be a .* <class '(?:.*\.)?([^']*)'>", message):
-        return f"{key}: {found[1]} is no subclass of {found[2]}"
-    if found := re.search(r"Option '([^']*)' is not accepted", message):
-        name = found[1]
-        if nested and re.search(r"Subtypes: .*\b(?:list|Iterable)\[", message):
-            parts = re.search(r'Parser key "([^"]*)":', message)
-            where = f"{parts[1] if parts else ''}.{nested[-1]}"
-            return f"{where}: an option reaches the last of a list, which has no {name}; others are changed in a config"
-        given = re.findall(r"Given value: (\{.*\})", message)
-        path = _path_to(name, ast.literal_eval(given[-1])) if given else None
-        where = key if key.endswith(name) else ".".join(filter(None, (key.partition(".")[0], path or name)))
-        return f"no such key: {where}{_nearest(name, _parameters_in_use(args, message))}"
-    if found := re.search(r"module '([^']*)' has no attribute '([^']*)'", message):
-        return f"{key}: no class {found[1]}.{found[2]}{_nearest(found[2], dir(import_module(found[1])), found[1])}"
-    if found := re.search(r"No module named '([^']*)'", message):
-        return f"{key}: no module {found[1]}"
-    if found := re.search(r"Key \"([^\"]*)\" is required", message):
-        return f"{key}: the class needs a value for {found[1]!r}"
-    got = re.search(r"Got value: (.*)", message) or re.search(r"Given value: (.*)", message)
-    value = got[1].strip() if got else ""
-    if found := re.search(r"Expected a dot import path string: (\S*)", message):
-        types = re.findall(r"Expected a (<class '(?:int|float|bool)'>)", message)
-        if not types:
-            classes = {name: module for module in CLASS_MODULES for name in _public_classes(module)}
-            return f"{key}: no class {found[1]}{_nearest(found[1], classes, classes)}"
-    types = re.findall(r"Expected an? ((?:<class|typing.Literal).*?)(?:\. Got value.*)?$", message, re.MULTILINE)
-    expected = [name for name in dict.fromkeys(map(_type_name, types)) if name != "NoneType"]
-    if expected:
-        choices = re.findall(r"'([^']*)'", " ".join(expected))
-        return f"{key}: expected {' or '.join(expected)}, got {value}{_nearest(value, choices)}"
-    return "\n  ".join([f"{key}: {reasons(message)[0]}" if key else reasons(message)[0], *reasons(message)[1:3]])
+def _of_command(reason: str, parser: Any, commands: Iterable[str]) -> str:
+    """What may have been meant, where an option or a command is wrong."""
+    word, *choices = re.findall(r"'([^']*)'", reason) or [""]
+    if "choose from" in reason:
+        others = [name for name in commands if name[0] != "-"]
+        return (f", or {', '.join(others)}" if others else "") + did_you_mean(word, [*choices, *others])
+    if "are required" in reason:
+        return ": give a config, such as -c configs/quickstart.yaml"
+    dashed = [part.partition("=")[0] for part in reason.split() if part.startswith("-")]
+    options = [option for option in parser._option_string_actions if option.startswith("--")]
+    if dashed:
+        return "" if dashed[0].rstrip(":") in options else did_you_mean(dashed[0], options)
+    return did_you_mean(choices[-1], [name[2:] for name in options]) if choices else ""
 
 
-def _nearest(name: str, candidates: Iterable[str], module: Any = None) -> str:
-    """`; did you mean X?` for the candidate nearest to a name, or nothing."""
-    found = nearest(name, candidates)
-    if found is None:
+def _of_key(key: str, reason: str, args: Sequence[str], message: str) -> str:
+    """What may have been meant, where the value of a key is wrong or a class has no such argument."""
+    quoted, last = re.findall(r"'([^']*)'", reason), reason.split()[-1]
+    if reason.startswith("module '"):  # has no attribute
+        near = nearest(quoted[1], dir(import_module(quoted[0])))
+        return f"; did you mean {quoted[0]}.{near}?" if near else ""
+    if "import path string" in reason:
+        classes = {name: module for module in CLASS_MODULES for name in _public_classes(module)}
+        near = nearest(last, classes)
+        return f"; did you mean {classes[near]}.{near}?" if near else ""
+    if reason.startswith("File does not exist"):
+        path = Path(quoted[-1])
+        return did_you_mean(path.name, [file.name for file in path.parent.glob("*.yaml")])
+    if reason.startswith("Expected a"):
+        return did_you_mean(last, quoted)
+    if not reason.startswith(("Option", "unrecognized")):
         return ""
-    prefix = module.get(found, "") if isinstance(module, dict) else module or ""
-    return f"; did you mean {prefix}{'.' if prefix else ''}{found}?"
-
-
-def _path_to(name: str, value: Any) -> str | None:
-    """Where a key stands in nested dicts and lists: `init_args.net.init_args.hiden`."""
-    if isinstance(value, dict):
-        if name in value:
-            return name
-        items: Iterable[tuple[Any, Any]] = value.items()
-    elif isinstance(value, list):
-        items = enumerate(value)
-    else:
-        return None
-    paths = ((key, _path_to(name, item)) for key, item in items)
-    return next((f"{key}.{path}" for key, path in paths if path), None)
-
-
-def _type_name(text: str) -> str:
-    """`<class 'int'>` → `int`; `typing.Literal['a', 'b']` → `'a' or 'b'`."""
-    if found := re.match(r"<class '(?:.*\.)?([^']*)'>", text):
-        return found[1]
-    if found := re.match(r"typing.Literal\[(.*)\]", text):
-        return " or ".join(repr(choice) for choice in ast.literal_eval(f"[{found[1]}]"))
-    return text
+    known = _parameters_in_use(args, message)
+    wrong = [name for name in (*key.split(".")[1:], *quoted) if name not in known]
+    return next((hint for name in wrong if (hint := did_you_mean(name, known))), "")
 
 
 def _public_classes(module: str) -> list[str]:

@@ -92,9 +92,9 @@ def test_what_fit_does_not_accept_is_said_before_the_first_trial(lit, written, p
         ("--count -1", "count must be at least 1, got -1"),
         ("--seed -1", "seed must be at least 0, got -1"),
         ("--report", "holds no sweep"),
-        ("--worker 2", "no such option: --worker; did you mean --workers?"),
+        ("--worker 2", "--worker 2; did you mean --workers?"),
         ("--workers two", "--workers: invalid int value: 'two'"),
-        ("--count", "--count needs a value"),
+        ("--count", "--count: expected one argument"),
     ],
 )
 def test_options_are_checked(lit, written, options, message):
