@@ -1,35 +1,39 @@
-"""Takes out of each training step what costs time and does nothing; says where half precision would cost time."""
+"""What makes steps quicker: two detours of Lightning cut short, compiled nets; a warning where bfloat16 is emulated.
+
+A detour is cut short here if that saves at least 2 % of a step of a small perceptron (784-64-128-64-10, batch 128, 2.6
+ms of CPU time). The figures are medians over 240 paired turns in one process.
+"""
 
 import os
 import platform
-from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from lightning.pytorch.profilers import PassThroughProfiler
 from torch import nn
 
 from lit_project.errors import UserError, did_you_mean
 
-_NOTHING: AbstractContextManager[None] = nullcontext()
-
-
-class NoProfiler(PassThroughProfiler):
-    """Lightning's default without a new context manager at each of some fifty hooks a step."""
-
-    def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override]
-        """One empty context, again and again."""
-        return _NOTHING
-
 
 def remember_missing_cuda() -> None:
-    """On a machine without a CUDA device, spares Adam's step a look for its driver's library on the disk.
+    """On a machine without a CUDA device, spares Adam's step a look for its driver's library: 283 µs, 11 % of a step.
 
-    `torch.optim.Adam` asks at each step whether there is a CUDA device. Lightning has torch answer that through NVML,
-    so that CUDA is not initialised before a fork; where there is no device, nothing could be initialised, and the
-    ordinary way is 40 times faster (100 to 200 µs a step in a build of torch with CUDA).
+    `torch.optim.Adam` asks at each step whether there is a CUDA device. Lightning sets PYTORCH_NVML_BASED_CUDA_CHECK at
+    import (its pull request 15110), so that torch answers without initialising CUDA before a fork; if there is no
+    device, nothing could be initialised. Goes once torch keeps the answer, or Lightning resets the variable.
     """
     if not torch.cuda.is_available():
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
+
+
+def set_quickly(module: nn.Module, name: str, value: Any) -> None:
+    """`nn.Module.__setattr__` without its checks for the name of the running hook: 71 µs, 2.7 % of a step.
+
+    Lightning sets `_current_fx_name` forty times a step (`trainer/call.py`). Goes once the name is kept elsewhere.
+    """
+    if name == "_current_fx_name":
+        object.__setattr__(module, name, value)
+    else:
+        nn.Module.__setattr__(module, name, value)
 
 
 def compile_in_place(net: nn.Module, backend: str) -> None:

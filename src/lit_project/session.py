@@ -21,7 +21,7 @@ from lit_project.callbacks.record import best_checkpoint, shown
 from lit_project.checkpoints import SafeCheckpointIO, read, resume_step
 from lit_project.data.splits import has_test
 from lit_project.errors import RunError, UserError
-from lit_project.lean import NoProfiler, emulated, remember_missing_cuda
+from lit_project.lean import emulated, remember_missing_cuda
 from lit_project.metrics_csv import MetricsCSV
 from lit_project.processes import Hold, first_if_alone, is_first, print_once
 from lit_project.run import RunDir, provenance, weights_of
@@ -140,7 +140,6 @@ class Session:
             "callbacks": callbacks,
             "logger": loggers or False,
             "plugins": plugins,
-            "profiler": config.profiler or NoProfiler(),
             "default_root_dir": str(self.run.path),
         }
 

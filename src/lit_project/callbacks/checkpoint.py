@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,11 +55,6 @@ class Checkpoint(ModelCheckpoint):
         self.keep_last = keep_last
         self._cut_short = False  # whether the epoch ends before its last batch
         self._stop_later = False  # whether a stop was asked for within a window of accumulated gradients
-
-    @cached_property
-    def state_key(self) -> str:
-        """As Lightning's, which puts it together anew whenever a hook is called: five times a step."""
-        return super().state_key
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Puts the checkpoints into the run directory.
@@ -158,8 +152,9 @@ def better(metric: str) -> Literal["min", "max"]:
 
 def ends(trainer: Trainer) -> bool:
     """Whether the training is to end here; a stop that comes before min_epochs or min_steps has to wait for them."""
-    may_stop = trainer.current_epoch >= (trainer.min_epochs or 0) and trainer.global_step >= (trainer.min_steps or 0)
-    return (trainer.should_stop and may_stop) or trainer.global_step == trainer.max_steps
+    step = trainer.global_step
+    may_stop = trainer.should_stop and trainer.current_epoch >= (trainer.min_epochs or 0)
+    return (may_stop and step >= (trainer.min_steps or 0)) or step == trainer.max_steps
 
 
 def fast_dev_run(trainer: Trainer) -> bool:

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from lit_project.checkpoints import read
 from lit_project.class_paths import class_of, drop_weights, make
 from lit_project.errors import CheckpointError, UserError
+from lit_project.lean import set_quickly
 from lit_project.optim import (
     OptimizerFactory,
     ParameterGroups,
@@ -143,12 +144,7 @@ class Task(LightningModule):
             gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
             self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Sets the name of the running hook, which Lightning does forty times a step, without `nn.Module`'s checks."""
-        if name == "_current_fx_name":
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
+    __setattr__ = set_quickly
 
     def parameter_groups(self) -> Iterable[Any]:
         """What is optimised: parameters, or groups of them; frozen ones are left out."""
