@@ -1,13 +1,9 @@
-"""Several optimizers in one task, each with its own part of the net: manual optimisation, in this one place.
+"""Several optimizers in one task, each with its own part of the net: an example of manual optimisation.
 
-    class TwoSpeeds(SeveralOptimizers, Translator): ...
-
-is a `Translator` whose encoder and decoder are trained by optimizers of their own, as in the classic codes: it ships as
-`TranslatorOfParts`, see `configs/translation_two_optimizers.yaml`. For parts that only differ in rate or decay,
-`ParameterGroups` will do.
+`class TranslatorOfParts(SeveralOptimizers, Translator)` below trains encoder and decoder by optimizers of their own:
+`configs/translation_two_optimizers.yaml`. For parts that only differ in rate or decay, `ParameterGroups` will do.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -48,11 +44,10 @@ class Part:
 
 
 class SeveralOptimizers(Task):
-    """Mixed in before a task: one optimizer a part, all of them stepped together.
+    """Mixed in before a task: one optimizer per part, all stepped together, as one step.
 
     Lightning leaves accumulation, clipping and schedules to a task that optimises by itself, and refuses the trainer's
-    options for them: they are options of the task here. The gradient is that of the mean over the whole step, as ever.
-    A step is one step, however many optimizers there are.
+    options for them: they are options of the task. The gradient is that of the mean over the whole step, as ever.
 
     Args:
         parts: together they hold every trainable parameter once.
@@ -79,14 +74,7 @@ class SeveralOptimizers(Task):
         self.clip_norm = clip_norm
 
     def configure_optimizers(self) -> Any:
-        """One optimizer a part, with its schedules.
-
-        Raises:
-            GroupError: a parameter in no part or in two, or a pattern that matches nothing.
-            UserError: the precision scales losses.
-            ScheduleError: a schedule contradicts itself, another one or the length of the run, or counts steps and
-                watches a metric.
-        """
+        """One optimizer per part, with its schedules; refuses what cannot work with several of them."""
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             raise UserError(
                 f"precision {self.trainer.precision} scales the loss, which several optimizers cannot undo together: "
@@ -95,9 +83,9 @@ class SeveralOptimizers(Task):
         groups = ParameterGroups([Group(part.name, part.match) for part in self.parts])(self)
         by_name = {group["name"]: group for group in groups}
         if "base" in by_name:
-            lost = {id(p) for p in by_name["base"]["params"]}
-            names = [name for name, p in self.named_parameters() if id(p) in lost]
-            raise GroupError(f"parts: {names[0]} ({len(names)} parameters in all) belongs to no part")
+            lost = by_name["base"]["params"]
+            name = next(name for name, parameter in self.named_parameters() if parameter is lost[0])
+            raise GroupError(f"parts: {name} ({len(lost)} parameters in all) belongs to no part")
         optimizers: list[Any] = []
         configs: list[dict[str, Any]] = []
         for part in self.parts:
@@ -119,8 +107,8 @@ class SeveralOptimizers(Task):
         """The task's loss, its gradients, and at the end of a window a step of all optimizers."""
         outputs: Any = super().training_step(batch, batch_idx)
         self.manual_backward(outputs["loss"])
-        last = batch_idx + 1 == self.trainer.num_training_batches
-        if (batch_idx + 1) % (self.accumulate or 1) == 0 or last:
+        done = batch_idx + 1
+        if done % (self.accumulate or 1) == 0 or done == self.trainer.num_training_batches:
             self._step_optimizers()
         return {name: value.detach() for name, value in outputs.items()}
 
@@ -128,7 +116,8 @@ class SeveralOptimizers(Task):
         """Nothing: it is done for all optimizers together."""
 
     def _step_optimizers(self) -> None:
-        optimizers = _listed(self.optimizers())
+        found: Any = self.optimizers()
+        optimizers = found if isinstance(found, list) else [found]
         together = SimpleNamespace(param_groups=[group for o in optimizers for group in o.param_groups])
         self._step_mean.rescale(together, self.trainer)
         self._note_norm(together)
@@ -152,10 +141,6 @@ class SeveralOptimizers(Task):
         """Logs, and steps the schedules that go by epochs."""
         super().on_train_epoch_end()
         self._step_schedules("epoch", self.current_epoch + 1)
-
-
-def _listed(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 # family: translation
