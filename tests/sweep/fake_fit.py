@@ -5,6 +5,7 @@ holds the run as `fit` does, and goes on from its last epoch.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ else:
 values = json.loads((run / "values.json").read_text())
 lock = FileLock(run / ".lock")
 lock.acquire()
+(run / "pid").write_text(str(os.getpid()))
 if values.get("fail"):
     print("some lines before")
     sys.exit("error: " + values["fail"])

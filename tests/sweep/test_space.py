@@ -79,17 +79,11 @@ def test_every_distribution_is_supported():
     assert set(KEYS) - tested == {"constant", "categorical", "categorical_w_probabilities", "int_uniform"}
 
 
-@pytest.mark.parametrize(
-    ("content", "grid"),
-    [
-        ({"values": [1, None]}, [1, None]),
-        ({"value": 7}, [7]),
-        ({"min": 1, "max": 3}, [1, 2, 3]),
-        ({"distribution": "q_uniform", "min": 0.0, "max": 0.3, "q": 0.1}, [0.0, 0.1, 0.2, 0.3]),
-    ],
-)
-def test_grid(content, grid):
-    assert parameters_of({"x": content})[0].grid() == grid
+def test_grid():
+    q_uniform = {"distribution": "q_uniform", "min": 0.0, "max": 0.3, "q": 0.1}
+    contents = {"a": {"values": [1, None]}, "b": {"value": 7}, "c": {"min": 1, "max": 3}, "d": q_uniform}
+    grids = [parameter.grid() for parameter in parameters_of(contents)]
+    assert grids == [[1, None], [7], [1, 2, 3], [0.0, 0.1, 0.2, 0.3]]
 
 
 def test_nested_groups_are_dotted_names():

@@ -63,22 +63,26 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.folder, self.config, self.seed = folder, config, seed
         self.name = folder.name if url else "sweep"  # the folder may be moved
+        url = url or f"sqlite:///{folder / DATABASE}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self.lock = FileLock(folder / f"{DATABASE}.lock")
+            with self.lock:  # two processes cannot make the same tables
+                self.storage = RDBStorage(
+                    url,
+                    engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},  # for a lock
+                    heartbeat_interval=HEARTBEAT,
+                    grace_period=GRACE,
+                    heartbeat_stale_trial_callback=retry,
+                )
+                study = optuna.create_study(
+                    storage=self.storage, study_name=self.name, load_if_exists=True,
+                    direction=optuna.study.StudyDirection.MAXIMIZE if config.maximize else None,
+                )  # fmt: skip
+                if "sweep" not in study.user_attrs:
+                    study.set_user_attr("sweep", config.identity)
         except OSError as error:
             raise UserError(f"cannot write the sweep to {folder}: {error.strerror}") from error
-        with FileLock(folder / f"{DATABASE}.lock"):  # two processes cannot make the same tables
-            self.storage = RDBStorage(
-                url or f"sqlite:///{folder / DATABASE}",
-                engine_kwargs={} if url else {"connect_args": {"timeout": 60}},  # while another process writes
-                heartbeat_interval=HEARTBEAT,
-                grace_period=GRACE,
-                heartbeat_stale_trial_callback=retry,
-            )
-            goal = optuna.study.StudyDirection.MAXIMIZE if config.maximize else None
-            study = optuna.create_study(storage=self.storage, study_name=self.name, direction=goal, load_if_exists=True)
-            if "sweep" not in study.user_attrs:
-                study.set_user_attr("sweep", config.identity)
         stored = study.user_attrs["sweep"] if isinstance(study.user_attrs["sweep"], dict) else {}
         if changed := [key for key in config.identity if config.identity[key] != stored.get(key)]:
             raise UserError(f"{folder} holds another sweep (its {', '.join(changed)} differ): choose another --dir")

@@ -77,15 +77,16 @@ class Workers:
         study = self.study.connect()
         try:
             while not self._stop and not self.study.reached():
-                optuna.storages.fail_stale_trials(study)
-                attempts = self.study.attempts()
-                states = {trial.state for trial in attempts}
-                if TrialState.WAITING in states or sum(map(is_first, attempts)) < self.most:
-                    study.optimize(lambda trial: self._attempt(trial, slot), n_trials=1, catch=TrialEnded)
-                elif TrialState.RUNNING in states:  # with another worker; if that dies, the trial is taken here
-                    time.sleep(1)
-                else:
+                with self.study.lock:  # until an attempt has begun: SQLite gives one that waits to all who ask at once
+                    optuna.storages.fail_stale_trials(study)
+                    attempts = self.study.attempts()
+                    states = {trial.state for trial in attempts}
+                    if TrialState.WAITING in states or sum(map(is_first, attempts)) < self.most:
+                        study.optimize(lambda trial: self._attempt(trial, slot), n_trials=1, catch=TrialEnded)
+                        continue
+                if TrialState.RUNNING not in states:
                     return
+                time.sleep(1)  # they run with another worker; if that dies, they are taken here
         except BaseException:
             self._stop = True  # the others too
             raise
@@ -99,6 +100,7 @@ class Workers:
         """
         first, metric = "values" not in trial.user_attrs, self.config.metric
         number = self.study.begin(trial, self.name)
+        self.study.lock.release()
         if first and number >= self.most:  # another worker has begun the last one at the same time
             trial.set_user_attr("surplus", True)
             raise TrialEnded
