@@ -48,7 +48,7 @@ def test_the_command_line_accepts_the_shipped_sweeps(lit, name):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"model.optimizer.lrr": {"value": 0.1}}, "lrr; did you mean lr?"),
+        ({"model.optimizer.lrr": {"value": 0.1}}, "did you mean lr?"),
         ({"data.batch_size": {"values": [32, "many"]}}, "many"),
     ],
 )
