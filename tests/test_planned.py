@@ -14,7 +14,7 @@ RUN = (
 )
 CONSTANT = "{class_path: torch.optim.lr_scheduler.ConstantLR, init_args: {factor: 0.5, total_iters: 4}}"
 STEP = "{class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 1, gamma: 0.1}}"
-DOCS = (Path(__file__).parents[1] / "docs" / "optimisation.md").read_text()
+DOCS = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(schedulers:.*?)```", DOCS, re.DOTALL)
 SCHEDULES = {
     "one cycle": "[{scheduler: lit_project.optim.OneCycleLR, interval: step}]",

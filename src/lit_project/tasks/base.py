@@ -32,6 +32,7 @@ from lit_project.tasks.totals import Totals
 
 
 def no_optimizer(parameters: Any) -> Any:
+    """Stands for the optimizer that a checkpoint does not bring."""
     raise UserError("a task from load_from_checkpoint has no optimizer: give it one, as optimizer=…")
 
 
