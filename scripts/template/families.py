@@ -74,6 +74,7 @@ FAMILIES = {
                 (", translation |", " |"),
             ),
             "docs/make-it-yours.md": ((", `translation`", ""),),
+            "docs/runs.md": ((" (`translate --run` does it)", ""),),
             "docs/idioms.md": ((", `COMMAND translate`", ""),),
             "docs/figures/architecture.svg": ((", translate and resuming", " and resuming"),),
             "tests/conftest.py": (

@@ -82,22 +82,28 @@ def _cleaned(path: str, text: str, before: Names, now: Names) -> str:
         return text
     lines, lost = text.splitlines(keepends=True), set()
     for node in sorted(_imports(text), key=lambda node: -node.lineno):
-        kept = [alias for alias in node.names if not _gone(node, alias, before, now)]
+        kept = [alias for alias in node.names if not _gone(path, node, alias, before, now)]
         if len(kept) == len(node.names):
             continue
         lost |= {alias.asname or alias.name for alias in node.names if alias not in kept}
         indent = lines[node.lineno - 1][: node.col_offset]
         names = [alias.name + (f" as {alias.asname}" if alias.asname else "") for alias in kept]
-        start = f"from {node.module} import " if isinstance(node, ast.ImportFrom) else "import "
+        start = f"from {'.' * node.level}{node.module or ''} import " if isinstance(node, ast.ImportFrom) else "import "
         lines[node.lineno - 1 : node.end_lineno] = [f"{indent}{start}{', '.join(names)}\n"] if names else []
     text = "".join(lines)
     return _without_exports(text, lost) if lost else text
 
 
-def _gone(node: ast.Import | ast.ImportFrom, alias: ast.alias, before: Names, now: Names) -> bool:
+def _module(path: str, node: ast.ImportFrom) -> str:
+    """The module that names are imported from, in full where the file says `..errors`."""
+    folder = path.split("/")[1:-1]  # below src/
+    return ".".join([*folder[: len(folder) - node.level + 1], node.module or ""] if node.level else [node.module or ""])
+
+
+def _gone(path: str, node: ast.Import | ast.ImportFrom, alias: ast.alias, before: Names, now: Names) -> bool:
     if isinstance(node, ast.Import):
         return before.has(alias.name) and not now.has(alias.name)
-    module = node.module or ""
+    module = _module(path, node)
     return before.has(module, alias.name) and not now.has(module, alias.name)
 
 
@@ -122,7 +128,7 @@ def dead_imports(sources: Mapping[str, str], before: Names) -> list[str]:
     for path, text in sources.items():
         for node in _imports(text) if path.endswith(".py") else ():
             for alias in node.names:
-                module = alias.name if isinstance(node, ast.Import) else node.module or ""
+                module = alias.name if isinstance(node, ast.Import) else _module(path, node)
                 name = None if isinstance(node, ast.Import) else alias.name
                 ours = module.split(".")[0] == before.package or module in before.modules
                 if ours and not now.has(module, name):
@@ -137,6 +143,6 @@ def imported(sources: Mapping[str, str]) -> set[str]:
         for node in _imports(text) if path.endswith(".py") else ():
             if isinstance(node, ast.Import):
                 found |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.split(".")[0])
     return found
