@@ -13,7 +13,7 @@ from template.generate import layers, replacements, unsilenced
 from template.markdown import Gone, prune
 from template.marks import apply_marks
 from template.names import rename
-from template.python import Names
+from template.python import Names, dead_imports, without_gone
 
 OLD = "lit_project"
 
@@ -62,6 +62,15 @@ def test_texts_of_families_are_in_the_template():
             path = pattern.replace("PACKAGE", f"src/{OLD}")
             for found, _ in replacements(path, [name], OLD):
                 assert found in unsilenced((ROOT / path).read_text()), path
+
+
+def test_relative_imports_are_followed():
+    code = {"src/x/a.py": "A = 1\nB = 2\n", "src/x/sub/c.py": "from ..a import A, B\n", "tests/a.py": "C = 1\n"}
+    before = Names.of(code, "x")
+    assert dead_imports(code, before) == []
+    left = {**code, "src/x/a.py": "A = 1\n"}
+    assert dead_imports(left, before) == ["src/x/sub/c.py: import of x.a.B"]
+    assert without_gone(left, before)["src/x/sub/c.py"] == "from ..a import A\n"
 
 
 @pytest.mark.parametrize("between", [" : ", " | "])

@@ -30,12 +30,3 @@ def test_malicious_releases_are_excluded():
     lightning = next(need for need in project["dependencies"] if need.startswith("lightning"))
     assert "!=2.6.2" in lightning
     assert "!=2.6.3" in lightning
-
-
-def test_files_are_short_enough_to_read():
-    long = {
-        str(p.relative_to(ROOT)): n
-        for p in (ROOT / "src").rglob("*.py")
-        if (n := len(p.read_text().splitlines())) > 250
-    }
-    assert long == {}
