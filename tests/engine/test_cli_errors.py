@@ -23,6 +23,7 @@ CASES = {
     f"{Q} --seed_everything=x": ["seed_everything", "x"],
     f"{Q} --seed_everything=-1": ["seed_everything", "from 0 to 4294967295", "-1"],
     f"{Q} --seed_everything={2**40}": ["seed_everything", f"{2**40}"],
+    "": ["a command is missing", "examples"],
     f"{Q} --model.net.hiden=3": ["model.net.hiden", "did you mean hidden"],
     f"{Q} --model.net CNM": ["model.net", "CNM", "did you mean CNN"],
     f"{Q} --model lit_project.tasks.ImageClasifier": [

@@ -61,6 +61,27 @@ def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batc
     assert torch.equal(task.confusion_matrix, torch.from_numpy(confusion_matrix(targets, predicted)).double())
 
 
+class CountsTheFirst(ImageClassifier):
+    def evaluation_step(self, batch, split):
+        outputs = super().evaluation_step(batch, split)
+        self.evaluated.add(0, first=(outputs["targets"] == 0).sum())
+        return outputs
+
+
+def test_what_a_subclass_counts_is_logged_and_arrays_of_numpy_are_data(trainer):
+    class Arrays(Images):
+        def load(self, split):
+            images, targets = super().load(split)
+            return images.numpy(), targets.int().numpy()
+
+    data = Arrays()
+    task = CountsTheFirst(linear(), torch.optim.SGD, NAMES)
+    (metrics,) = trainer().test(task, datamodule=data, verbose=False)
+    targets = Images().load("test")[1]
+    assert metrics["test/first"] == pytest.approx((targets == 0).double().mean().item())
+    assert metrics["test/samples"] == len(targets)
+
+
 def test_evaluations_do_not_add_up(trainer):
     torch.manual_seed(0)
     task, data, runner = classifier(), Images(), trainer()

@@ -307,7 +307,7 @@ class ImageData(SplitData):
         if not isinstance(data, tuple):
             self.check_targets(labels_of(data), split)
             return data
-        images, targets = data
+        images, targets = torch.as_tensor(data[0]), torch.as_tensor(data[1]).long()  # NumPy's arrays, too
         if len(images) != len(targets):
             raise DataError(
                 f"{type(self).__name__}: the {split} split has {len(images)} images and {len(targets)} targets"

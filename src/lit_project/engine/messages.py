@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import Any, Never
 
 from .errors import UserError, did_you_mean, nearest
-from .project import PACKAGE
+from .project import PACKAGE, PROGRAM
 
 # Besides this package, where a class written without its module may come from, for "did you mean".
 CLASS_MODULES = ("torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers")
@@ -24,6 +24,8 @@ _ELSEWHERE = {
     "--ckpt_path": "fit has no --ckpt_path: --run DIR resumes a run, --init_from FILE starts from its weights",
     "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
     "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
+    '"subcommand" to be one of': f"a command is missing, such as `{PROGRAM} fit -c configs/quickstart.yaml`; "
+    f"`{PROGRAM} --help` lists the commands, `{PROGRAM} examples` the configs",
 }
 
 
