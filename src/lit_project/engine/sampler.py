@@ -173,6 +173,12 @@ class Loader:
             self.position += 1
             yield batch
 
+    def close(self) -> None:
+        """Ends the workers, as Lightning does for a bare DataLoader; another iteration starts new ones."""
+        if self.workers is not None and self.workers._iterator is not None:
+            self.workers._iterator._shutdown_workers()  # type: ignore[attr-defined]
+            self.workers._iterator = None
+
     def state_dict(self) -> dict[str, int]:
         """Batches handed out in which epoch, and of how many samples in all processes."""
         epoch, position = self.sampler.epoch, self.position % len(self)

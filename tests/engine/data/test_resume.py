@@ -1,5 +1,7 @@
 """A resumed training sees exactly the batches that the interrupted one would have seen, augmentation included."""
 
+from multiprocessing import active_children
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +58,12 @@ def test_evaluation_of_a_checkpoint_does_not_move_a_later_training(make, trainer
     witness = Witness()
     trainer(max_epochs=1).fit(witness, datamodule=data)
     assert len(witness.batches["train"]) == 5
+
+
+def test_workers_end_with_the_training(make, trainer):
+    before = active_children()
+    trainer(max_epochs=1).fit(Witness(), datamodule=make())
+    assert active_children() == before
 
 
 class Interrupted(Exception):
