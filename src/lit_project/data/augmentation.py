@@ -1,4 +1,4 @@
-"""Augmentation of whole batches on the device, with random choices made anew for every sample.
+"""Augmentation of whole batches on the device, with random choices for each sample.
 
 `torchvision.transforms.v2` applied to a batch draws once a call: one crop offset, one flip for all images. Here the
 random ones are applied sample by sample; the two that nearly every recipe uses are vectorised.

@@ -157,11 +157,11 @@ class Figures(Callback):
             save_figure(trainer, "learning_rate", learning_rates(rates))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets the images of before."""
+        """Forgets earlier images."""
         self._wrong = []
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets the images of before."""
+        """Forgets earlier images."""
         self._wrong = []
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
