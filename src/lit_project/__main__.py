@@ -1,4 +1,4 @@
-"""`lit-project` and `python -m lit_project`: what the engine is told of this project."""
+"""`lit-project` and `python -m lit_project`: what this project tells the engine."""
 
 from collections.abc import Sequence
 

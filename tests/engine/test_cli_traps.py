@@ -147,7 +147,7 @@ def test_a_key_that_stands_twice_and_a_run_in_a_config_are_errors(lit, workspace
     (workspace / "run.yaml").write_text("run: runs/quickstart/base\n")
     result = lit("fit -c configs/quickstart.yaml -c run.yaml")
     assert result.status == 2
-    assert "run is no key of a config; --run runs/quickstart/base goes on with that run" in result.err
+    assert "run is no key of a config; --run runs/quickstart/base resumes that run" in result.err
 
 
 @pytest.mark.parametrize("flag", ["--config=", "-c"])

@@ -52,7 +52,7 @@ class RandomCrop(nn.Module):
         device = images.device
         padded = F.pad(images, [self.padding] * 4, value=self.fill)
         top_B, left_B = torch.randint(0, 2 * self.padding + 1, (2, batch), device=device)
-        # windows as views (B, C, 2p+1, 2p+1, H, W), of which one a sample is copied: quicker than gathering pixels
+        # all windows as views (B, C, 2p+1, 2p+1, H, W); copying one per sample is faster than gathering pixels
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(batch, device=device), :, top_B, left_B]
 

@@ -10,7 +10,7 @@ from lit_project.engine.errors import DataError
 from lit_project.engine.sampler import derive
 from lit_project.engine.tables import STATISTICS, CSVFile, TabularData
 
-FUNCTION_SEED = 2018  # its own constant, so that the table is the same whatever the seed of a run
+FUNCTION_SEED = 2018  # a constant of its own, so that the table does not depend on the seed of a run
 
 
 class ClassicFunction(TabularData):

@@ -122,7 +122,7 @@ def class_of(path: Any, base: type[Made], source: Any) -> type[Made]:
 
 
 def make(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, Any], source: Any) -> Made:
-    """An object from the parameters in the checkpoint `source`, of which those `given` are replaced.
+    """An object made from the parameters in the checkpoint `source`; those in `given` take precedence.
 
     Raises:
         CheckpointError: a parameter is not what the class takes, or names what a checkpoint must not.
@@ -172,7 +172,7 @@ def _imports_limited() -> Iterator[None]:
 
 
 def _allowed() -> set[str]:
-    """Packages of which a checkpoint may name something."""
+    """Packages whose classes and functions a checkpoint may name."""
     imported = {name for name in sys.modules if name.isidentifier()} - sys.stdlib_module_names - {"jsonargparse"}
     return {*PACKAGES, *imported}
 

@@ -151,7 +151,7 @@ def content_of(config: str) -> dict[str, Any] | None:
     if not isinstance(content, dict):
         raise UserError(f"{file} holds no options: a config begins with keys such as model, data and trainer")
     if content.get("run") is not None:
-        raise UserError(f"{file}: run is no key of a config; --run {content['run']} goes on with that run")
+        raise UserError(f"{file}: run is no key of a config; --run {content['run']} resumes that run")
     return content
 
 
@@ -159,7 +159,7 @@ MOST_VALUES = 100_000  # of a file, with all that its aliases stand for
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in a mapping, of which YAML would drop the first, and aliases without end."""
+    """Refuses duplicate keys of a mapping, where YAML would drop the first, and aliases that multiply without end."""
 
     def get_single_node(self) -> Any:
         node = super().get_single_node()
@@ -191,7 +191,7 @@ def load_yaml(text: str) -> Any:
     """What YAML holds.
 
     Raises:
-        yaml.YAMLError: it is none, a key stands twice, or its aliases or brackets are too many.
+        yaml.YAMLError: the text is no YAML, a key occurs twice, or there are too many aliases or brackets.
     """
     try:
         return yaml.load(text, _Loader)
@@ -233,7 +233,7 @@ def add_options(parser: LightningArgumentParser, links: Mapping[str, str]) -> No
     add("--init_from", type=str | None, default=None, help="fit: a run or checkpoint whose weights to start from.")
     add("--init_prefixes", type=dict[str, str | None] | None, default=None,
         help='fit: how names of those weights begin → how they begin here, null: left out.')  # fmt: skip
-    add("--init_strict", type=bool, default=False, help="fit: whatever of those weights does not fit is an error.")
+    add("--init_strict", type=bool, default=False, help="fit: weights that do not fit are an error.")
     add("--find", type=What | None, default=None, help="fit: look for a learning rate or batch size, train nothing.")
     add("--plot_lr", type=bool, default=False, help="fit: draw the planned learning rate, train nothing.")
     add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
@@ -256,7 +256,7 @@ def check(subcommand: str, options: Namespace) -> None:
         if options[name] and not options.init_from:
             raise UserError(f"{name} belongs to --init_from")
     if options.run and options.run_name:
-        raise UserError("run_name names a new run, and --run goes on with an old one: give one of them")
+        raise UserError("run_name names a new run, and --run opens an existing one: give one of them")
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: --init_from does not go with it")
     if not 0 <= options.seed_everything < 2**32:

@@ -194,7 +194,7 @@ def has_test(datamodule: Any) -> bool:
     return has
 
 
-# Carves validation from train. Its own constant, so that it is the same whatever the seed of a run.
+# Carves validation from train. A constant of its own, so that the split does not depend on the seed of a run.
 SPLIT_SEED = 2017
 
 

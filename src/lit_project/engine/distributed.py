@@ -16,7 +16,7 @@ def is_first() -> bool:
 def first_if_alone(trainer: Any) -> None:
     """Makes this the first process if its trainer will have no other.
 
-    Lightning takes the rank from the variables of SLURM and torchrun when it is imported, whatever the world size: in a
+    Lightning takes the rank from the variables of SLURM and torchrun when it is imported, for any world size: in a
     SLURM job of several runs, a run that is not the first task would write nothing.
     """
     if is_first():

@@ -116,7 +116,7 @@ class StepMean:
             # Lightning has divided the losses by the number of micro-batches, DDP the gradients by the processes
             factor = float(self._unit) * accumulated * world_size / float(total)
             gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            if gradients:  # there are none where a callback has dropped them
+            if gradients:  # none if a callback has dropped them
                 torch._foreach_mul_(gradients, factor)
         self._count = None
 
@@ -129,11 +129,11 @@ class Clock:
         self._mark = perf_counter()
 
     def lap(self) -> None:
-        """Counts the time since the mark, and marks anew."""
+        """Counts the time since the mark, and sets a new mark."""
         now = perf_counter()
         self.seconds += now - self._mark
         self._mark = now
 
     def skip(self) -> None:
-        """Marks anew: what lies before does not count."""
+        """Sets a new mark without counting the time before it."""
         self._mark = perf_counter()

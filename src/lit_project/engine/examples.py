@@ -17,7 +17,7 @@ def available() -> dict[str, Path]:
     """All configs by name: `quickstart`, `overlays/debug`, `sweeps/quickstart_cnn`.
 
     Raises:
-        UserError: there are none, neither in the package nor beside `src`.
+        UserError: neither the package nor the folder beside `src` has configs.
     """
     package = Path(__file__).parents[1]
     for root in (package / "configs", package.parents[1] / "configs"):

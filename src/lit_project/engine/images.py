@@ -127,7 +127,7 @@ def plain(image: Image.Image) -> Image.Image:
 
 
 def is_picture(path: Path) -> bool:
-    """Whether it is an image file by its name; hidden ones (of a Mac, of a notebook) are none."""
+    """Whether the name is that of an image file; hidden files (from macOS or notebooks) are not images."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 

@@ -43,8 +43,8 @@ def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any, 
 class RangeTest(Callback):
     """Raises the rate of a few steps and notes a running mean of their losses (Smith 2017).
 
-    Lightning's finder gives every group the same rate, whatever its `lr_factor`, trains what is to be frozen, and ends
-    with the epochs of the run. At rate r a group learns at its `lr_factor` times r.
+    Lightning's finder ignores the `lr_factor` of groups, trains what is to be frozen, and ends with the epochs of the
+    run. Here, at rate r, a group learns at its `lr_factor` times r.
     """
 
     def __init__(self) -> None:

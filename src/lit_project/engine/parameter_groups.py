@@ -174,6 +174,6 @@ def check_trained(states: Sequence[dict[str, Any]], groups: Iterable[Any]) -> No
     now = sum(len(list(group["params"])) if isinstance(group, dict) else 1 for group in groups)
     if before and before != now:
         raise GroupError(
-            f"the run has trained {before} parameter tensors and would go on with {now}: what never trains (null in "
+            f"the run has trained {before} parameter tensors and would resume with {now}: what never trains (null in "
             "Unfreezing) cannot change within a run; start a new one from its weights with --init_from"
         )

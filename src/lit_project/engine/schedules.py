@@ -50,7 +50,7 @@ def horizon() -> int:
 
 
 def known_horizon() -> int | None:
-    """`horizon()`, or None where there is none."""
+    """`horizon()`, or None if it is not known."""
     current = _horizon.get(None)
     return current.steps if current else None
 
@@ -248,7 +248,7 @@ def check_length(scheduler: LRScheduler, where: str) -> None:
         )
 
 
-# These compute the rate from the start, whatever another scheduler made of it.
+# These compute the rate from its initial value and overwrite what another scheduler made of it.
 _ABSOLUTE = (
     lr_scheduler.LambdaLR,
     lr_scheduler.OneCycleLR,

@@ -138,7 +138,7 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
 
 class TabularData(SplitData):
-    """A table of which a fixed random part is test and a fixed random part of the rest is validation.
+    """A table: a fixed random part is test, a fixed random part of the rest is validation.
 
     Batches hold the numbers in their own units. The task standardises, by the statistics of the training split that
     it takes from the attributes below.

@@ -166,7 +166,7 @@ class Task(LightningModule):
         if self._trainer is None:  # a step outside of training
             return loss
         if self.trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
-            raise ValueError("LBFGS computes the loss anew within a step: it needs accumulate_grad_batches 1")
+            raise ValueError("LBFGS computes the loss several times per step: it needs accumulate_grad_batches 1")
         return self._step_mean.weigh(loss, count, self.trainer.world_size)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:

@@ -13,7 +13,7 @@ from .classes import here
 from .errors import CheckpointError, UserError
 from .weights import Match, load_fitting, match, renamed
 
-# Parts of a task whose state a resumed run takes from its checkpoint, whatever the config says of them.
+# Parts of a task whose state a resumed run takes from its checkpoint, not from the config.
 FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
 
 
@@ -29,7 +29,7 @@ def check_fits(model: nn.Module, checkpoint: Path) -> list[str]:
     """Raises CheckpointError, with what differs, unless the checkpoint holds exactly this model's weights.
 
     Returns:
-        What else the model is told otherwise than in training, such as the mean of the images or the class names.
+        What else the model gets that differs from training, such as the mean of the images or the class names.
     """
     content = read(checkpoint)
     found = match(model, state_of(content, checkpoint))

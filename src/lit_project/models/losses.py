@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 class SmoothedCrossEntropy(nn.Module):
-    """Cross-entropy against a target of which a share ε is spread over the classes, in either definition.
+    """Cross-entropy with a share ε of the target spread over the classes, in either definition.
 
     - `over="all"`: 1 - ε + ε/K for the right class and ε/K for each other (Szegedy et al. 2016; torch's own).
     - `over="others"`: 1 - ε for the right class and ε/(K - 1) for each other (the "smoothed target" of the classic
@@ -63,7 +63,7 @@ class FocalLoss(nn.Module):
     Args:
         gamma: γ; 0 is cross-entropy.
         weight: of each class, such as the inverse of its frequency. With γ = 0 this is weighted cross-entropy, averaged
-            over the samples; torch's divides by the sum of the weights in the batch, whose mean over batches is none.
+            over the samples; torch's divides by the sum of the weights in the batch: no mean over batches undoes that.
 
     Raises:
         ValueError: a negative γ.

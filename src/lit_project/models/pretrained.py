@@ -64,13 +64,13 @@ def download(architecture: str, weights: Any) -> dict[str, Tensor]:
         ) from error
     except Exception as error:  # a truncated file: pickle, zip and hash errors, of many kinds
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{file} is damaged ({reason}): delete it, and it is downloaded anew") from error
+        raise CheckpointError(f"{file} is damaged ({reason}): delete it, and it is downloaded again") from error
 
 
 def from_file(path: Path) -> dict[str, Tensor]:
     """The state dict in a file: one saved by `torch.save(net.state_dict(), path)`, or a checkpoint's `state_dict`.
 
-    Tensors land on the CPU, whatever device saved them; nothing but plain data is unpickled.
+    Tensors land on the CPU, whichever device saved them; only plain data are unpickled.
 
     Raises:
         CheckpointError: it cannot be read, or holds something else.
@@ -195,9 +195,9 @@ class TorchvisionNet(nn.Module):
         if first in state and own[first].shape[1] == 1 < state[first].shape[1]:
             state[first] = state[first].sum(dim=1, keepdim=True)
         found = match(self, state)
-        # made anew on purpose: a head of other classes, the stem of small images, a pooling with weights
-        anew = ("head.", first, "backbone.avgpool.")
-        wrong = [n for n in (*found.missing, *found.unexpected, *found.other_shape) if not n.startswith(anew)]
+        # new on purpose: a head of other classes, the stem of small images, a pooling with weights
+        new = ("head.", first, "backbone.avgpool.")
+        wrong = [n for n in (*found.missing, *found.unexpected, *found.other_shape) if not n.startswith(new)]
         if wrong and (strict or official):
             raise CheckpointError(f"the weights of {source} are not those of {architecture}:\n{found}")
         return load_fitting(self, state, source)

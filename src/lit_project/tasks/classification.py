@@ -212,7 +212,7 @@ def _check_soft(loss: nn.Module, num_classes: int) -> None:
     try:
         value = loss(torch.zeros_like(soft), soft)
         fine = value.ndim == 0 and bool(value.isfinite())
-    except Exception:  # whatever a loss of the user's raises
+    except Exception:  # a loss of the user's may raise anything
         fine = False
     if not fine:
         raise ValueError(

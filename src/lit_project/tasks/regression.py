@@ -62,11 +62,9 @@ class PredictedAgainstTrue(Callback):
         self._points: list[tuple[Tensor, Tensor]] = []
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets the points of before."""
         self._points = []
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets the points of before."""
         self._points = []
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:

@@ -127,7 +127,7 @@ def test_resuming_with_another_schedule_is_refused(trainer, tmp_path):
 def test_freezing_for_good_cannot_begin_or_end_within_a_run(trainer, tmp_path, before, after):
     file = tmp_path / "saved.ckpt"
     trainer(max_epochs=2, callbacks=[*before, SaveAt(1, file)]).fit(task(), datamodule=Images())
-    with pytest.raises(UserError, match=r"has trained \d+ parameter tensors and would go on with \d+: .*--init_from"):
+    with pytest.raises(UserError, match=r"has trained \d+ parameter tensors and would resume with \d+: .*--init_from"):
         trainer(max_epochs=2, callbacks=after).fit(task(), datamodule=Images(), ckpt_path=file, weights_only=True)
 
 

@@ -240,8 +240,8 @@ class CarvedData(TranslationData):
     on the data (after the filters of prefixes and length) alone, not on a seed or the direction.
 
     Args:
-        val_size: pairs of validation, approximately: whole components of the sentence graph are taken.
-        test_size: pairs of test, likewise.
+        val_size: pairs of validation, approximately, since a component of the sentence graph is never split.
+        test_size: pairs of test, also approximately.
         **kwargs: of `TranslationData`.
     """
 
@@ -275,7 +275,7 @@ class CarvedData(TranslationData):
         return list(self._carved[split])
 
     def words(self, sentence: str, language: str) -> int:
-        """Length of a sentence by which it is dropped: its words and marks, of which subwords are parts."""
+        """Length that `max_length` limits: words and punctuation marks, also if the vocabulary holds subwords."""
         prepared = self.preparation(sentence)
         return len(split_words(prepared, language) if self.options.kind == "word" else prepared.split())
 
@@ -289,7 +289,7 @@ class CarvedData(TranslationData):
         return kept
 
     def _apart(self, pool: Pairs) -> Pairs:
-        """Without the pairs of which a sentence is in a split that is given."""
+        """Without the pairs that share a sentence with a given split."""
         given = self.given()
         kept = apart(pool, given) if given else pool
         self._leave_out("given", pool, kept, "share a sentence with the given evaluation pairs")

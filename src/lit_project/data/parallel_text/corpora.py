@@ -15,7 +15,7 @@ from lit_project.text.files import read_lines
 
 
 def read_aligned(source: Path, target: Path) -> list[tuple[str, str]]:
-    """Pairs of two files of which line n of one translates line n of the other.
+    """Pairs of two files, where line n of one translates line n of the other.
 
     Raises:
         DataError: as `read_lines`; different numbers of lines; an empty line; no line at all.

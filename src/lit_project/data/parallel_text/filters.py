@@ -21,8 +21,8 @@ def within(
         targets: the same of the translations.
         pairs: their text, for messages.
         max_length: tokens of a side.
-        overlong: what happens to training pairs; None for evaluation pairs, of which only the source is cut: the target
-            is what is scored.
+        overlong: what happens to training pairs; None for evaluation pairs. Their targets are never cut, because they
+            are what is scored.
 
     Raises:
         DataError: there is one and `overlong` is "error", or none is left.

@@ -18,7 +18,7 @@ from lit_project.engine.sampler import derive
 
 Pairs = Sequence[tuple[str, str]]
 
-# Its own constant, so that the split is the same whatever the seed of a run.
+# A constant of its own, so that the split does not depend on the seed of a run.
 SPLIT_SEED = 2017
 
 

@@ -116,7 +116,7 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
     return figure
 
 
-# of which curves are drawn, if a run has them, and of what callbacks monitor
+# drawn as curves if a run has them, as is what callbacks monitor
 METRICS = ("loss", "accuracy", "token_accuracy", "bleu", "r2")
 
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image

@@ -111,7 +111,7 @@ class Unfreezing(Callback):
         return {"schedule": dict(self.schedule)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuses to go on with another schedule.
+        """Refuses to resume with another schedule.
 
         Raises:
             UserError: it differs from that of the checkpoint.

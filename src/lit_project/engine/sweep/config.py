@@ -90,7 +90,7 @@ class SweepConfig:
         return min(wanted, size) if size else wanted
 
     def point(self, number: int) -> dict[str, Any]:
-        """A point of the grid, of which the last parameter changes fastest."""
+        """A point of the grid; the last parameter changes fastest."""
         points = itertools.product(*(parameter.grid() for parameter in self.parameters))
         return dict(zip([p.name for p in self.parameters], next(itertools.islice(points, number, None)), strict=True))
 

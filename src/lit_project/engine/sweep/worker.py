@@ -201,7 +201,7 @@ class Curve:
         before = len(self.values)
         size = self.file.stat().st_size if self.file.exists() else 0
         if size != self._size:
-            whole = self.file.read_text().rpartition("\n")[0]  # a row that is being written is none yet
+            whole = self.file.read_text().rpartition("\n")[0]  # without a row that is still being written
             rows = csv.DictReader(whole.splitlines())
             values = [float(row.get(self.metric) or "nan") for row in rows]
             self.values = [value for value in values if math.isfinite(value)]

@@ -1,4 +1,4 @@
-"""What a sequence-to-sequence net promises to tasks and decoders, whatever is inside."""
+"""What a sequence-to-sequence net promises to tasks and decoders."""
 
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ class Decoded(NamedTuple):
 
     Attributes:
         logits: `(B, T, V)`, of the tokens that follow.
-        state: after the last of them, to go on with.
+        state: after the last of them, from which decoding continues.
         attention: weights over the source `(B, T, S)`, each row sums to 1; None without attention.
     """
 

@@ -146,7 +146,7 @@ def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decodin
         scores_RV = _log_probabilities(decoded.logits[:, -1], tokens_RT[:, 1:], last_R, options)
         vocabulary = scores_RV.shape[-1]
         all_BN = (totals_BK.view(-1, 1) + scores_RV).view(size, beams * vocabulary)
-        # at most half of these end, so that enough remain to go on with
+        # at most half of these end, so that enough remain to be continued
         best_BC, flat_BC = all_BN.topk(min(2 * beams, all_BN.shape[1]), dim=1)
         row_BC, token_BC = first_row_B1 + flat_BC // vocabulary, flat_BC % vocabulary
         ends_BC = (token_BC == EOS) & best_BC.isfinite() & open_B[:, None]

@@ -65,7 +65,7 @@ def sentences_of(options: argparse.Namespace) -> tuple[list[str], str]:
     """The sentences that the command line names, and what stands before the number of one that is wrong.
 
     Raises:
-        UserError: there is none, one is empty or not UTF-8, or `--attention` is to draw several.
+        UserError: no sentence is given, one is empty or not UTF-8, or `--attention` is to draw several.
     """
     if options.text:
         sentences, where = options.text, "TEXT "
@@ -220,7 +220,7 @@ def _write(lines: Iterable[str], output: str | None) -> None:
             write_text(Path(output), text)
         else:
             if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
-                sys.stdout.reconfigure(encoding="utf-8")  # in files and pipes, whatever the locale
+                sys.stdout.reconfigure(encoding="utf-8")  # in files and pipes, in any locale
             sys.stdout.write(text)
             sys.stdout.flush()
     except BrokenPipeError:

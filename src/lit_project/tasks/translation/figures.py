@@ -121,7 +121,6 @@ class Translations(Callback):
         self._waiting: int | None = None  # the epoch of a validation that was not drawn
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begins anew."""
         self._waiting = None
 
     def on_validation_batch_end(
