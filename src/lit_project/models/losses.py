@@ -1,6 +1,5 @@
 """Losses, and a penalty of large weights."""
 
-from copy import copy
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,14 +46,6 @@ class SmoothedCrossEntropy(nn.Module):
         else:
             smooth = targets * (1 - self.label_smoothing) + (1 - targets) * self.label_smoothing / (classes - 1)
         return -(smooth * logits.log_softmax(dim=1)).sum(dim=1).mean()
-
-
-def unsmoothed(loss: nn.Module) -> nn.Module:
-    """The loss as it is evaluated: the same one, with its `label_smoothing` at 0 if it has any."""
-    plain = copy(loss)
-    if hasattr(loss, "label_smoothing"):
-        plain.label_smoothing = 0.0  # type: ignore[assignment]
-    return plain
 
 
 class FocalLoss(nn.Module):

@@ -1,6 +1,7 @@
 """Classification with one class per sample: of anything, and of images with the parts of their recipes."""
 
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from lit_project.engine.distributed import print_once
 from lit_project.engine.exact import Totals
 from lit_project.engine.schedules import OptimizerFactory
 from lit_project.engine.task import Task
-from lit_project.models.losses import WeightPenalty, unsmoothed
+from lit_project.models.losses import WeightPenalty
 from lit_project.tasks.mixup import Mixing
 from lit_project.tasks.test_time_augmentation import Flip, mean_logits
 
@@ -88,7 +89,10 @@ class Classifier(Task):
         """Counts one batch; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
         inputs, targets = batch[0], batch[1]
         logits = self(inputs).float() if split == "val" else self.test_logits(inputs)
-        self.step(unsmoothed(self.loss)(logits, targets), len(targets))
+        loss = copy(self.loss)
+        if hasattr(loss, "label_smoothing"):  # which is for training
+            loss.label_smoothing = 0.0  # type: ignore[assignment]
+        self.step(loss(logits, targets), len(targets))
         self.confusion.update(logits, targets)
         self.top_k.update(logits, targets)
         return {"logits": logits, "targets": targets}

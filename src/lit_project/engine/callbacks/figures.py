@@ -116,9 +116,6 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
     return figure
 
 
-# drawn as curves if a run has them, as is what callbacks monitor
-METRICS = ("loss", "accuracy", "token_accuracy", "bleu", "r2")
-
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
 
 
@@ -143,7 +140,8 @@ class Figures(Callback):
             rows = list(csv.DictReader(handle))
         columns = list(rows[0]) if rows else []
         curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
-        for metric in dict.fromkeys([*METRICS, *(m.removeprefix("val/") for m in monitored(trainer))]):
+        watched = [name.removeprefix("val/") for name in monitored(trainer)]
+        for metric in dict.fromkeys([*getattr(pl_module, "shown", ()), *watched]):
             names = {"train": f"train/{metric}", "val": f"val/{metric}", metric: metric}
             splits = {split: _points(rows, "epoch", name) for split, name in names.items()}
             splits = {split: points for split, points in splits.items() if points}

@@ -11,10 +11,10 @@ from ..record import KnowsValidation, monitored
 
 
 def shown(trainer: Trainer, pl_module: LightningModule) -> dict[str, str]:
-    """The means of the epoch so far and the newest of validation: loss, accuracy, BLEU or R², and what is monitored."""
+    """The means of the epoch so far, and of the newest validation what the task says and what is monitored."""
     running = getattr(pl_module, "running", None)
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
-    for name in ("val/loss", "val/accuracy", "val/bleu", "val/r2", *monitored(trainer)):
+    for name in (*(f"val/{name}" for name in getattr(pl_module, "shown", ())), *monitored(trainer)):
         if name in trainer.callback_metrics and not name.startswith("train/"):  # which is of the epoch before
             values[name] = trainer.callback_metrics[name].item()
     return {name: f"{value:.4f}" for name, value in values.items()}

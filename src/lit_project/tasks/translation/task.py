@@ -78,6 +78,7 @@ class Translator(OnText, Task):
     """
 
     unit = "tokens"
+    shown = ("loss", "token_accuracy", "bleu")
 
     def __init__(
         self,
