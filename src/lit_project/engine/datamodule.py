@@ -19,7 +19,7 @@ class Rows:
     """Tensors whose first axis is that of the samples; a tensor of indices `(b,)` gives a batch.
 
     Args:
-        batch: makes one of the chosen rows of each tensor, and the indices.
+        batch: makes a batch of the chosen rows of each tensor, and the indices.
         *tensors: of equal length.
     """
 
@@ -30,7 +30,6 @@ class Rows:
         return len(self.tensors[-1])
 
     def __getitem__(self, indices: Tensor) -> Any:
-        """The samples `indices` `(b,)` as one batch."""
         indices = indices.to(self.tensors[0].device)
         return self.batch(*(tensor.index_select(0, indices) for tensor in self.tensors), indices)
 
@@ -48,7 +47,7 @@ class SplitData(LightningDataModule):
 
     Attributes:
         splits: what has been loaded, by split.
-        new: samples to predict on instead of the test split, set by a `predict_from`; None without.
+        new: samples to predict on instead of the test split, set by a `predict_from`.
         predict_source: what `predict` reads, as a name for its output file.
 
     Raises:
@@ -144,17 +143,11 @@ class SplitData(LightningDataModule):
         """The test batches, or the new samples."""
         return self.loader("test") if self.new is None else Loader(self.new, self.order(self.new, "test"))
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Moves a batch; one that is there already is not looked through tensor by tensor."""
-        if batch[0].device == device:
-            return batch
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
-
     def state_dict(self) -> dict[str, Any]:
         """Position in the epoch of training, and the number of samples of each split.
 
-        Lightning saves that of the loader, too, but does not restore it where a learning rate schedule has asked for
-        the length of the run before.
+        Lightning saves that of the loader, too, but does not restore it if a learning rate schedule has asked for the
+        length of the run before.
         """
         position = {} if self._training is None else self._training.state_dict()
         return {**position, "samples": {split: self.size_of(split) for split in self.splits}}  # type: ignore[arg-type]
@@ -162,11 +155,9 @@ class SplitData(LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Training continues at the position.
 
-        With another number of samples, splits that are carved out of them are others, and what is held out now may
-        have been trained on: evaluation says so.
-
         Raises:
-            DataError: training is to go on, and a split has another number of samples.
+            DataError: training is to go on, and a split has another number of samples. Evaluation warns: splits that
+                are carved out of other samples are others, and what is held out now may have been trained on.
         """
         training = self.trainer is not None and self.trainer.training
         before = state_dict.get("samples", {})

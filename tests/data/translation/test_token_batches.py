@@ -81,7 +81,7 @@ def test_order_is_a_function_of_seed_and_epoch():
         ({"batch_tokens": None}, "one of"),
         ({"batch_tokens": 0}, "batch_tokens"),
         ({"batch_tokens": None, "batch_size": 0}, "batch_size"),
-        ({"size": 3, "num_replicas": 4}, "shared"),
+        ({"size": 3, "num_replicas": 4}, "3 samples do not make"),
     ],
 )
 def test_impossible_options(options, message):

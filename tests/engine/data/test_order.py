@@ -175,13 +175,11 @@ def test_a_position_among_other_batches_is_refused():
 
 
 def test_too_few_samples_are_an_error():
-    with pytest.raises(DataError, match="3 samples cannot be shared by 4 processes"):
-        EpochBatches(3, 2, shuffle=True, num_replicas=4)
-    with pytest.raises(DataError, match="drop_last with batch_size 8 leaves no batch of 7 samples"):
-        EpochBatches(7, 8, shuffle=True, drop_last=True)
-    with pytest.raises(DataError, match="drop_last with batch_size 4 leaves no batch of 7 samples"):
-        EpochBatches(7, 4, shuffle=True, drop_last=True, num_replicas=2)
-    with pytest.raises(DataError, match="with batch_size 1, 7 samples cannot be shared by 2 processes"):
-        EpochBatches(7, 1, shuffle=True, num_replicas=2)
-    with pytest.raises(DataError, match="0 samples"):
-        EpochBatches(0, 4, shuffle=False)
+    for size, batch_size, processes, drop_last in (
+        (3, 2, 4, False),
+        (7, 4, 2, True),
+        (7, 1, 2, False),
+        (0, 4, 1, False),
+    ):
+        with pytest.raises(DataError, match=f"{size} samples do not make equally many batches for {processes} process"):
+            EpochBatches(size, batch_size, shuffle=True, drop_last=drop_last, num_replicas=processes)

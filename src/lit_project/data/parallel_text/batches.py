@@ -88,11 +88,11 @@ class TokenBatches(EpochBatches):
         for name, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
             if value is not None and value < 1:
                 raise DataError(f"{name} must be at least 1, got {value}")
-        self._budget = batch_tokens or batch_size or 0
         size = len(lengths_source)
         super().__init__(
             size, max(size, 2), shuffle=shuffle, seed=seed, num_replicas=num_replicas, rank=rank
         )  # which refuses fewer pairs than processes
+        self.together = (batch_tokens or batch_size or 0) * num_replicas  # positions, or pairs
         self.lengths_source = lengths_source.numpy()
         self.lengths_target = lengths_target.numpy()
         longest = np.maximum(self.lengths_source, self.lengths_target)[self._sorted(0)]
@@ -102,11 +102,6 @@ class TokenBatches(EpochBatches):
             assert batch_tokens is not None
             bounds = _cut(longest.tolist(), batch_tokens)
         self.bounds = _divisible(bounds, num_replicas)  # where batches begin in the sorted sequence, and its end
-
-    @property
-    def together(self) -> int:
-        """Positions, or pairs, of a batch in all processes."""
-        return self._budget * self.num_replicas
 
     def __len__(self) -> int:
         return (len(self.bounds) - 1) // self.num_replicas
