@@ -31,7 +31,7 @@ OWN_FILES = "scripts/project/"  # files that a project has instead of the templa
 
 
 class TemplateError(Exception):
-    """Something that the user can put right; the message says how."""
+    """Something that the user can put right."""
 
 
 class File(NamedTuple):
@@ -54,21 +54,22 @@ def main(args: Sequence[str] | None = None) -> int:
     options = parser.parse_args(args)
     try:
         return init(options)
-    except TemplateError as error:
+    except (TemplateError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-    except OSError as error:
-        print(f"error: {error.filename}: {error.strerror}" if error.filename else f"error: {error}", file=sys.stderr)
-    return 1
+        return 1
 
 
 def init(options: argparse.Namespace) -> int:
-    """Makes the project; all of it is checked and in memory before a file is written."""
+    """Makes the project. Nothing is written before all of it is checked and in memory."""
     keep = chosen(options.keep)
     sources, commit = template_files()
     if not options.again:
         check_name(options.name, sources)
     place = (options.dir or ROOT.parent / options.name.replace("_", "-")).expanduser().absolute()
-    check_place(place)
+    if place.resolve().is_relative_to(ROOT):
+        raise TemplateError(f"{place} is inside the template: choose a folder elsewhere with --dir")
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise TemplateError(f"{place} is not an empty folder: choose another with --dir")
     project = generate(sources, options.name, keep, commit)
     if options.dry_run:
         print(f"would make {place} of {', '.join(keep)}, {len(project)} files:", *sorted(project), sep="\n  ")
@@ -77,45 +78,35 @@ def init(options: argparse.Namespace) -> int:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_bytes(file.content)
         (place / path).chmod(0o755 if file.executable else 0o644)
-    wrong = tidy(place, options.name)
-    note = "no history, as you asked" if options.no_git else new_history(place)
-    print(f"{options.name} is in {place}: {note}")
+    tidy(place, options.name)
+    if not options.no_git:
+        commit_all(place)
+    print(f"{options.name} is in {place}, with {', '.join(keep)}")
     if not commit:
         print("the template here has no git history: the project cannot be updated from it")
-    for line in wrong:
-        print(line, file=sys.stderr)
     print(f"next: cd {shlex.quote(str(place))} && make demo && make test")
-    return 1 if wrong else 0
+    return 0
 
 
 def chosen(keep: str) -> tuple[str, ...]:
-    """The families that `--keep a,b` names, in the order of the table."""
-    names = {name.strip() for name in keep.split(",") if name.strip()}
+    """The families that `--keep a,b` names, and classification, in the order of the table."""
+    names = {"classification", *(name.strip() for name in keep.split(",") if name.strip())}
     for name in sorted(names - set(FAMILIES)):
         raise TemplateError(f"--keep {name}: there is no such family; choose from {', '.join(FAMILIES)}")
-    if "classification" not in names:
-        rest = ",".join(["classification", *sorted(names)])
-        raise TemplateError(f"classification cannot be dropped, `make demo` and the tests rest on it: --keep {rest}")
     return tuple(name for name in FAMILIES if name in names)
 
 
 def git(folder: Path, *args: str, check: bool = True, env: Mapping[str, str] | None = None) -> str:
     """What `git ARGS` in a folder prints."""
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *args]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, env=env)
-    except FileNotFoundError as error:
-        raise TemplateError("git is not on PATH: install it") from error
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     if check and done.returncode:
         raise TemplateError(f"git {args[0]} in {folder}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip("\n")
 
 
 def template_files() -> tuple[dict[str, File], str]:
-    """The files that git tracks, and the commit.
-
-    Of an unpacked archive, which is no repository: those that .gitignore does not name, and no commit.
-    """
+    """The files that git tracks, and the commit; of an unpacked archive, those not in .gitignore, and no commit."""
     if (ROOT / ".git").exists():
         if changed := git(ROOT, "status", "--porcelain"):
             raise TemplateError(
@@ -146,29 +137,17 @@ def check_name(name: str, paths: Iterable[str]) -> None:
             f"{name!r} is not a name for a package: use lower-case letters a to z, digits and single underscores "
             f"between words, beginning with a letter{hint}"
         )
-    old = package_of(paths)
     modules = {part for path in paths if path.endswith(".py") for part in PurePosixPath(path).with_suffix("").parts}
     # the lock: its packages are taken whether they are installed here or not
     locked = re.findall(r"^([a-z0-9.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     for taken, what in (
         (keyword.iskeyword(name), "a keyword of Python"),
         (name in sys.stdlib_module_names, "a module of Python's standard library"),
-        (trace(old).search(name), "or contains the template's own name"),
         (name in modules | {"build", "configs", "dist", "runs", "test", "wandb"}, "a name of the project itself"),
         (importlib.util.find_spec(name) or name.replace("_", "-") in locked, "the name of an installed package"),
     ):
         if taken:
             raise TemplateError(f"{name} is {what}: choose another, such as {name}_lab")
-
-
-def check_place(place: Path) -> None:
-    """Raises TemplateError unless a new project can be made there."""
-    if place.resolve().is_relative_to(ROOT):
-        raise TemplateError(f"{place} is inside the template: choose a folder elsewhere with --dir")
-    if place.is_symlink() and not place.exists():
-        raise TemplateError(f"{place} is a link to a folder that is not there: make it, or choose another with --dir")
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise TemplateError(f"{place} is not an empty folder: choose another with --dir")
 
 
 def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], commit: str) -> dict[str, File]:
@@ -193,8 +172,6 @@ def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], comm
     for path, file in kept.items():
         if not path.startswith(engine):
             file = file._replace(content=rename(file.content.decode(), old, name).encode())
-            if left := trace(old).search(file.content.decode()):
-                raise TemplateError(f"{path} still has the template's name, as {left[0]}: write it as {old}")
         made[rename(path, old, name)] = file
     content = {path.removeprefix(engine): file.content for path, file in kept.items() if path.startswith(engine)}
     record = {"commit": commit, "name": name, "keep": list(keep), "engine": engine_hash(content)}
@@ -237,15 +214,10 @@ def table(kept: Mapping[str, File]) -> str:
     return "".join(rows)
 
 
-def trace(old: str) -> re.Pattern[str]:
-    """The template's name in whatever spelling; letters around it make another word."""
-    return re.compile(rf"(?<![A-Za-z]){'[-_. ]?'.join(old.split('_'))}(?![A-Za-z])", re.IGNORECASE)
-
-
 def rename(text: str, old: str, new: str) -> str:
-    """The text with each token of the old name replaced; a token ends where letters and digits end.
+    """The text with the old name replaced where it is a word or part of one between underscores, also in capitals.
 
-    `lit_x` is one in `test_lit_x_runs`, `lit-x` and `LIT_X_DEBUG`, and none in `split_x` or `lit_xs`.
+    `lit_x` is replaced in `test_lit_x_runs`, `lit-x` and `LIT_X_DEBUG`, but not in `split_x` or `lit_xs`.
     """
 
     def spelled(found: re.Match[str]) -> str:
@@ -264,36 +236,28 @@ def engine_hash(files: Mapping[str, bytes]) -> str:
     return found.hexdigest()
 
 
-def tidy(place: Path, name: str) -> list[str]:
-    """Formats what is not the engine's: names change the order of imports. What is left to do by hand, in lines."""
+def tidy(place: Path, name: str) -> None:
+    """Formats all but the engine, since a new name changes the order of imports and the length of lines."""
     folders = [Path(sys.executable).parent, ROOT / ".venv" / "bin", os.environ.get("PATH", "")]
     ruff = shutil.which("ruff", path=os.pathsep.join(map(str, folders)))
     if ruff is None:
-        print("not formatted, for there is no ruff here: before `make lint`, run in it")
+        print("not formatted, because ruff was not found: before `make lint`, run in the new folder")
         print("  make setup && .venv/bin/ruff check --fix . && .venv/bin/ruff format .")
-        return []
-    for step in (
-        ["check", "--fix-only", "--select=I"],
-        ["format"],
-        # lines that a longer name has made too long, where the formatter breaks none: in strings and docstrings
-        ["check", "--select=E501", "--add-noqa"],
-    ):
+        return
+    # the last step is for strings and docstrings that a longer name makes too long: the formatter leaves them alone
+    for step in (["check", "--fix-only", "--select=I"], ["format"], ["check", "--select=E501", "--add-noqa"]):
         command = [ruff, *step, "--quiet", "--no-cache", f"--exclude=src/{name}/engine", "."]
         subprocess.run(command, cwd=place, capture_output=True)
-    done = subprocess.run([ruff, "check", "--no-cache", "--output-format=concise"], cwd=place, capture_output=True)
-    return done.stdout.decode().splitlines() if done.returncode else []
 
 
-def new_history(folder: Path) -> str:
-    """A repository of one commit; the note says so, and what to do if git does not know who commits."""
+def commit_all(folder: Path) -> None:
+    """A repository of one commit, also if git does not know who commits."""
     git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "add", "--all", "--force")
     known = git(folder, "config", "user.email", check=False) and git(folder, "config", "user.name", check=False)
     who = [] if known else ["-c", f"user.name={folder.name}", "-c", "user.email=nobody@localhost"]
     no_hooks = ["-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false"]
     git(folder, *who, *no_hooks, "commit", "--quiet", "--message", f"{folder.name}, from a template")
-    unknown = " (git knows no user.name: set it and `git commit --amend --reset-author`)"
-    return f"a new history of one commit{'' if known else unknown}"
 
 
 if __name__ == "__main__":

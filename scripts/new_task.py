@@ -1,9 +1,9 @@
-"""Adds a task to this project: data, config and test that train in seconds on data that they make up.
+"""Adds a task to this project: data, config and test, which train in seconds on made-up data.
 
     python scripts/new_task.py NAME --kind KIND               KIND: a folder of scripts/task_kinds/
     python scripts/new_task.py NAME --kind KIND --dry-run     says what would be written
 
-The lines that speak of "yours" are those to edit next.
+Edit the lines with "yours" next.
 """
 
 import argparse
@@ -25,11 +25,10 @@ PLACES = {
     "config.txt": "configs/TASK_NAME.yaml",
     "test.txt": "tests/test_TASK_NAME.py",
 }
-LONGEST = 30  # letters of a name, so that lines stay within 120
 
 
 class TaskError(Exception):
-    """Something that the user can put right; the message says how."""
+    """Something that the user can put right."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -65,7 +64,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def check_name(name: str, package: str) -> None:
-    """Raises TaskError for a name that a module and a config cannot have, or that something here has already."""
+    """Raises TaskError for a name that a module cannot have, or that something here has already."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         plain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
         hint = f"; try {plain}" if re.match(r"[a-z]", plain) else ""
@@ -73,16 +72,12 @@ def check_name(name: str, package: str) -> None:
             f"{name!r} is not a name for a task: use lower-case letters a to z, digits and single underscores between "
             f"words, beginning with a letter{hint}"
         )
-    if keyword.iskeyword(name) or name == package:
-        what = "the name of the package" if name == package else "a keyword of Python"
-        raise TaskError(f"{name} is {what}: choose another name, such as my_{name}")
-    if len(name) > LONGEST:
-        raise TaskError(f"{name} has {len(name)} letters: choose a name of at most {LONGEST}")
+    if keyword.iskeyword(name):
+        raise TaskError(f"{name} is a keyword of Python: choose another name, such as my_{name}")
     places = [ROOT / filled(place, name, package) for place in PLACES.values()]
     taken = [path for path in places if path.exists() or path.with_suffix("").is_dir()]
-    # pytest wants another name for each file of tests, wherever it is
-    taken += (ROOT / "tests").rglob(f"test_{name}.py")
-    if taken:
+    # two test files of one name, even in different folders, are an error of pytest
+    if taken := [*taken, *(ROOT / "tests").rglob(f"test_{name}.py")]:
         raise TaskError(f"{taken[0].relative_to(ROOT)} exists: choose another name; nothing is overwritten")
     pattern = re.compile(rf"^class ({camel(name)}(?:Data|Batch|Loader|Net|Classifier))\b", re.MULTILINE | re.IGNORECASE)
     for path in sorted((ROOT / "src" / package).rglob("*.py")):
@@ -111,7 +106,7 @@ def new_files(name: str, kind: str, package: str) -> dict[Path, str]:
 
 
 def tidy(paths: list[str]) -> None:
-    """Brings Python files into the style of the project, if ruff is there: names change the length of lines."""
+    """Formats Python files, if ruff is there: names change the length of lines."""
     ruff = shutil.which("ruff", path=Path(sys.executable).parent) or shutil.which("ruff")
     for step in (["check", "--fix-only", "--select=I"], ["format"]) if ruff else ():
         subprocess.run([str(ruff), *step, "--quiet", "--no-cache", *paths], cwd=ROOT, check=False)

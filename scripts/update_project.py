@@ -1,10 +1,10 @@
-"""Takes over what has changed in this template since a project was made from it.
+"""Merges what has changed in this template since a project was made from it into the project.
 
     python scripts/update_project.py FOLDER_OF_THE_PROJECT            merges it into the project, commits nothing
     python scripts/update_project.py FOLDER_OF_THE_PROJECT --check    exit status 1 if there is anything newer
 
-Makes the project afresh from the commit that its `.template.toml` names and from the one here, and merges the
-difference of the two into the project: the engine as a whole, the rest line by line. See docs/make-it-yours.md.
+Makes the project again, from the commit that its `.template.toml` names and from the one here, and applies the
+difference of the two to the project: the engine as a whole, the rest line by line. See docs/make-it-yours.md.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from init_project import RECORD, ROOT, TemplateError, engine_hash, git, template_files
+from init_project import RECORD, ROOT, TemplateError, git, template_files
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(args: Sequence[str] | None = None) -> int:
     options = parser.parse_args(args)
     try:
         return update(options.project.resolve(), options.check)
-    except TemplateError as error:
+    except (TemplateError, OSError, tomllib.TOMLDecodeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -44,20 +44,15 @@ def update(project: Path, check: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
         before = regenerated(old, answers, Path(folder, "before"), project)
         after = regenerated(commit, answers, Path(folder, "after"), project)
-        shutil.copy(project / RECORD, before)  # the record is renewed as a whole, whatever was in it
+        shutil.copy(project / RECORD, before)  # the record is replaced as a whole
         base, new = (tree(project, made, Path(folder)) for made in (before, after))
     newer = [path for path in changed(project, base, new) if path != RECORD]
     if check or not newer:
         print(f"newer in the template: {', '.join(newer)}" if newer else f"nothing to do: {project} is up to date")
         return 1 if newer else 0
     engine = f"src/{answers['name']}/engine"
-    files = [path for path in (project / engine).rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    if (
-        engine_hash({path.relative_to(project / engine).as_posix(): path.read_bytes() for path in files})
-        != answers["engine"]
-    ):
-        edited = ", ".join(changed(project, base, "HEAD", "--", engine))
-        print(f"note: the engine was edited by hand: {edited}; where it is newer here, yours is kept as a conflict")
+    if edited := changed(project, base, "HEAD", "--", engine):
+        print(f"note: the engine was edited: {', '.join(edited)}; a file that is newer here becomes a conflict")
     return merge(project, base, new, commit)
 
 
@@ -65,23 +60,17 @@ def recorded(project: Path) -> dict[str, Any]:
     """What `.template.toml` records.
 
     Raises:
-        TemplateError: there is none that can be used, or the project has changes that are not committed.
+        TemplateError: it is missing or incomplete, or the project has changes that are not committed.
     """
     file = project / RECORD
     if not file.is_file():
         raise TemplateError(f"{project} has no {RECORD}: it was not made by scripts/init_project.py")
-    try:
-        answers = tomllib.loads(file.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TemplateError(f"{file} cannot be read ({error}): take it from `git log -p {RECORD}`") from error
-    if "tool" in answers:
+    answers = tomllib.loads(file.read_text())
+    if missing := [name for name in ("commit", "name", "keep", "engine") if not answers.get(name)]:
         raise TemplateError(
-            f"{project} was made before the engine had a folder of its own and cannot be updated beyond that: make a "
-            "new project with scripts/init_project.py and move your files into it"
+            f"{file} names no {missing[0]}: a project that was made without git history, or before the engine had a "
+            "folder of its own, cannot be updated; make a new one and move your files into it"
         )
-    for name in ("commit", "name", "keep", "engine"):
-        if not answers.get(name):
-            raise TemplateError(f"{file} names no {name}: write in it what the project was made from")
     if not (project / ".git").exists():
         raise TemplateError(f"{project} is not the root of a git repository: `git init` and commit it first")
     if uncommitted := git(project, "status", "--porcelain"):
@@ -96,9 +85,9 @@ def regenerated(commit: str, answers: dict[str, Any], folder: Path, project: Pat
     git(ROOT, "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(checkout))
     git(checkout, "checkout", "--quiet", "--detach", commit)
     command = [sys.executable, str(checkout / "scripts" / "init_project.py"), answers["name"], f"--dir={made}"]
-    # where the tool looks for ruff
-    path = os.pathsep.join([*(str(root / ".venv" / "bin") for root in (project, ROOT)), os.environ.get("PATH", "")])
     command += [f"--keep={','.join(answers['keep'])}", "--no-git", "--again"]
+    # both are formatted by the same ruff
+    path = os.pathsep.join([*(str(root / ".venv" / "bin") for root in (project, ROOT)), os.environ.get("PATH", "")])
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
     if not (made / RECORD).exists():
         raise TemplateError(f"the template's commit {commit[:12]} does not make the project: {done.stderr.strip()}")
@@ -106,7 +95,7 @@ def regenerated(commit: str, answers: dict[str, Any], folder: Path, project: Pat
 
 
 def tree(project: Path, files: Path, scratch: Path) -> str:
-    """Puts files into the project's object store, not into the project; the name of their tree."""
+    """The tree of files that are put into the project's object store, not into the project."""
     index = {**os.environ, "GIT_INDEX_FILE": str(scratch / f"index-{files.parent.name}")}
     git(project, f"--work-tree={files}", "add", "--all", "--force", ".", env=index)
     return git(project, "write-tree", env=index)
@@ -126,21 +115,20 @@ def merge(project: Path, base: str, new: str, commit: str) -> int:
     with tempfile.NamedTemporaryFile("w", suffix="-attributes") as attributes:
         attributes.write("src/*/engine/** -merge\n")  # an edited file of the engine and a newer one are not mixed
         attributes.flush()
-        settings = "-c", "merge.conflictStyle=merge", "-c", f"core.attributesFile={attributes.name}"
+        settings = "-c", f"core.attributesFile={attributes.name}"
         git(project, *settings, "cherry-pick", "--no-commit", child, check=False, env=environment)
-    deleted = changed(project, "--diff-filter=D", parent, "HEAD")
-    conflicts = sorted(set(changed(project, "--diff-filter=U")))
-    if stay := [path for path in conflicts if path in deleted]:
+    conflicts = set(changed(project, "--diff-filter=U"))
+    if stay := sorted(conflicts & set(changed(project, "--diff-filter=D", parent, "HEAD"))):
         git(project, "rm", "--quiet", "--force", "--", *stay)
         print(f"deleted in the project, stays so: {', '.join(stay)}")
-        conflicts = [path for path in conflicts if path not in stay]
+        conflicts -= set(stay)
     staged = [path for path in changed(project, "--cached") if path not in conflicts]
     if not conflicts and not staged:
         raise TemplateError(f"git could not merge into {project}: see `git cherry-pick --no-commit {child}` there")
     print(f"{project} has what the template changed up to {commit[:12]}, staged: {', '.join(staged) or 'nothing'}")
     if conflicts:
         what = "edit what git has marked, then `git add` (or `git rm`) it"
-        print(f"error: both sides changed {', '.join(conflicts)}: {what}", file=sys.stderr)
+        print(f"error: both sides changed {', '.join(sorted(conflicts))}: {what}", file=sys.stderr)
     print("next: `git diff --cached`, make test, git commit (or `git reset --hard` to undo it)")
     return 1 if conflicts else 0
 

@@ -27,6 +27,13 @@ def texts(project):
     return {path: (project / path).read_text() for path in git(project, "ls-files").splitlines()}
 
 
+def in_style(folder):
+    for command in (["format", "--check"], ["check"]):
+        command = [sys.executable, "-m", "ruff", *command, "--no-cache", "."]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
 def engine(folder):
     """Path → content of an engine's files."""
     return {
@@ -48,8 +55,7 @@ def engine(folder):
         ("torch", "installed package"),
         ("import_linter", "installed package"),  # a distribution, whose module has another name
         ("tiny", "of the project itself"),
-        ("build", "of the project itself"),
-        (f"my_{OLD}", "the template's own name"),
+        (OLD, "of the project itself"),
     ],
 )
 def test_names_that_cannot_be(name, words):
@@ -59,12 +65,9 @@ def test_names_that_cannot_be(name, words):
 
 
 def test_families_that_cannot_be():
-    for keep, words in (("speech", "no such family; choose from classification"), ("", "--keep classification")):
-        with pytest.raises(TemplateError, match=words):
-            chosen(keep)
-    with pytest.raises(TemplateError, match="--keep classification,translation"):
-        chosen("translation")
-    assert chosen("regression, classification") == ("classification", "regression")
+    with pytest.raises(TemplateError, match="no such family; choose from classification"):
+        chosen("speech")
+    assert chosen("regression, classification") == chosen("regression") == ("classification", "regression")
     assert ",".join(chosen(ALL)) == ",".join(FAMILIES) == ALL
 
 
@@ -102,15 +105,7 @@ def test_places_that_cannot_be(init, template, tmp_path):
     for place in (tmp_path, tmp_path / "file"):
         refused(init("kite_lab", "--dir", place), "not an empty folder", "--dir")
     refused(init("kite_lab", "--dir", tmp_path / "file" / "new"), "file")
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    refused(init("kite_lab", "--dir", tmp_path / "link"), "is a link", "--dir")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
-
-
-def test_a_template_with_changes_is_refused(tmp_path):
-    template = checkout(tmp_path / "template")
-    (template / "src" / "new.py").touch()
-    refused(run(template / "scripts" / "init_project.py", "kite_lab"), "not committed", "src/new.py", "stash")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_dry_run_lists_the_files_and_makes_none(init, template, tmp_path):
@@ -123,7 +118,7 @@ def test_dry_run_lists_the_files_and_makes_none(init, template, tmp_path):
 
 
 @pytest.mark.parametrize("keep", KEPT)
-def test_no_trace_of_the_old_name_is_left(made, keep):
+def test_it_has_its_own_name_the_same_engine_and_is_in_style(made, template, keep):
     project = made(keep)
     for path, text in texts(project).items():
         assert not re.search(OLD.replace("_", "[^a-z]?"), path + text, re.IGNORECASE), path
@@ -132,27 +127,12 @@ def test_no_trace_of_the_old_name_is_left(made, keep):
     settings = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     assert settings["scripts"] == {"kite-lab": "kite_lab.__main__:entry_point"}
     assert any("sacrebleu" in need for need in settings["dependencies"]) == ("translation" in keep)
-
-
-@pytest.mark.parametrize("keep", KEPT)
-def test_the_engine_is_the_same_bytes_and_recorded(made, template, keep):
-    found = engine(made(keep) / "src" / "kite_lab" / "engine")
+    found = engine(project / "src" / "kite_lab" / "engine")
     assert found == engine(ROOT / "src" / OLD / "engine")
-    record = tomllib.loads((made(keep) / ".template.toml").read_text())
-    assert record == {
-        "commit": git(template, "rev-parse", "HEAD"),
-        "name": "kite_lab",
-        "keep": keep.split(","),
-        "engine": engine_hash(found),
-    }
-
-
-@pytest.mark.parametrize("keep", KEPT)
-def test_it_is_in_style(made, keep):
-    for command in (["format", "--check"], ["check"]):
-        command = [sys.executable, "-m", "ruff", *command, "--no-cache", "."]
-        done = subprocess.run(command, cwd=made(keep), capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout
+    record = tomllib.loads((project / ".template.toml").read_text())
+    commit = git(template, "rev-parse", "HEAD")
+    assert record == {"commit": commit, "name": "kite_lab", "keep": keep.split(","), "engine": engine_hash(found)}
+    in_style(project)
 
 
 @pytest.mark.parametrize("keep", KEPT)
@@ -207,10 +187,13 @@ def test_an_empty_folder_that_is_there_is_filled_and_stays_the_same_folder(init,
     assert (folder.stat().st_ino, folder.stat().st_mode) == (before.st_ino, before.st_mode)
     assert (folder / "src" / "prediction_of_molecular_properties" / "__main__.py").exists()
     assert git(folder, "status", "--porcelain") == ""
+    in_style(folder)
 
 
-def test_an_unpacked_archive_makes_a_project_without_a_commit(tmp_path):
+def test_a_template_with_changes_is_refused_and_an_unpacked_archive_has_no_commit(tmp_path):
     template = checkout(tmp_path / "template")
+    (template / "src" / "new.py").touch()
+    refused(run(template / "scripts" / "init_project.py", "kite_lab"), "not committed", "src/new.py", "stash")
     shutil.rmtree(template / ".git")
     (template / "src" / "__pycache__").mkdir()
     (template / "src" / "__pycache__" / "x.pyc").touch()
@@ -222,8 +205,7 @@ def test_an_unpacked_archive_makes_a_project_without_a_commit(tmp_path):
     assert not (tmp_path / "new one" / ".git").exists()
 
 
-def test_without_ruff_the_commands_that_format_are_printed(tmp_path):
-    template = checkout(tmp_path / "template")
+def test_without_ruff_the_commands_that_format_are_printed(template, tmp_path):
     (tmp_path / "bin").mkdir()
     for program in (Path(shutil.which("git")), Path(sys.executable).resolve()):
         (tmp_path / "bin" / program.name).symlink_to(program)
