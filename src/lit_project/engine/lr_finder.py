@@ -1,10 +1,8 @@
 """Before a training: a learning rate, a batch size, or the planned rates. `--find lr|batch_size`, `--plot_lr=true`."""
 
-import csv
 import math
 import warnings
 from contextlib import suppress
-from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -31,12 +29,8 @@ LARGEST = 8192  # batch
 
 def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
     """Finds and prints; raises UserError if there is nothing to suggest."""
-    if trainer.fast_dev_run:  # type: ignore[attr-defined]
-        raise UserError(f"--find {what} counts steps of its own: leave trainer.fast_dev_run out")
     if isinstance(model, Task):
         model.schedules = []  # they are made for the length of the real run
-    if getattr(model, "mixing", None) is not None:
-        model.mixing = replace(model.mixing, off_last_epochs=0)  # type: ignore[type-var]
     (_find_lr if what == "lr" else _find_batch_size)(trainer, model, datamodule, run)
 
 
@@ -55,13 +49,11 @@ class RangeTest(Callback):
         self._factors: list[float] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if len(trainer.optimizers) != 1:
-            raise UserError(f"a learning rate is looked for with one optimizer; here are {len(trainer.optimizers)}")
-        optimizer = trainer.optimizers[0]
-        rate = float(optimizer.defaults.get("lr") or 0)
-        if rate <= 0:
-            raise UserError("the optimizer's lr must be above 0: it shows in which proportion the groups learn")
-        self._factors = [float(group["lr"]) / rate for group in optimizer.param_groups]
+        optimizer, *others = trainer.optimizers
+        rate = optimizer.defaults.get("lr")
+        if others or not rate:
+            raise UserError("a learning rate is looked for with one optimizer, whose lr is above 0")
+        self._factors = [float(group["lr"] / rate) for group in optimizer.param_groups]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         for group, factor in zip(trainer.optimizers[0].param_groups, self._factors, strict=True):
@@ -114,21 +106,19 @@ def steepest(rates: list[float], losses: list[float]) -> float | None:
     Slopes are averaged over seven neighbours, as single batches are noise.
 
     Args:
-        rates: ascending.
+        rates: ascending by a constant factor.
         losses: at these rates; the first that is not finite ends the curve.
 
     Returns:
-        None if it never falls.
+        None if the loss never falls.
     """
     finite = list(takewhile(math.isfinite, losses))
-    bottom = finite.index(min(finite)) if finite else 0
-    top = finite.index(max(finite[: bottom + 1])) if finite else 0
-    if bottom - top < 2:
+    falling = torch.tensor(finite[: finite.index(min(finite)) + 1] if finite else [])
+    if len(falling) < 3:
         return None
-    loss, rate = (torch.tensor(values[top : bottom + 1], dtype=torch.double) for values in (finite, rates))
-    slopes = torch.gradient(loss, spacing=(rate.log(),))[0]
+    slopes = torch.gradient(falling)[0]
     smooth = [float(slopes[max(i - 3, 0) : i + 4].mean()) for i in range(len(slopes))]
-    return rates[top + smooth.index(min(smooth))]
+    return rates[smooth.index(min(smooth))]
 
 
 def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
@@ -147,19 +137,18 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any, 
     print_once(f"suggested: --data.batch_size={found} ({why})")
 
 
-class _Planned(BaseException):
-    """Ends a fit before its first step."""
-
-
 class _Plan(Callback):
-    """Steps the schedules as training would, once everything is set up for it."""
+    """Steps the schedules as training would, once everything is set up for it, and ends the fit."""
+
+    class Made(Exception):
+        """Raised before the first step."""
 
     curves: dict[str, list[tuple[float, float]]]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Task)
         self.curves = planned_rates(trainer, pl_module)
-        raise _Planned
+        raise self.Made
 
 
 def planned_rates(trainer: Trainer, task: Task) -> dict[str, list[tuple[float, float]]]:
@@ -170,45 +159,42 @@ def planned_rates(trainer: Trainer, task: Task) -> dict[str, list[tuple[float, f
     Raises:
         UserError: the run has no end.
     """
-    steps = task.length("step")
-    if steps is None:
+    epochs = steps_of_epochs(trainer, task.accumulate)
+    if epochs is None:
         raise UserError("a run without end has no plan of its learning rates: set trainer.max_epochs or max_steps")
-    by_epoch = steps_of_epochs(trainer, task.accumulate)
-    epochs, end = 0, next(by_epoch)  # epochs that are over, and steps at the end of this one
     curves: dict[str, list[tuple[float, float]]] = {}
-    schedules = list(zip(trainer.lr_scheduler_configs, task.all_schedules, strict=True))
-    for step in range(steps):
-        for name, rate in task.learning_rates().items():
-            curves.setdefault(name, []).append((step, rate))
-        last = step + 1 == end
-        if last:
-            epochs, end = epochs + 1, end + next(by_epoch)
-        for config, schedule in schedules:
-            done = epochs if schedule.interval == "epoch" else step + 1
-            due = (schedule.interval == "step" or last) and done % schedule.frequency == 0
-            if due and not isinstance(config.scheduler, ReduceLROnPlateau):
-                config.scheduler.step()
+    schedules = [
+        (config.scheduler, schedule)
+        for config, schedule in zip(trainer.lr_scheduler_configs, task.all_schedules, strict=True)
+        if not isinstance(config.scheduler, ReduceLROnPlateau)
+    ]
+    done = {"step": 0, "epoch": 0}
+    for steps in epochs:
+        for step in range(steps):
+            for name, rate in task.learning_rates().items():
+                curves.setdefault(name, []).append((done["step"], rate))
+            ended = {"step"} if step + 1 < steps else {"step", "epoch"}
+            for interval in ended:
+                done[interval] += 1
+            for scheduler, schedule in schedules:
+                if schedule.interval in ended and done[schedule.interval] % schedule.frequency == 0:
+                    scheduler.step()
     return curves
 
 
 def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
-    """Writes figures/planned_learning_rate.png and .csv; raises UserError if the model is no `Task`."""
+    """Writes figures/planned_learning_rate.png; raises UserError if the model is no `Task`."""
     if not isinstance(model, Task):
         raise UserError("plot_lr needs a model that is a Task")
     plan = _Plan()
     trainer.callbacks.insert(0, plan)  # type: ignore[attr-defined]
-    with suppress(_Planned), warnings.catch_warnings():
+    with suppress(_Plan.Made), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step")
         trainer.fit(model, datamodule=datamodule)
-    rates = {name: [rate for _, rate in points] for name, points in plan.curves.items()}
-    for name, values in rates.items():
-        print_once(f"{name}: {values[0]:.3g} at first, {max(values):.3g} at most, {values[-1]:.3g} at last")
+    for name, points in plan.curves.items():
+        rates = [rate for _, rate in points]
+        print_once(f"{name}: {rates[0]:.3g} at first, {max(rates):.3g} at most, {rates[-1]:.3g} at last")
     _save(learning_rates(plan.curves), run, "planned_learning_rate")
-    if is_first():
-        with (run.path / "figures" / "planned_learning_rate.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["step", *rates])
-            writer.writerows((step, *values) for step, values in enumerate(zip(*rates.values(), strict=True)))
 
 
 def _save(figure: Figure, run: RunDir, name: str) -> None:

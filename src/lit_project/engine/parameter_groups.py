@@ -1,7 +1,6 @@
 """Which parameters share learning rate and weight decay: the groups of the optimizer."""
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,8 +9,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .errors import UserError, did_you_mean
-
-Named = list[tuple[str, nn.Parameter]]
 
 
 class GroupError(UserError):
@@ -35,12 +32,15 @@ class Group:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+Shares = list[tuple[Group, list[nn.Parameter]]]
+
+
 @dataclass
 class ParameterGroups:
     """Shares out the trainable parameters of a task; each is in exactly one group.
 
     Args:
-        groups: by path or pattern; what none of them matches is the group `base`.
+        groups: by path or pattern; what they do not match is the group `base`.
         layer_decay: instead of `groups`: every layer learns this many times as fast as the one after it, the last one
             at the full rate (Howard & Ruder 2018, "discriminative fine-tuning"; 0.65 to 0.9 are usual). Layers are the
             parts that `layers` finds: residual blocks, blocks of a vision Transformer… Norms and single parameters,
@@ -58,14 +58,11 @@ class ParameterGroups:
 
     def __post_init__(self) -> None:
         """Checks what can be checked without a model."""
-        if self.layer_decay is not None:
-            if self.groups:
-                raise GroupError("parameter_groups: give groups or layer_decay, not both")
-            if not 0 < self.layer_decay <= 1:
-                raise GroupError(f"parameter_groups: layer_decay must be in (0, 1], got {self.layer_decay}")
-        names = [group.name for group in self.groups]
-        if len({*names, "base"}) <= len(names):
-            raise GroupError(f"parameter_groups: names must differ, and none be 'base': {', '.join(names)}")
+        if self.layer_decay is not None and (self.groups or not 0 < self.layer_decay <= 1):
+            raise GroupError(f"parameter_groups: layer_decay must be in (0, 1] and without groups: {self.layer_decay}")
+        names = ["base", *(group.name for group in self.groups)]
+        if len({*names}) < len(names):
+            raise GroupError(f"parameter_groups: names must differ: {', '.join(names)}")
 
     def __call__(self, module: nn.Module) -> list[dict[str, Any]]:
         """The groups of `module`'s trainable parameters, as an optimizer takes them, with `name` and `lr_factor`.
@@ -73,10 +70,10 @@ class ParameterGroups:
         Raises:
             GroupError: a pattern matches nothing, or two groups match the same parameter.
         """
-        named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-        shares = self._by_layer(module, named) if self.layer_decay is not None else self._by_pattern(module, named)
+        shares = self._by_layer(module) if self.layer_decay is not None else self._by_pattern(module)
         found = []
         for group, parameters in shares:
+            parameters = [parameter for parameter in parameters if parameter.requires_grad]
             parts = {"": parameters}
             if not self.decay_norms_and_biases:
                 parts = {"": [p for p in parameters if p.ndim > 1], "no_decay": [p for p in parameters if p.ndim <= 1]}
@@ -87,37 +84,36 @@ class ParameterGroups:
                     found.append({"params": members, "name": name, "lr_factor": group.lr_factor, **options})
         return found
 
-    def _by_pattern(self, module: nn.Module, named: Named) -> list[tuple[Group, list[nn.Parameter]]]:
-        every = [name for name, _ in module.named_parameters()]
+    def _by_pattern(self, module: nn.Module) -> Shares:
+        members: dict[str, list[nn.Parameter]] = {name: [] for name in ("base", *(group.name for group in self.groups))}
+        used = set()
+        for name, parameter in module.named_parameters():
+            owners = {(g.name, pattern) for g in self.groups for pattern in g.match if _matches(name, pattern)}
+            used |= owners
+            names = sorted({owner for owner, _ in owners}) or ["base"]
+            if len(names) > 1:
+                raise GroupError(f"parameter_groups: {name} is matched by {' and by '.join(names)}")
+            members[names[0]].append(parameter)
         for group in self.groups:
             for pattern in group.match:
-                if not any(_matches(name, pattern) for name in every):
+                if (group.name, pattern) not in used:
                     raise GroupError(f"parameter_groups: {pattern!r} of {group.name} matches no parameter")
-        shares: dict[str, tuple[Group, list[nn.Parameter]]] = {
-            group.name: (group, []) for group in [Group("base", []), *self.groups]
-        }
-        for name, parameter in named:
-            owners = [g.name for g in self.groups if any(_matches(name, pattern) for pattern in g.match)]
-            if len(owners) > 1:
-                raise GroupError(f"parameter_groups: {name} is matched by {' and by '.join(owners)}")
-            shares[owners[0] if owners else "base"][1].append(parameter)
-        return list(shares.values())
+        return [(group, members[group.name]) for group in (Group("base", []), *self.groups)]
 
-    def _by_layer(self, module: nn.Module, named: Named) -> list[tuple[Group, list[nn.Parameter]]]:
+    def _by_layer(self, module: nn.Module) -> Shares:
         assert self.layer_decay is not None
+        every = dict(module.named_parameters())
         paths = layers(module)
         members: dict[str, list[nn.Parameter]] = {path: [] for path in paths}
-        for name, parameter in named:
+        for name, parameter in every.items():
             members[max((path for path in paths if _matches(name, path)), key=len)].append(parameter)
+        # norms and single parameters do not count: they learn at the rate of the layer before them, or of the first
+        counted = [path not in every and any(p.ndim > 1 for p in members[path]) for path in paths]
         shares = []
-        every = dict(module.named_parameters())
-        counted = [p not in every and any(w.ndim > 1 for name, w in every.items() if _matches(name, p)) for p in paths]
-        rank = 0  # a norm learns at the rate of the layer before it; what is before all layers, at that of the first
-        for path, layer in zip(reversed(paths), reversed(counted), strict=True):
-            factor = self.layer_decay ** min(rank, max(sum(counted) - 1, 0))
-            shares.append((Group(path, [path], factor), members[path]))
-            rank += layer
-        return shares[::-1]
+        for number, path in enumerate(paths):
+            after = min(sum(counted[number + 1 :]), max(sum(counted) - 1, 0))
+            shares.append((Group(path, [path], self.layer_decay**after), members[path]))
+        return shares
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -145,35 +141,19 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
     return own + found
 
 
-def apply_factors(groups: Iterable[dict[str, Any]], lr: float | None = None) -> None:
-    """Multiplies the rate of each group of a new optimizer by its `lr_factor`; `lr` replaces the rate before."""
+def apply_factors(groups: Iterable[dict[str, Any]]) -> None:
+    """Multiplies the rate of each group of a new optimizer by its `lr_factor`."""
     for group in groups:
         factor = group.pop("lr_factor", 1.0)
-        if not (math.isfinite(factor) and factor >= 0):
+        if not factor >= 0:
             raise GroupError(f"parameter_groups: lr_factor must be at least 0, got {factor}")
-        group["lr"] = (group["lr"] if lr is None else lr) * factor
+        group["lr"] *= factor
 
 
 def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
-    """Raises GroupError where a group has an option that its optimizer does not know, and would pass over."""
+    """Raises GroupError for an option of a group that its optimizer does not know, and would pass over."""
     for group in groups:
         for name in group if isinstance(group, dict) else ():
             if name not in (*optimizer.defaults, "params", "name", "lr_factor"):
                 kind, hint = type(optimizer).__name__, did_you_mean(name, optimizer.defaults)
                 raise GroupError(f"parameter_groups: {kind} has no option {name!r}{hint}")
-
-
-def check_trained(states: Sequence[dict[str, Any]], groups: Iterable[Any]) -> None:
-    """Raises GroupError if the parameters to be optimised are more or fewer than those of a checkpoint's optimizers.
-
-    Args:
-        states: of the optimizers, as a checkpoint holds them.
-        groups: parameters, or groups of them.
-    """
-    before = sum(len(group["params"]) for state in states for group in state["param_groups"])
-    now = sum(len(list(group["params"])) if isinstance(group, dict) else 1 for group in groups)
-    if before and before != now:
-        raise GroupError(
-            f"the run has trained {before} parameter tensors and would resume with {now}: what never trains (null in "
-            "Unfreezing) cannot change within a run; start a new one from its weights with --init_from"
-        )

@@ -1,10 +1,10 @@
 """Optimizer and learning rate schedules: chained, checked, as long as the run."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import count, pairwise
 from typing import Any, Literal
 
 from lightning.pytorch import Trainer
@@ -29,7 +29,7 @@ class Horizon:
     used: bool = False
 
 
-_horizon: ContextVar[Horizon] = ContextVar("horizon")
+_horizon: ContextVar[Horizon] = ContextVar("horizon", default=Horizon(None))  # noqa: B039  (never read)
 
 
 def horizon() -> int:
@@ -38,35 +38,27 @@ def horizon() -> int:
     Call it in the constructor of a scheduler of your own that must end with the run.
 
     Raises:
-        ScheduleError: the run has no end, or the scheduler is built outside `configure`.
+        ScheduleError: the run has no end.
     """
-    steps = known_horizon()
-    if steps is None:
+    current = _horizon.get()
+    if current.steps is None:
         raise ScheduleError(
             "a scheduler that ends with the run needs a run with an end: set trainer.max_epochs or max_steps"
         )
-    _horizon.get().used = True
-    return steps
-
-
-def known_horizon() -> int | None:
-    """`horizon()`, or None if it is not known."""
-    current = _horizon.get(None)
-    return current.steps if current else None
+    current.used = True
+    return current.steps
 
 
 @contextmanager
 def horizon_is(steps: int | None) -> Iterator[Horizon]:
     """Within it, `horizon()` is `steps` (None: without end)."""
-    outer = _horizon.get(None)
-    current = Horizon(steps)
+    outer, current = _horizon.get(), Horizon(steps)
     token = _horizon.set(current)
     try:
         yield current
     finally:
         _horizon.reset(token)
-        if outer is not None:
-            outer.used |= current.used
+        outer.used |= current.used
 
 
 SchedulerFactory = Callable[[Optimizer], LRScheduler]
@@ -103,29 +95,10 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         optimizer: given by the task.
         max_lr: the peak; default: the rate of each parameter group of the optimizer. A single number is that of the
             group with the largest rate; the others keep their proportions to it.
-        pct_start: share of the run on the way up.
-        anneal_strategy: `cos` or `linear`.
-        cycle_momentum: lower the momentum while the rate is high; the optimizer must have one.
-        base_momentum: lowest momentum.
-        max_momentum: highest momentum.
-        div_factor: the rate starts at `max_lr / div_factor`
-        final_div_factor: and ends at that start divided by this.
-        three_phase: a third phase for the last descent.
+        kwargs: the other arguments of torch's OneCycleLR.
     """
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        max_lr: float | list[float] | None = None,
-        pct_start: float = 0.3,
-        anneal_strategy: Literal["cos", "linear"] = "cos",
-        cycle_momentum: bool = True,
-        base_momentum: float = 0.85,
-        max_momentum: float = 0.95,
-        div_factor: float = 25.0,
-        final_div_factor: float = 1e4,
-        three_phase: bool = False,
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, max_lr: float | list[float] | None = None, **kwargs: Any) -> None:
         rates = [group["lr"] for group in optimizer.param_groups]
         if isinstance(max_lr, float | int) and max(rates) > 0:
             max_lr = [max_lr * (rate / max(rates)) for rate in rates]
@@ -134,14 +107,10 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
             max_lr=rates if max_lr is None else max_lr,
             # Lightning steps once more after the last update, where torch would raise
             total_steps=horizon() + 1,
-            pct_start=pct_start,
-            anneal_strategy=anneal_strategy,
-            cycle_momentum=cycle_momentum,
-            base_momentum=base_momentum,
-            max_momentum=max_momentum,
-            div_factor=div_factor,
-            final_div_factor=final_div_factor,
-            three_phase=three_phase,
+            # named here so that a config cannot give them: torch would ignore them
+            epochs=None,
+            steps_per_epoch=None,
+            **kwargs,
         )
 
 
@@ -158,10 +127,13 @@ class LinearLR(lr_scheduler.LinearLR):
         super().__init__(optimizer, start_factor, end_factor, total_iters=max(horizon(), 1))
 
 
-# They set the rate from the start of the run, or watch a metric.
-_NOT_IN_SEQUENCE = (lr_scheduler.OneCycleLR, lr_scheduler.CyclicLR, lr_scheduler.ReduceLROnPlateau)
-# torch cannot begin them at a milestone
-_ONLY_FIRST = (lr_scheduler.ChainedScheduler, lr_scheduler.SequentialLR)
+# They set the rate from the start of the run, watch a metric, or cannot begin at a milestone.
+_NOT_IN_SEQUENCE = (
+    lr_scheduler.OneCycleLR,
+    lr_scheduler.CyclicLR,
+    lr_scheduler.ReduceLROnPlateau,
+    lr_scheduler.SequentialLR,
+)
 
 
 class SequentialLR(lr_scheduler.SequentialLR):
@@ -181,20 +153,17 @@ class SequentialLR(lr_scheduler.SequentialLR):
     def __init__(
         self, optimizer: Optimizer, schedulers: Sequence[SchedulerFactory], milestones: Sequence[int | float]
     ) -> None:
-        if len(milestones) != len(schedulers) - 1:
-            raise ScheduleError(
-                f"SequentialLR of {len(schedulers)} schedulers needs {len(schedulers) - 1} milestone(s), "
-                f"got {len(milestones)}"
-            )
-        if any(m <= 0 for m in milestones) or any(b <= a and (a < 1) == (b < 1) for a, b in pairwise(milestones)):
-            raise ScheduleError(f"the milestones of SequentialLR must ascend from above 0, got {list(milestones)}")
-        end = known_horizon()
+        end = _horizon.get().steps
         borders = [round(m * horizon()) if m < 1 else int(m) for m in milestones]
-        for milestone, border in zip(milestones, borders, strict=True):
-            if milestone >= 1 and end is not None and border >= end:
-                raise ScheduleError(f"milestone {border} of SequentialLR is not within the run, which ends at {end}")
-        if any(b < a for a, b in pairwise(borders)):
-            raise ScheduleError(f"the milestones of SequentialLR must ascend: {list(milestones)} are {borders}")
+        # two shares of a short run may be the same step
+        ascend = borders == sorted(borders) and len({*milestones}) == len(milestones) and min(milestones, default=1) > 0
+        if not ascend or len(milestones) != len(schedulers) - 1:
+            raise ScheduleError(
+                "the milestones of SequentialLR must ascend from above 0, one fewer than its schedulers: got "
+                f"{list(milestones)} for {len(schedulers)}"
+            )
+        if end is not None and borders and borders[-1] >= end and milestones[-1] >= 1:
+            raise ScheduleError(f"milestone {borders[-1]} of SequentialLR is not within the run, which ends at {end}")
         parts: list[LRScheduler] = []
         starts = []
         for start, stop, factory in zip([0, *borders], [*borders, end], schedulers, strict=True):
@@ -206,45 +175,28 @@ class SequentialLR(lr_scheduler.SequentialLR):
                 check_length(parts[-1], "part of SequentialLR")
             if isinstance(parts[-1], _NOT_IN_SEQUENCE):
                 raise ScheduleError(f"{type(parts[-1]).__name__} cannot be part of a SequentialLR")
-            if start > 0 and isinstance(parts[-1], _ONLY_FIRST):
-                raise ScheduleError(f"{type(parts[-1]).__name__} can only be the first part of a SequentialLR")
         super().__init__(optimizer, parts, starts[1:])
 
 
-class ChainedScheduler(lr_scheduler.ChainedScheduler):
-    """Several schedulers at once, whose factors multiply.
-
-    Args:
-        optimizer: given by the task.
-        schedulers: ones that scale the current rate.
-
-    Raises:
-        ScheduleError: one of them sets the rate instead of scaling it, so that there would be no product.
-    """
-
-    def __init__(self, optimizer: Optimizer, schedulers: Sequence[SchedulerFactory]) -> None:
-        parts = [factory(optimizer) for factory in schedulers]
-        check_multiply(parts)
-        super().__init__(parts, optimizer)
+_LENGTHS = {
+    lr_scheduler.OneCycleLR: "total_steps",
+    lr_scheduler.CosineAnnealingLR: "T_max",
+    lr_scheduler.LinearLR: "total_iters",
+    lr_scheduler.PolynomialLR: "total_iters",
+}
 
 
 def check_length(scheduler: LRScheduler, where: str) -> None:
-    """Raises ScheduleError if a scheduler whose length was given by hand does not fit `horizon()`."""
-    end = known_horizon()
-    if end is None:
+    """Raises ScheduleError if a scheduler of torch was given another length than `horizon()`."""
+    end, kind = _horizon.get().steps, type(scheduler)
+    name = _LENGTHS.get(kind)
+    if end is None or name is None:
         return
-    name = type(scheduler).__name__
-    for kind, attribute in ((lr_scheduler.OneCycleLR, "total_steps"), (lr_scheduler.CosineAnnealingLR, "T_max")):
-        if type(scheduler) is kind and getattr(scheduler, attribute) != end:
-            raise ScheduleError(
-                f"{where}: {attribute} of {name} is {getattr(scheduler, attribute)}, but it is stepped {end} times in "
-                f"this run; {name} of this project takes it from the trainer"
-            )
-    total_iters = getattr(scheduler, "total_iters", 0)
-    if type(scheduler) in (lr_scheduler.LinearLR, lr_scheduler.PolynomialLR) and total_iters > end:
+    given = getattr(scheduler, name)
+    if given > end or (given < end and name != "total_iters"):  # a warm-up may end before the run
         raise ScheduleError(
-            f"{where}: total_iters of {name} is {total_iters}, but it is stepped {end} times in this run; "
-            f"{name} of this project takes it from the trainer"
+            f"{where}: {name} of {kind.__name__} is {given}, but it is stepped {end} times in this run; "
+            f"{kind.__name__} of this project takes it from the trainer"
         )
 
 
@@ -260,19 +212,12 @@ _ABSOLUTE = (
 
 def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
     """Raises ScheduleError if several schedulers contain one that overwrites what the others did."""
-    if len(schedulers) > 1:
-        for scheduler in schedulers:
-            if getattr(scheduler, "eta_min", 0):
-                raise ScheduleError(
-                    f"{type(scheduler).__name__} with eta_min is no factor and cannot be multiplied with other "
-                    "schedulers: use eta_min 0, or use it alone"
-                )
-            if isinstance(scheduler, _ABSOLUTE):
-                inside = isinstance(scheduler, lr_scheduler.SequentialLR)
-                raise ScheduleError(
-                    f"{type(scheduler).__name__} sets the learning rate and cannot be multiplied with others; "
-                    f"put {'them into it' if inside else 'it into SequentialLR'}, or use it alone"
-                )
+    for scheduler in schedulers if len(schedulers) > 1 else ():
+        if isinstance(scheduler, _ABSOLUTE) or getattr(scheduler, "eta_min", 0) > 0:
+            raise ScheduleError(
+                f"{type(scheduler).__name__} sets the learning rate (with eta_min, if it has one) and cannot be "
+                "multiplied with others: use it alone, or put what goes before or after it into SequentialLR"
+            )
 
 
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
@@ -295,42 +240,35 @@ class Schedule:
     monitor: str | None = None
 
 
-def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> Iterator[int]:
-    """Optimizer steps of each epoch from the first on, without end; the batches have been counted.
+def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int] | None:
+    """Optimizer steps in each epoch of the run; None if it has no end, or the data have none.
 
     Args:
         trainer: of the run, with its `GradientAccumulationScheduler` if there is one.
         accumulate: micro-batches of a step, of a task that optimises by itself.
     """
+    last = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else math.inf
+    left = trainer.max_steps if trainer.max_steps > 0 else math.inf
+    trainer.fit_loop.setup_data()  # counts the batches
+    if math.inf in (min(last, left), trainer.num_training_batches):
+        return None
     changing = [one for one in trainer.callbacks if isinstance(one, GradientAccumulationScheduler)]  # type: ignore[attr-defined]
-    for epoch in count():
-        factor = accumulate or (changing[0].get_accumulate_grad_batches(epoch) if changing else None)
-        yield -(-int(trainer.num_training_batches) // (factor or trainer.accumulate_grad_batches))
+    epochs: list[int] = []
+    while len(epochs) < last and left > 0:
+        factor = accumulate or (changing[0].get_accumulate_grad_batches(len(epochs)) if changing else None)
+        steps = max(math.ceil(trainer.num_training_batches / (factor or trainer.accumulate_grad_batches)), 1)
+        epochs.append(int(min(steps, left)))
+        left -= steps
+    return epochs
 
 
 def run_length(trainer: Trainer, interval: str, accumulate: int | None = None) -> int | None:
-    """Length of the run in optimizer steps or in epochs (`interval`: `step`, `epoch`); None without end.
-
-    Args:
-        trainer: of the run.
-        interval: see above.
-        accumulate: see `steps_of_epochs`.
-    """
-    if trainer.estimated_stepping_batches == float("inf"):
-        return None
-    last = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
-    limit = trainer.max_steps if trainer.max_steps and trainer.max_steps > 0 else None
-    trainer.fit_loop.setup_data()  # without max_epochs Lightning has not counted the batches yet
-    if trainer.num_training_batches == float("inf"):
-        return limit if interval == "step" else last
-    steps = epochs = 0
-    for more in steps_of_epochs(trainer, accumulate):
-        if epochs == last or (limit is not None and steps >= limit):
-            break
-        steps, epochs = steps + more, epochs + 1
-    if interval == "epoch":
-        return epochs
-    return steps if limit is None else min(steps, limit)
+    """Length of the run in optimizer steps or in epochs (`interval`: `step`, `epoch`); None without end."""
+    epochs = steps_of_epochs(trainer, accumulate)
+    if epochs is None:  # data without end may still have a limit
+        limit = trainer.max_steps if interval == "step" else trainer.max_epochs
+        return limit if limit and limit > 0 else None
+    return sum(epochs) if interval == "step" else len(epochs)
 
 
 def configure(
@@ -338,16 +276,14 @@ def configure(
     optimizer: OptimizerFactory,
     schedules: Sequence[Schedule],
     length: Callable[[str], int | None],
-    lr: float | None = None,
 ) -> tuple[list[Optimizer], list[dict[str, Any]]]:
-    """Builds the optimizer and its schedules, whose factors multiply where there are several.
+    """Builds the optimizer and its schedules; the factors of several multiply.
 
     Args:
         parameters: tensors or parameter groups.
         optimizer: makes the optimizer of them.
         schedules: in the form of the config.
         length: of the run in the given interval.
-        lr: replaces the optimizer's learning rate.
 
     Returns:
         What `LightningModule.configure_optimizers` returns.
@@ -359,17 +295,20 @@ def configure(
     given: list[Any] = list(parameters)
     optim = _made("optimizer", optimizer, given)
     check_options(given, optim)
-    apply_factors(optim.param_groups, lr)
+    apply_factors(optim.param_groups)
     configs = []
     for number, schedule in enumerate(schedules):
+        name = f"schedulers[{number}]"
         if schedule.frequency < 1:
-            raise ScheduleError(f"schedulers[{number}]: frequency must be at least 1, got {schedule.frequency}")
+            raise ScheduleError(f"{name}: frequency must be at least 1, got {schedule.frequency}")
         end = length(schedule.interval)
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
-            scheduler = _made(f"schedulers[{number}]", schedule.scheduler, optim)
-            _check(scheduler, schedule, number)
+            scheduler = _made(name, schedule.scheduler, optim)
+            check_length(scheduler, name)
         # an attribute, so that it is saved with the scheduler's state and compared on resume
         scheduler.planned_length = end if seen.used else None
+        if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
+            raise ScheduleError(f"{name}: ReduceLROnPlateau needs a metric to monitor, the others watch none")
         config: dict[str, Any] = {
             "scheduler": scheduler,
             "interval": schedule.interval,
@@ -379,16 +318,10 @@ def configure(
         }
         if schedule.monitor is not None:
             config["monitor"] = schedule.monitor
-            # Lightning would step it after it has saved the epoch's checkpoint, and end the run where an epoch was not
+            # Lightning would step it after it has saved the epoch's checkpoint, and end the run if an epoch was not
             # validated: the task does it
             config["reduce_on_plateau"] = schedule.interval == "step"
         configs.append(config)
-    monitors = sorted({config["monitor"] for config in configs if "monitor" in config})
-    if len(monitors) > 1:
-        raise ScheduleError(
-            f"schedulers watch different metrics ({', '.join(monitors)}): one would cut the rate while the other "
-            "waits; keep one of them"
-        )
     check_multiply([config["scheduler"] for config in configs])
     return [optim], configs
 
@@ -412,13 +345,3 @@ def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
                 f"now have {length}: keep its max_epochs, batch size and number of devices, or start a new run from "
                 "its weights with --init_from"
             )
-
-
-def _check(scheduler: Any, schedule: Schedule, number: int) -> None:
-    where = f"schedulers[{number}] ({type(scheduler).__name__})"
-    plateau = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
-    if plateau and schedule.monitor is None:
-        raise ScheduleError(f"{where} needs a metric to watch, such as monitor: val/loss")
-    if not plateau and schedule.monitor is not None:
-        raise ScheduleError(f"{where} watches no metric: remove monitor: {schedule.monitor}")
-    check_length(scheduler, where)

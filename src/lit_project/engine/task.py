@@ -15,7 +15,7 @@ from .checkpoints import read
 from .classes import class_of, drop_weights, make
 from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
-from .parameter_groups import ParameterGroups, check_trained
+from .parameter_groups import ParameterGroups
 from .precision import compile_in_place, order_memory, set_quickly
 from .sampler import global_seed, seed_step
 from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
@@ -57,7 +57,6 @@ class Task(LightningModule):
             compiler); checkpoints are the same as without.
 
     Attributes:
-        lr: replaces the optimizer's learning rate, if set before training (by Lightning's tuner).
         running: sums of the training epoch so far.
         evaluated: sums of the evaluation so far.
     """
@@ -79,7 +78,6 @@ class Task(LightningModule):
         super().__init__()
         self.optimizer_factory = optimizer
         self.grouping = parameter_groups
-        self.lr: float | None = None
         self.schedules = list(schedulers or [])
         self.channels_last, self.backend = channels_last, compile
         self.running = Totals()
@@ -201,7 +199,6 @@ class Task(LightningModule):
             self.optimizer_factory,
             self.schedules,
             self.length,
-            self.lr,
         )
 
     def length(self, interval: str) -> int | None:
@@ -243,13 +240,7 @@ class Task(LightningModule):
         checkpoint["running"] = {**self.running.reduce(self).state_dict(), "seconds": self._clock.seconds}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Goes on with the sums, which are those of all processes, in the first one.
-
-        Raises:
-            GroupError: the optimizer of the checkpoint trains another number of parameters.
-        """
-        if self._trainer is not None and self.trainer.state.fn == "fit":
-            check_trained(checkpoint.get("optimizer_states", []), self.parameter_groups())
+        """Goes on with the sums, which are those of all processes, in the first one."""
         running = checkpoint.get("running", {})
         self._clock = Clock(running.get("seconds", 0.0))
         if running and self.global_rank == 0:

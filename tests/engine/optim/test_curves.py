@@ -10,7 +10,6 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch.optim import lr_scheduler as torch_schedulers
 
 from lit_project.engine.schedules import (
-    ChainedScheduler,
     CosineAnnealingLR,
     LinearLR,
     OneCycleLR,
@@ -19,11 +18,9 @@ from lit_project.engine.schedules import (
     SequentialLR,
 )
 
-# the length of the run, in ways that Lightning counts differently: 23 optimizer steps each, but for the last
+# options of the trainer, and the optimizer steps of the run
 LENGTHS = {
-    "several epochs": ({"batches": 7, "max_epochs": 3}, 21),
     "max_steps ends before the epochs": ({"batches": 10, "max_epochs": 9, "max_steps": 23}, 23),
-    "accumulation with a ragged last window": ({"batches": 7, "max_epochs": 3, "accumulate_grad_batches": 2}, 12),
     "accumulation and max_steps": ({"batches": 7, "max_epochs": 9, "accumulate_grad_batches": 2, "max_steps": 10}, 10),
     "limited batches": ({"batches": 20, "max_epochs": 2, "limit_train_batches": 0.5}, 20),
 }
@@ -83,9 +80,13 @@ def test_warm_up_then_cosine(train, milestone, border):
     assert task.rates == close(warm + [cosine(step, 20 - border) for step in range(20 - border)])
 
 
-def test_chained_schedulers_multiply(train):
-    parts = [partial(LinearLR, start_factor=0.2), partial(torch_schedulers.ExponentialLR, gamma=0.9), CosineAnnealingLR]
-    task = train(Schedule(partial(ChainedScheduler, schedulers=parts), "step"), batches=12)
+def test_several_schedules_multiply(train):
+    factors = [
+        partial(LinearLR, start_factor=0.2),
+        partial(torch_schedulers.ExponentialLR, gamma=0.9),
+        CosineAnnealingLR,
+    ]
+    task = train(*(Schedule(factor, "step") for factor in factors), batches=12)
     assert task.rates == close(line(step, 12, 0.2) * 0.9**step * cosine(step, 12) for step in range(12))
 
 
@@ -105,8 +106,7 @@ def test_frequency_counts_optimizer_steps_of_the_whole_run(train):
     assert task.rates == close(cosine(step // frequency, ceil(steps / frequency)) for step in range(steps))
 
 
-@pytest.mark.parametrize("interval", ["step", "epoch"])
-@pytest.mark.parametrize("max_steps", [-1, 20])
+@pytest.mark.parametrize(("interval", "max_steps"), [("step", -1), ("step", 20), ("epoch", 20)])
 def test_horizon_where_accumulation_changes_with_the_epoch(train, interval, max_steps):
     """Ten batches an epoch: 10 steps, then 5, then 3 and 3."""
     task = train(

@@ -7,7 +7,6 @@ from curves import LR, close, halving
 from torch.optim import lr_scheduler as torch_schedulers
 
 from lit_project.engine.schedules import (
-    ChainedScheduler,
     CosineAnnealingLR,
     LinearLR,
     OneCycleLR,
@@ -20,7 +19,6 @@ from saving import SaveAt
 COMPOSED = {
     "one cycle": [Schedule(partial(OneCycleLR, cycle_momentum=False), "step")],
     "sequence": [Schedule(partial(SequentialLR, schedulers=[LinearLR, CosineAnnealingLR], milestones=[0.5]), "step")],
-    "product": [Schedule(partial(ChainedScheduler, schedulers=[LinearLR, CosineAnnealingLR]), "step")],
     "two intervals": [Schedule(CosineAnnealingLR, "step"), Schedule(halving(1), "epoch")],
     "frequency": [Schedule(CosineAnnealingLR, "step", frequency=3)],
     "plateau": [

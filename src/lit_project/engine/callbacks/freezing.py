@@ -1,10 +1,7 @@
 """Freezing parts of a model, for good or for the first epochs."""
 
-from typing import Any
-
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
-from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..checkpoints import fast_dev_run
@@ -15,9 +12,9 @@ from ..task import Task
 class Unfreezing(Callback):
     """Trains each part of the task from its epoch on; until then it is frozen, its batch-norm statistics too.
 
-    What is frozen is a function of the epoch alone, so that a run stopped at any place goes on as if it had not been.
+    What is frozen is a function of the epoch alone, so that a resumed run goes on as if it had not been stopped.
     Parameters that are frozen for a while are in the optimizer's groups from the first step, but have no gradient and
-    no state there; those that never train are left out. Where paths lie within each other, the longest one counts.
+    no state there; those that never train are left out. The longest of several paths counts.
 
         schedule: {net.backbone: null}                                    feature extraction
         schedule: {net.backbone: 4, net.backbone.layer4: 2}               gradual (Howard & Ruder 2018)
@@ -32,9 +29,6 @@ class Unfreezing(Callback):
 
     def __init__(self, schedule: dict[str, int | None]) -> None:
         self.schedule = schedule
-        for path, epoch in schedule.items():
-            if epoch is not None and epoch < 0:
-                raise UserError(f"Unfreezing: {path} cannot begin to train in epoch {epoch}: the first one is 0")
 
     def _covering(self, name: str) -> list[str]:
         return [path for path in self.schedule if name == path or name.startswith(path + ".")]
@@ -62,34 +56,25 @@ class Unfreezing(Callback):
             if path not in modules or not path:
                 hint = did_you_mean(path, filter(None, modules), cutoff=0.3)
                 raise UserError(f"Unfreezing: the model has no part {path!r}{hint}")
-        if trainer.max_epochs not in (None, -1):
-            self._check_epochs(trainer, trainer.max_epochs)
-        trained = [name for name, _ in pl_module.named_parameters() if not self.frozen(name, 0)]
-        if not trained:
+        if all(self.frozen(name, 0) for name, _ in pl_module.named_parameters()):
             raise UserError("Unfreezing: nothing is left to train in epoch 0")
         for name, parameter in pl_module.named_parameters():
             if self.begins(name) is None:
                 parameter.requires_grad_(False)
 
-    def _check_epochs(self, trainer: Trainer, epochs: int | None) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Freezes for the epoch in which the run starts or goes on."""
+        epochs = pl_module.length("epoch") if isinstance(pl_module, Task) else None
         for path, epoch in self.schedule.items():
-            if epoch is not None and epochs is not None and epoch >= epochs and not fast_dev_run(trainer):
+            if epochs is not None and epoch is not None and epoch >= epochs and not fast_dev_run(trainer):
                 raise UserError(
                     f"Unfreezing: {path} would begin to train in epoch {epoch}, but the run ends after {epochs} epochs "
                     f"(0 to {epochs - 1}); null is never"
                 )
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Freezes for the epoch in which the run starts or goes on."""
-        if isinstance(pl_module, Task):
-            self._check_epochs(trainer, pl_module.length("epoch"))  # max_steps, too, ends a run
-        self._apply(trainer, pl_module)
+        self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lets parts go whose epoch has come."""
-        self._apply(trainer, pl_module)
-
-    def _apply(self, trainer: Trainer, pl_module: LightningModule) -> None:
         epoch = trainer.current_epoch
         changed = False
         for name, parameter in pl_module.named_parameters():
@@ -104,26 +89,6 @@ class Unfreezing(Callback):
             if isinstance(module, _BatchNorm) and self._covering(name):
                 module.train(not self.frozen(name, epoch))
         if changed and isinstance(trainer.strategy, DDPStrategy):
-            _wrap_again(trainer.strategy, pl_module)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The schedule, to be compared on resume."""
-        return {"schedule": dict(self.schedule)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuses to resume with another schedule.
-
-        Raises:
-            UserError: it differs from that of the checkpoint.
-        """
-        if state_dict["schedule"] != self.schedule:
-            raise UserError(
-                f"Unfreezing: the run was trained with the schedule {state_dict['schedule']}, not {self.schedule}: "
-                "start a new run from its weights with --init_from"
-            )
-
-
-def _wrap_again(strategy: DDPStrategy, module: nn.Module) -> None:
-    """DistributedDataParallel averages the gradients of the parameters that had one when it was made."""
-    strategy.model = module
-    strategy.configure_ddp()
+            # DistributedDataParallel averages the gradients of the parameters that had one when it was made
+            trainer.strategy.model = pl_module
+            trainer.strategy.configure_ddp()
