@@ -289,7 +289,6 @@ class ImageData(SplitData):
         self.train_transforms = BatchTransforms(train_transforms or [])
         self.eval_transforms = nn.Sequential(*eval_transforms or [])
         self.on_device, self.num_workers, self.pin_memory = on_device, num_workers, pin_memory
-        self._loaders: list[Loader] = []
 
     def load(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
         """Images `(N, C, H, W)`, uint8 or floats in [0, 1], and targets, int64 `(N,)`, of one split.
@@ -348,13 +347,7 @@ class ImageData(SplitData):
         """Loads the batches of a split for this process, those of a dataset by `num_workers` processes."""
         dataset = self.dataset(split)
         workers = (self.num_workers, self.pin_memory) if isinstance(dataset, Samples) else ()
-        self._loaders.append(Loader(dataset, self.order(dataset, split), *workers))
-        return self._loaders[-1]
-
-    def teardown(self, stage: str) -> None:
-        """Ends the workers of the loaders, which would wait for another epoch."""
-        while self._loaders:
-            self._loaders.pop().close()
+        return Loader(dataset, self.order(dataset, split), *workers)
 
     def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
         """`predict` then classifies the image files of `folder` instead of the test split.

@@ -158,11 +158,15 @@ class Loader:
             self.position += 1
             yield batch
 
-    def close(self) -> None:
-        """Ends the workers, as Lightning does for a bare DataLoader; another iteration starts new ones."""
-        if self.workers is not None and self.workers._iterator is not None:
-            self.workers._iterator._shutdown_workers()  # type: ignore[attr-defined]
-            self.workers._iterator = None
+    @property
+    def _iterator(self) -> Any:
+        """That of the workers. Lightning looks for this name, and ends them with the training or its failure."""
+        return self.workers and self.workers._iterator
+
+    @_iterator.setter
+    def _iterator(self, iterator: None) -> None:
+        if self.workers is not None:
+            self.workers._iterator = iterator
 
     def state_dict(self) -> dict[str, int]:
         """Batches handed out in which epoch, and of how many samples in all processes."""
