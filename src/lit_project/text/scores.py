@@ -4,10 +4,8 @@ sacrebleu takes a quarter of a second to import: functions do so when they need 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-
-from lit_project.engine.errors import DataError
 
 # Languages that put no spaces between words: Chinese in sacrebleu's own way, the others as single characters.
 UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", "my": "char", "bo": "char"}
@@ -31,18 +29,11 @@ class Scores:
 
     bleu: float
     chrf: float
-    signatures: dict[str, str] = field(default_factory=dict)
+    signatures: dict[str, str]
 
 
-def _streams(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[list[Any]]:
+def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
     """References as sacrebleu takes them: first ones, second ones, …, with None where a sentence has fewer."""
-    if len(hypotheses) != len(references):
-        raise DataError(f"{len(hypotheses)} translations cannot be scored with references for {len(references)}")
-    if not hypotheses:
-        raise DataError("there is no translation to score")
-    for index, own in enumerate(references):
-        if not own or isinstance(own, str):
-            raise DataError(f"sentence {index} needs a list of one or more references, got {own!r}")
     most = max(map(len, references))
     return [[own[i] if i < len(own) else None for own in references] for i in range(most)]
 
@@ -54,13 +45,10 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]
         hypotheses: one translation a sentence.
         references: one or more for each; the numbers may differ.
         language: its code, such as `en`.
-
-    Raises:
-        DataError: nothing to score, numbers that differ, or a sentence without reference.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
-    streams = _streams(hypotheses, references)
+    streams = _streams(references)
     # force: only silences a warning about spaces before full stops
     bleu, chrf = BLEU(tokenize=tokeniser(language), force=True), CHRF()
     values = bleu.corpus_score(hypotheses, streams).score, chrf.corpus_score(hypotheses, streams).score
@@ -80,22 +68,19 @@ def lowercase_tokenised_bleu(
         references: one or more for each.
         language: code of two letters; where there are no rules for it, those of English are taken; one of `UNSPACED`
             is tokenised as in `corpus_scores`.
-
-    Raises:
-        DataError: as `corpus_scores`.
     """
     from sacrebleu.metrics import BLEU
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
     if tokeniser(language) != "13a":
         bleu = BLEU(lowercase=True, tokenize=tokeniser(language), force=True)
-        return bleu.corpus_score(hypotheses, _streams(hypotheses, references)).score, str(bleu.get_signature())
+        return bleu.corpus_score(hypotheses, _streams(references)).score, str(bleu.get_signature())
     tokenizer, normalizer = MosesTokenizer(lang=language), MosesPunctNormalizer(lang=language)
 
     def tokenised(text: str) -> str:
         return tokenizer.tokenize(normalizer.normalize(text).lower(), return_str=True, escape=False)
 
-    streams = _streams(hypotheses, [[tokenised(text) for text in own] for own in references])
+    streams = _streams([[tokenised(text) for text in own] for own in references])
     bleu = BLEU(tokenize="none", force=True)
     score = bleu.corpus_score([tokenised(text) for text in hypotheses], streams).score
     signature = str(bleu.get_signature()).replace("case:mixed", "case:lc").replace("tok:none", f"tok:moses-{language}")
@@ -106,14 +91,11 @@ def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], l
     """BLEU of a few sentences that may all be shorter than four words: of n-grams only as long as they have any.
 
     To compare groups of one test set, not to publish.
-
-    Raises:
-        DataError: as `corpus_scores`.
     """
     from sacrebleu.metrics import BLEU
 
     bleu = BLEU(effective_order=True, tokenize=tokeniser(language), force=True)
-    return bleu.corpus_score(hypotheses, _streams(hypotheses, references)).score
+    return bleu.corpus_score(hypotheses, _streams(references)).score
 
 
 def sentence_bleu(hypothesis: str, references: Sequence[str], language: str = "en") -> float:

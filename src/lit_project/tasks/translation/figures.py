@@ -6,7 +6,7 @@ import random
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,14 @@ from torch import Tensor
 from lit_project.engine.callbacks.figures import new_figure, save_figure
 from lit_project.engine.checkpoints import fast_dev_run
 from lit_project.engine.run import write_text
-from lit_project.tasks.translation.scores import Row, distinct
+from lit_project.tasks.translation.scores import Row, first_of_each_source
 from lit_project.text.scores import group_bleu, sentence_bleu
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEGIBLE = 40  # pieces on an axis at full size; with more of them, everything shrinks to the same sheet
-GLYPHS = {"⏹": "■"}  # the end of a sentence, by a sign that matplotlib's own font has
+GROUPS = 12  # of sentences by length, at most: as many bars as are easily compared
 
 
 def attention_map(
@@ -37,30 +37,23 @@ def attention_map(
         source_pieces: S labels, in the order of the sentence.
         target_pieces: T labels.
         title: written as it is.
-
-    Raises:
-        ValueError: the numbers of labels and weights differ.
     """
-    sizes = len(target_pieces), len(source_pieces)
-    if tuple(weights_TS.shape) != sizes:
-        raise ValueError(f"weights {tuple(weights_TS.shape)} for {sizes[0]} target and {sizes[1]} source pieces")
-    source_pieces, target_pieces = ([GLYPHS.get(p, p) for p in pieces] for pieces in (source_pieces, target_pieces))
-    cell = 0.3 * min(1, LEGIBLE / max(sizes))  # inches
-    font_size = 9 * cell / 0.3
-    letters = 0.09 * cell / 0.3  # about the width of one, in inches
-    widest, highest = (max(map(len, pieces)) * letters for pieces in (target_pieces, source_pieces))
-    width, height = sizes[1] * cell + widest + 1.4, sizes[0] * cell + highest + 0.6
+    rows, columns = weights_TS.shape
+    scale = min(1, LEGIBLE / max(rows, columns))
+    cell, letter = 0.3 * scale, 0.09 * scale  # width of a cell, and about that of a letter, in inches
+    width = columns * cell + max(map(len, target_pieces)) * letter + 1.4
+    height = rows * cell + max(map(len, source_pieces)) * letter + 0.6
     figure = new_figure(max(width, 4), max(height, 2.5))
     axes = figure.add_subplot()
     image = axes.imshow(weights_TS.numpy(), cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="attention", shrink=0.8)
     # parse_math: "$5 or $6" is text and no formula
-    text: dict[str, Any] = {"fontsize": font_size, "parse_math": False}
+    text: dict[str, Any] = {"fontsize": 9 * scale, "parse_math": False}
     axes.xaxis.tick_top()
-    axes.set_xticks(range(sizes[1]), labels=source_pieces, rotation=90, **text)
-    axes.set_yticks(range(sizes[0]), labels=target_pieces, **text)
-    axes.set_xticks([x - 0.5 for x in range(1, sizes[1])], minor=True)
-    axes.set_yticks([y - 0.5 for y in range(1, sizes[0])], minor=True)
+    axes.set_xticks(range(columns), labels=source_pieces, rotation=90, **text)
+    axes.set_yticks(range(rows), labels=target_pieces, **text)
+    axes.set_xticks([x - 0.5 for x in range(1, columns)], minor=True)
+    axes.set_yticks([y - 0.5 for y in range(1, rows)], minor=True)
     axes.grid(which="minor", color="grey", alpha=0.25, linewidth=0.5)  # leads the eye from a weight to its words
     axes.tick_params(which="minor", length=0)
     if title:
@@ -70,13 +63,8 @@ def attention_map(
 
 
 def bleu_by_length(groups: Sequence[tuple[str, float, int]], title: str = "") -> Figure:
-    """A bar a group of sentences, with the number of them on it.
-
-    Args:
-        groups: length of the source in words, such as "6–10"; BLEU of these sentences, 0 to 100; their number.
-        title: of the figure.
-    """
-    labels, scores, counts = zip(*groups, strict=True) if groups else ((), (), ())
+    """A bar per group of sentences, with their number on it; `groups` are those of `by_length`."""
+    labels, scores, counts = zip(*groups, strict=True)
     figure = new_figure(max(4.5, 0.65 * len(groups) + 1.5), 4)
     axes = figure.add_subplot()
     bars = axes.bar(range(len(groups)), scores, color="tab:blue", alpha=0.8)
@@ -87,9 +75,6 @@ def bleu_by_length(groups: Sequence[tuple[str, float, int]], title: str = "") ->
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
     return figure
-
-
-GROUPS = 12  # of sentences by length, at most: as many bars as are easily compared
 
 
 class Translations(Callback):
@@ -105,104 +90,75 @@ class Translations(Callback):
         sentences: for which attention is drawn; 0 for none.
         every_n_epochs: how often in training; the last epoch is always drawn.
         samples: rows of each table; 0 for no tables.
-
-    Raises:
-        ValueError: a number out of range.
     """
 
     def __init__(self, sentences: int = 4, every_n_epochs: int = 5, samples: int = 10) -> None:
-        if sentences < 0 or samples < 0:
-            raise ValueError(f"sentences and samples must not be negative, got {sentences} and {samples}")
-        if every_n_epochs < 1:
-            raise ValueError(f"every_n_epochs must be at least 1, got {every_n_epochs}")
         self.sentences = sentences
         self.every_n_epochs = every_n_epochs
         self.samples = samples
         self._waiting: int | None = None  # the epoch of a validation that was not drawn
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._waiting = None
-
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
         """Looks at the attention with the weights that translated: averaged ones leave at the epoch's end."""
-        if batch_idx + 1 == trainer.num_val_batches[dataloader_idx] and not trainer.sanity_checking:
+        if batch_idx + 1 == trainer.num_val_batches[0] and not trainer.sanity_checking:
             self._look(trainer, pl_module)
 
     def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        """As `on_validation_batch_end`."""
-        if batch_idx + 1 == trainer.num_test_batches[dataloader_idx]:
+        if batch_idx + 1 == trainer.num_test_batches[0]:
             self._look(trainer, pl_module)
 
     def _look(self, trainer: Trainer, task: Any) -> None:
         """At the first sentences of this process; those of all are among them."""
-        if fast_dev_run(trainer):
-            return
-        rows = sorted(getattr(task, "rows", []), key=lambda row: row.index)
-        for row in sorted(distinct(rows), key=lambda row: row.index)[: self.sentences]:
-            row.attention = task.attention(row.text.source, row.tokens)
+        if not fast_dev_run(trainer):
+            for row in first_of_each_source(getattr(task, "rows", []))[: self.sentences]:
+                row.attention = task.attention(row.text.source, row.tokens)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draws the attention every few epochs of `fit`, and everything of `validate`."""
         if trainer.state.fn == "validate":
-            self._evaluated(trainer, pl_module, "val")
-        elif trainer.state.fn == "fit" and not trainer.sanity_checking:
-            epoch = trainer.current_epoch
-            due = (epoch + 1) % self.every_n_epochs == 0 or epoch + 1 == trainer.max_epochs
-            self._waiting = None if due else epoch
-            if due:
-                self._draw_epoch(trainer, pl_module, epoch)
+            self._draw_all(trainer, pl_module, "val")
+        elif not trainer.sanity_checking:
+            self._waiting = trainer.current_epoch
+            if (trainer.current_epoch + 1) % self.every_n_epochs == 0:
+                self._draw_epoch(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws the last epoch of a training that was stopped early, which nobody knew to be the last."""
-        if self._waiting is not None:
-            self._draw_epoch(trainer, pl_module, self._waiting)
+        """Draws the last epoch, which early stopping may have made the last."""
+        self._draw_epoch(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws and writes everything of `test`."""
-        self._evaluated(trainer, pl_module, "test")
+        self._draw_all(trainer, pl_module, "test")
 
-    def _draw_epoch(self, trainer: Trainer, task: Any, epoch: int) -> None:
-        self._draw_attention(trainer, _rows(trainer, task), f"attention/epoch{epoch:03d}", "attention")
+    def _draw_epoch(self, trainer: Trainer, task: Any) -> None:
+        if self._waiting is not None:
+            self._draw_attention(trainer, _rows(trainer, task), f"attention/epoch{self._waiting:03d}", "attention")
+        self._waiting = None
 
-    def _evaluated(self, trainer: Trainer, task: Any, split: str) -> None:
+    def _draw_all(self, trainer: Trainer, task: Any, split: str) -> None:
         rows = _rows(trainer, task)
         if not rows:
             return
         self._draw_attention(trainer, rows, f"{split}_attention", f"{split}_attention")
         title = f"{split}: BLEU by length of the source"
         save_figure(trainer, f"{split}_bleu_by_length", bleu_by_length(by_length(rows, task.language), title))
-        if self.samples:
-            file = Path(trainer.default_root_dir) / "predictions" / f"{split}_samples.md"
-            write_text(file, sample_tables(rows, split, self.samples, task.language))
-            self._log_samples(trainer, rows, f"{split}_samples", task.language)
-
-    def _log_samples(self, trainer: Trainer, rows: Sequence[Row], name: str, language: str) -> None:
-        """The same tables as one, for loggers that have tables: W&B."""
+        if not self.samples:
+            return
+        samples = ranked_samples(rows, self.samples, task.language)
+        file = Path(trainer.default_root_dir) / "predictions" / f"{split}_samples.md"
+        write_text(file, f"# Translations of the {split} split, by smoothed BLEU of the sentence\n{tables(samples)}")
         columns = ["which", "BLEU", "source", "translation", "references"]
         data = [
             [which, round(score, 1), row.text.source, row.hypothesis, "\n".join(row.text.references)]
-            for which, items in ranked_samples(rows, self.samples, language).items()
+            for which, items in samples.items()
             for score, row in items
         ]
         for logger in trainer.loggers:
-            if hasattr(logger, "log_table"):
-                logger.log_table(name, columns=columns, data=data, step=trainer.global_step)
+            if hasattr(logger, "log_table"):  # W&B
+                logger.log_table(f"{split}_samples", columns=columns, data=data, step=trainer.global_step)
 
     def _draw_attention(self, trainer: Trainer, rows: Sequence[Row], name: str, tag: str) -> None:
         for number, row in enumerate(rows[: self.sentences], 1):
@@ -214,10 +170,10 @@ class Translations(Callback):
 
 
 def _rows(trainer: Trainer, task: Any) -> list[Row]:
-    """The first row of each source, by index; nothing in other processes than the first and in smoke tests."""
+    """The first row of each source, by index; none in other processes than the first and in smoke tests."""
     if not trainer.is_global_zero or fast_dev_run(trainer):
         return []
-    return sorted(distinct(getattr(task, "rows", [])), key=lambda row: row.index)
+    return first_of_each_source(getattr(task, "rows", []))
 
 
 def by_length(rows: Sequence[Row], language: str = "en") -> list[tuple[str, float, int]]:
@@ -247,16 +203,10 @@ def ranked_samples(rows: Sequence[Row], samples: int, language: str = "en") -> d
     return {"Best": ranked[:samples], "Worst": ranked[::-1][:samples], "Random": [scored[i] for i in chosen]}
 
 
-def sample_tables(rows: Sequence[Row], split: str, samples: int, language: str = "en") -> str:
+def tables(samples: Mapping[str, Sequence[tuple[float, Row]]]) -> str:
     """Markdown with a table for each kind of `ranked_samples`."""
-    mean = sum(sentence_bleu(row.hypothesis, row.text.references, language) for row in rows) / len(rows)
-    lines = [
-        f"# Translations of the {split} split",
-        "",
-        f"{len(rows):,} sentences, scored by smoothed sentence BLEU (mean {mean:.1f}), which ranks them and is not the "
-        "BLEU of the split.",
-    ]
-    for name, items in ranked_samples(rows, samples, language).items():
+    lines = []
+    for name, items in samples.items():
         lines += ["", f"## {name}", "", "| BLEU | source | translation | reference |", "| ---: | --- | --- | --- |"]
         for score, row in items:
             references = "<br>".join(map(_escaped, row.text.references))

@@ -17,7 +17,7 @@ class Row:
         hypothesis: the translation found.
         score: of the search.
         tokens: of the hypothesis.
-        attention: what `OnText.attention` gives of them, for rows that are to be drawn.
+        attention: what `Translator.attention` gives of them, for rows that are to be drawn.
     """
 
     index: int
@@ -28,14 +28,17 @@ class Row:
     attention: Any = field(default=None, compare=False)
 
 
-def distinct(rows: Sequence[Row]) -> list[Row]:
-    """The first row of each source."""
-    return list({row.text.source: row for row in reversed(rows)}.values())[::-1]
+def first_of_each_source(rows: Sequence[Row]) -> list[Row]:
+    """The row of least index of each source, by index."""
+    by_source: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: row.index):
+        by_source.setdefault(row.text.source, row)
+    return list(by_source.values())
 
 
 def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[str, str]]:
     """Scores of the hypotheses, in `language`, 0 to 100, by name, and sacrebleu's signatures."""
-    once = distinct(rows)
+    once = first_of_each_source(rows)
     hypotheses, references = [row.hypothesis for row in once], [row.text.references for row in once]
     several = corpus_scores(hypotheses, references, language)
     lowercase, signature = lowercase_tokenised_bleu(hypotheses, references, language)
@@ -50,7 +53,7 @@ def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[s
 
 def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
     """The same of what needs no net: copying the source, and remembering training pairs."""
-    once = distinct(rows)
+    once = first_of_each_source(rows)
     references = [row.text.references for row in once]
     values: dict[str, float] = {}
     for name, texts in (("copy", [row.text.source for row in once]), ("memory", [row.text.memory for row in once])):

@@ -1,56 +1,47 @@
-"""Translation: the task, and how often its decoder is given the true token in training."""
+"""Translation: the task, and what a trained one does with raw text."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed
 from torch import Tensor
 from torch.nn import functional as F
 
-from lit_project.engine.distributed import print_once
-from lit_project.engine.errors import CheckpointError
+from lit_project.engine.errors import CheckpointError, DataError, UserError
 from lit_project.engine.exact import Totals
 from lit_project.engine.schedules import OptimizerFactory
 from lit_project.engine.task import Task
 from lit_project.models.seq2seq.base import Seq2Seq, full
 from lit_project.models.seq2seq.search import NOTHING, Decoding, Hypothesis
-from lit_project.tasks.translation.inference import OnText, languages_of
 from lit_project.tasks.translation.scores import Row, baselines, scores
-from lit_project.text.vocabulary import PAD
+from lit_project.text.preparation import Preparation
+from lit_project.text.vocabulary import BOS, EOS, PAD, Vocabulary
+
+END = "■"  # the end of a sentence, in attention maps
 
 
-class TeacherForcing:
-    """The ratio at an optimizer step (scheduled sampling, Bengio et al. 2015).
+class Translation(NamedTuple):
+    """One translation of one sentence.
 
-    Args:
-        ratio: a number, or points (step, ratio) with straight lines between them; constant before and after.
-
-    Raises:
-        ValueError: a ratio outside [0, 1], no point, or steps that do not ascend.
+    Attributes:
+        text: the translation.
+        score: what it was ranked by; the higher the better.
+        log_probability: of its tokens.
+        tokens: ids of the target vocabulary.
     """
 
-    def __init__(self, ratio: float | Sequence[tuple[int, float]]) -> None:
-        points = [(0, ratio)] if isinstance(ratio, int | float) else list(ratio)
-        steps = [step for step, _ in points]
-        if not points or steps != sorted(set(steps)) or not all(0 <= value <= 1 for _, value in points):
-            raise ValueError(f"teacher_forcing_ratio must be in [0, 1], or points [step, ratio] by step, got {ratio}")
-        self.points = [(int(step), float(value)) for step, value in points]
-
-    def __call__(self, step: int) -> float:
-        """The ratio at optimizer step `step`, counted from 0."""
-        before = (0, self.points[0][1])
-        for point in self.points:
-            if step < point[0]:
-                return before[1] + (point[1] - before[1]) * (step - before[0]) / (point[0] - before[0])
-            before = point
-        return before[1]
+    text: str
+    score: float
+    log_probability: float
+    tokens: list[int]
 
 
-class Translator(OnText, Task):
+class Translator(Task):
     """Trains a net of `lit_project.models.seq2seq` on sentence pairs.
 
-    The loss is cross-entropy a token, padding left out, with the gradient of the mean over *all* target tokens of the
+    The loss is cross-entropy per token, padding left out, with the gradient of the mean over *all* target tokens of the
     optimizer step, however they are split into micro-batches and processes.
 
     Logged at each epoch's end: `train/loss` (with label smoothing), `train/token_accuracy`, `train/tokens_per_second`;
@@ -67,14 +58,15 @@ class Translator(OnText, Task):
         vocabularies: plain data that turn text into tokens and back; from the data. They travel in the checkpoint.
         label_smoothing: share of the target spread evenly over the vocabulary (Szegedy et al. 2016).
         teacher_forcing_ratio: how likely the decoder is fed the true token in training and not its own guess: a number,
-            or points [optimizer step, ratio] with straight lines between them, such as [[0, 1.0], [5000, 0.5]].
+            or points [optimizer step, ratio] with straight lines between them, such as [[0, 1.0], [5000, 0.5]]
+            (scheduled sampling, Bengio et al. 2015).
         decoding: the search of `validate`, `test`, `predict` and `translate`.
         validation_decoding: that of validation while it trains; default: greedy.
         **kwargs: of `Task`: schedulers, parameter_groups, compile.
 
     Raises:
-        ValueError: a ratio outside [0, 1], steps that do not ascend, `label_smoothing` outside [0, 1), or a net that
-            shares embeddings between two vocabularies.
+        ValueError: a ratio outside [0, 1], steps that do not ascend, or a net that shares embeddings between two
+            vocabularies.
     """
 
     unit = "tokens"
@@ -92,40 +84,55 @@ class Translator(OnText, Task):
         **kwargs: Any,
     ) -> None:
         super().__init__(optimizer, **kwargs)
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
         if getattr(net, "shared_embeddings", False) and vocabularies["source"] != vocabularies["target"]:
             raise ValueError(
                 "shared_embeddings needs one joint vocabulary (data.joint: true), but those of source and target differ"
             )
+        ratio = teacher_forcing_ratio
+        self.forcing_points = [(0, ratio)] if isinstance(ratio, int | float) else ratio
+        steps = [step for step, _ in self.forcing_points]
+        if steps != sorted(set(steps)) or not all(0 <= value <= 1 for _, value in self.forcing_points):
+            raise ValueError(f"teacher_forcing_ratio must be in [0, 1], or points [step, ratio] by step, got {ratio}")
         self.net = net
-        self.read_vocabularies(vocabularies)
         self.label_smoothing = label_smoothing
-        self.teacher_forcing = TeacherForcing(teacher_forcing_ratio)
         self.decoding = decoding or Decoding(beam_size=5)
         self.validation_decoding = validation_decoding or Decoding()
+        self.vocabularies = vocabularies
+        self.preparation = Preparation.from_dict(vocabularies["preparation"])
+        self.source_vocabulary = Vocabulary.from_dict(vocabularies["source"])
+        self.target_vocabulary = Vocabulary.from_dict(vocabularies["target"])
+        self.max_length = int(vocabularies["max_length"])
+        self.source_language, self.language = languages_of(vocabularies)
         self.rows: list[Row] = []  # of the last evaluation, by index
         self._found: dict[str, Hypothesis] = {}  # a source that occurs twice is translated once
-        self._baselines: dict[str, tuple[int, dict[str, float]]] = {}  # by split, with a hash of their text
+        self._baselines: dict[int, dict[str, float]] = {}  # by a hash of their text
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, inputs_BT: Tensor) -> Tensor:
         """Logits `(B, T, V)` of the tokens that follow; see `Seq2Seq.forward`."""
         return self.net(source_BS, lengths_B, inputs_BT)
+
+    def teacher_forcing(self, step: int) -> float:
+        """How likely the decoder is fed the true token at an optimizer step, counted from 0."""
+        steps, ratios = zip(*self.forcing_points, strict=True)
+        return float(np.interp(step, steps, ratios))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch of pairs."""
         inputs_BT, labels_BT = batch.target[:, :-1], batch.target[:, 1:]
         ratio = self.teacher_forcing(self.trainer.global_step)
         logits_BTV = self.net(batch.source, batch.source_lengths, inputs_BT, ratio)
+        return self._count(logits_BTV, labels_BT, self.label_smoothing)
+
+    def _count(self, logits_BTV: Tensor, labels_BT: Tensor, label_smoothing: float) -> Tensor:
+        real_BT = labels_BT != PAD
+        tokens = real_BT.sum()
         loss_sum = F.cross_entropy(
             full(logits_BTV).flatten(0, 1),
             labels_BT.flatten(),
             ignore_index=PAD,
-            label_smoothing=self.label_smoothing,
+            label_smoothing=label_smoothing,
             reduction="sum",
         )
-        real_BT = labels_BT != PAD
-        tokens = real_BT.sum()
         correct = ((logits_BTV.detach().argmax(dim=-1) == labels_BT) & real_BT).sum()
         return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
 
@@ -135,16 +142,11 @@ class Translator(OnText, Task):
 
     def evaluation_step(self, batch: Any, split: str) -> None:
         """Adds one batch to the sums, and translates it."""
-        decoding = self.validation_decoding if self.trainer.state.fn == "fit" and split == "val" else self.decoding
-        labels_BT = batch.target[:, 1:]
-        logits_BTV = full(self(batch.source, batch.source_lengths, batch.target[:, :-1]))
-        real_BT = labels_BT != PAD
-        loss_sum = F.cross_entropy(logits_BTV.flatten(0, 1), labels_BT.flatten(), ignore_index=PAD, reduction="sum")
-        correct = ((logits_BTV.argmax(dim=-1) == labels_BT) & real_BT).sum()
-        tokens = real_BT.sum()
-        self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
+        logits_BTV = self(batch.source, batch.source_lengths, batch.target[:, :-1])
+        self._count(logits_BTV, batch.target[:, 1:], label_smoothing=0.0)
         new = {text.source: i for i, text in enumerate(batch.texts) if text.source not in self._found}
         if new:
+            decoding = self.validation_decoding if self.trainer.state.fn == "fit" else self.decoding
             places = torch.tensor(list(new.values()), device=batch.source.device)
             found = decoding.search(self.net, batch.source[places], batch.source_lengths[places])
             self._found |= {source: best[0] for source, best in zip(new, found, strict=True)}
@@ -158,37 +160,84 @@ class Translator(OnText, Task):
             torch.distributed.all_gather_object(shares, self.rows)
             self.rows = [row for share in shares for row in share]
         self.rows.sort(key=lambda row: row.index)
-        lost = sum(row.score == NOTHING.score for row in self.rows)
-        if lost:
-            what = f"the probabilities of {lost:,} of {len(self.rows):,} translations are not finite"
-            print_once(f"{split}: {what}: those are empty")
         means = totals.means()
         found, self.notes["signatures"] = scores(self.rows, self.language)
         key = hash(tuple((row.text.source, row.text.memory, *row.text.references) for row in self.rows))
-        if split not in self._baselines or self._baselines[split][0] != key:
-            self._baselines[split] = key, baselines(self.rows, self.language)
+        if key not in self._baselines:
+            self._baselines[key] = baselines(self.rows, self.language)
         return {
             **means,
             "perplexity": float(torch.tensor(means["loss"]).exp()),
             **found,
-            **self._baselines[split][1],
+            **self._baselines[key],
             "samples": float(len(self.rows)),
             "tokens": float(totals.count),
         }
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
         """Rows of a table: index, rank of the translation, source, hypothesis, its score, references."""
-        rows: dict[str, list[Any]] = {
-            name: [] for name in ("index", "rank", "source", "hypothesis", "score", "references")
-        }
+        rows = []
         found = self.decoding.search(self.net, batch.source, batch.source_lengths)
         for index, text, hypotheses in zip(batch.indices.tolist(), batch.texts, found, strict=True):
+            references = " | ".join(text.references)
             for rank, best in enumerate(hypotheses, 1):
-                references = " | ".join(text.references)
-                row = (index, rank, text.source, self.text_of(best.tokens), best.score, references)
-                for column, value in zip(rows.values(), row, strict=True):
-                    column.append(value)
-        return rows
+                rows.append((index, rank, text.source, self.text_of(best.tokens), best.score, references))
+        names = ("index", "rank", "source", "hypothesis", "score", "references")
+        return {name: [row[column] for row in rows] for column, name in enumerate(names)}
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Target tokens as a reader wants them."""
+        return self.preparation.restore(self.target_vocabulary.decode(tokens))
+
+    def encode(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Source tokens `(B, S)` and their numbers `(B,)`; what exceeds the maximum length is cut.
+
+        Raises:
+            DataError: an empty sentence.
+        """
+        ids = [self.source_vocabulary.encode(self.preparation(s))[: self.max_length] for s in sentences]
+        if not all(ids):
+            raise DataError("a sentence is empty: there is nothing to translate")
+        rows = [torch.tensor([*tokens, EOS]) for tokens in ids]
+        source_BS = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+        return source_BS.to(self.device), torch.tensor([len(row) for row in rows], device=self.device)
+
+    @torch.no_grad()
+    def translate(self, sentences: Sequence[str], decoding: Decoding | None = None) -> list[list[Translation]]:
+        """The best translations of each sentence, best first.
+
+        Args:
+            sentences: raw text, in the source language.
+            decoding: how to search; default: the task's own.
+
+        Raises:
+            DataError: an empty sentence.
+            UserError: the net gives no numbers.
+        """
+        self.net.eval()
+        found = (decoding or self.decoding).search(self.net, *self.encode(sentences))
+        if any(one[0] == NOTHING for one in found):
+            raise UserError("the probabilities of the net are not finite: its training has diverged")
+        return [
+            [Translation(self.text_of(h.tokens), h.score, h.log_probability, h.tokens) for h in one] for one in found
+        ]
+
+    @torch.no_grad()
+    def attention(self, sentence: str, tokens: Sequence[int]) -> tuple[list[str], list[str], Tensor] | None:
+        """What the net looks at while it writes a translation.
+
+        Returns:
+            Source pieces, target pieces (both with the end), and weights `(T, S)`; None if the net has no attention.
+        """
+        self.net.eval()
+        source_1S, length_1 = self.encode([sentence])
+        memory = self.net.encode(source_1S, length_1)
+        inputs_1T = torch.tensor([[BOS, *tokens]], device=self.device)
+        weights = self.net.decode(inputs_1T, self.net.start(memory), memory, attention=True).attention
+        if weights is None:
+            return None
+        source = [*self.source_vocabulary.pieces(source_1S[0, :-1].tolist()), END]
+        return source, [*self.target_vocabulary.pieces(list(tokens)), END], weights[0].float().cpu()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuses weights that were trained with another vocabulary or for other languages.
@@ -208,3 +257,14 @@ class Translator(OnText, Task):
             raise CheckpointError(
                 f"the checkpoint translates from {there[0]} to {there[1]}, but the data are {here[0]} to {here[1]}"
             )
+
+
+def languages_of(vocabularies: dict[str, Any]) -> tuple[str, str]:
+    """Source and target language of plain vocabularies.
+
+    Those of early checkpoints do not name them, but a joint vocabulary is of "en+fr" if it was made for en to fr.
+    """
+    if "languages" in vocabularies:
+        source, target = vocabularies["languages"]
+        return source, target
+    return vocabularies["source"]["language"].split("+")[0], vocabularies["target"]["language"].split("+")[-1]
