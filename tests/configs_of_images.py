@@ -4,19 +4,23 @@ import pytest
 import torch
 
 SCORE, FIGURE, AS_WHILE_FITTING = "accuracy", "test_confusion_matrix.png", True
-# beginning of a config's name → options of its test: few images for large nets; a schedule of three epochs that
+# beginning of a config's name → options of its test: few images for convolutions; a schedule of three epochs that
 # debug.yaml would cut
 FEW = "--data.batch_size=8 --data.eval_batch_size=8"
 OPTIONS = {
-    "fashion_mnist_resnet18": FEW,
+    "fashion_mnist_cnn": FEW,
+    "fashion_mnist_resnet": FEW,
     "finetune_imagefolder": FEW,
     "mnist_resnet18_from_fashion": f"{FEW} --trainer.max_epochs=3",
 }
 
 
 def replace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MNIST and Fashion-MNIST become 300 + 100 + 100 random images."""
+    """MNIST and Fashion-MNIST become 300 + 100 + 100 random images, ResNet-18 a thin one."""
     from lit_project.data.mnist import FashionMNIST
+    from published import thin_resnet18
+
+    thin_resnet18(monkeypatch)
 
     def load(self: FashionMNIST, split: str) -> tuple[torch.Tensor, torch.Tensor]:
         size = {"train": 300, "val": 100, "test": 100}[split]

@@ -18,7 +18,6 @@ import torch
 from PIL import Image
 
 from picture_data import write
-from published import publish
 from tiny import TINY, blank_figures
 
 if TYPE_CHECKING:
@@ -119,11 +118,12 @@ def image_folder(workspace: Path) -> Path:
 
 @pytest.fixture
 def imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights of resnet18 in the cache where torchvision looks for those of ImageNet."""
-    from torchvision.models import resnet18
+    """Random weights of a thin resnet18 in the cache where torchvision looks for those of ImageNet."""
+    from published import ThinResNet, publish, thin_resnet18
 
+    thin_resnet18(monkeypatch)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    publish(resnet18(), tmp_path / "torch" / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
+    publish(ThinResNet(), tmp_path / "torch" / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
 
 
 @pytest.fixture(scope="session")

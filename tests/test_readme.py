@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from test_configs import OPTIONS
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
@@ -76,12 +78,8 @@ def test_lit_project_commands_run_in_order(lit, small_data, image_folder, imagen
             _, *args = shlex.split(command)
             new = args[0] == "fit" and "--run" not in args
             config = args[args.index("-c") + 1] if new and "-c" in args else ""
-            # two epochs, but for a schedule that has something in the third; few images where each takes long
-            epochs = ["--trainer.max_epochs=3"] if config.endswith("mnist_resnet18_from_fashion.yaml") else []
-            large = "resnet18" in config or "finetune_imagefolder" in config
-            batch = ["--data.batch_size=8", "--data.eval_batch_size=8"] if large else []
-            debug = ["-c", "configs/overlays/debug.yaml", *epochs, *batch] if new else []
-            result = lit(args, debug)
+            small = [option for prefix, option in OPTIONS.items() if Path(config).name.startswith(prefix)]
+            result = lit(args, " ".join(["-c configs/overlays/debug.yaml", *small]) if new else "")
             assert result.status == 0, f"{command}\n{result.err}"
     if page.name == "README.md":
         assert (workspace / "runs" / "image_folder" / "mine" / "predictions" / "images_pictures.csv").exists()

@@ -10,20 +10,13 @@ from lit_project.engine.checkpoints import read
 from lit_project.tasks.classification import ImageClassifier
 
 DEBUG = "-c configs/overlays/debug.yaml --test_after_fit=false --trainer.limit_train_batches=1"
-SMALL = (
-    "-c configs/mnist_resnet18_from_fashion.yaml --model.net.architecture=shufflenet_v2_x0_5 "
-    "--model.net.small_images=false"
-)
-GROUPS = "--model.parameter_groups=null"
+SECOND = "-c configs/mnist_resnet18_from_fashion.yaml"
 
 
 @pytest.fixture
 def first(lit, small_data):
     """A run on Fashion-MNIST."""
-    result = lit(
-        "fit -c configs/fashion_mnist_resnet18.yaml --model.net.architecture=shufflenet_v2_x0_5 "
-        f"--model.net.small_images=false {DEBUG} --run_name=first"
-    )
+    result = lit(f"fit -c configs/fashion_mnist_resnet18.yaml {DEBUG} --run_name=first")
     assert result.status == 0, result.err
     return result.run
 
@@ -32,7 +25,7 @@ def test_from_one_data_set_to_another(lit, first):
     """The backbone is taken along, the head is not."""
     schedule = "{net.backbone: null}"
     result = lit(
-        f"fit {SMALL} {GROUPS} {DEBUG} --init_from {first} --init_prefixes", ['{"net.head.": null}'],
+        f"fit {SECOND} {DEBUG} --init_from {first} --init_prefixes", ['{"net.head.": null}'],
         "--trainer.callbacks.schedule", [schedule], "--trainer.max_epochs=1",
     )  # fmt: skip
     assert result.status == 0, result.err
@@ -49,7 +42,7 @@ def test_warm_start_that_must_fit_completely(lit, first):
     assert refused.status == 2
     assert "no weight of" in refused.err
     unknown = lit(
-        f"fit {SMALL} {GROUPS} {DEBUG} --trainer.max_epochs=3 --init_from {first} --init_prefixes",
+        f"fit {SECOND} {DEBUG} --trainer.max_epochs=3 --init_from {first} --init_prefixes",
         ['{"body.": "net."}'],
     )
     assert unknown.status == 2
