@@ -12,17 +12,9 @@ Q = "fit -c configs/quickstart.yaml"
 CASES = {
     # command: words that the message must contain
     f"{Q} --trainer.max_epoch=3": ["--trainer.max_epoch", "did you mean --trainer.max_epochs"],
-    f"{Q} --runname x": ["--runname", "did you mean --run_name"],
     f"{Q} --trainer.max_epochs=abc": ["trainer.max_epochs", "abc", "int"],
-    f"{Q} --trainer.max_epochs=-5": ["max_epochs", "-5"],
     f"{Q} --trainer.precision=bf17": ["trainer.precision", "bf17", "did you mean bf16"],
-    f"{Q} --trainer.strategy=lightning.pytorch.strategies.ModelParallelStrategy": [
-        "--trainer.strategy.class_path=lightning.pytorch.strategies.ModelParallelStrategy"
-    ],
-    f"{Q} --trainer.strategy=ModelParallelStrategy": ["--trainer.strategy.class_path=ModelParallelStrategy"],
-    f"{Q} --seed_everything=x": ["seed_everything", "x"],
     f"{Q} --seed_everything=-1": ["seed_everything", "from 0 to 4294967295", "-1"],
-    f"{Q} --seed_everything={2**40}": ["seed_everything", f"{2**40}"],
     "": ["a command is missing", "examples"],
     f"{Q} --model.net.hiden=3": ["model.net.hiden", "did you mean hidden"],
     f"{Q} --model.net CNM": ["model.net", "CNM", "did you mean CNN"],
@@ -32,31 +24,21 @@ CASES = {
     ],
     f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
     f"{Q} --model.optimizer.lr=-0.1": ["optimizer: ", "learning rate: -0.1"],
-    f"{Q} --model.optimizer=torch.optim.Muon": ["optimizer: Muon only supports 2D parameters"],
     f"{Q} --model.schedulers.scheduler=torch.optim.lr_scheduler.CosineAnnealingWarmRestarts "
     "--model.schedulers.scheduler.T_0=0": ["schedulers[0]: ", "T_0"],
     f"{Q} --model.optimizer=os.system": ["model.optimizer: ", "os.system", "must not name"],
     f"{Q} --model.net=torchvision.models.resnet18": ["model.net is a function, where a class is wanted"],
     f"{Q} --model.optimizer=torch.nn.Linear": ["model.optimizer: ", "torch.nn.Linear", "Optimizer"],
     f"{Q} --model.top_k=30": ["top_k", "30", "10"],
-    f"{Q} --data.batch_size=0": ["batch_size", "0"],
-    f"{Q} --data.batch_size=null": ["data.batch_size must not be null", "int"],
     f"{Q} --model.net.num_classes=3": ["CNN: num_classes comes from Digits", "10", "given as 3", "leave it out"],
-    f"{Q} --data lit_project.data.image_folder.ImageFolder --data.root nowhere": ["nowhere"],
     f"{Q} --trainer.callbacks+=EarlyStoping": [
         "EarlyStoping",
         "did you mean lightning.pytorch.callbacks.EarlyStopping",
     ],
     f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last of a list"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
-    f"{Q} --model.net.layers=[32,pool,32,pool,32,pool,32,pool]": ["pool", "8×8"],
-    f"{Q} --trainer.limit_train_batches=0": ["limit_train_batches", "0"],
-    f"{Q} --trainer.max_epochs=0": ["max_epochs", "0"],
-    f"{Q} --trainer.max_epochs=-1": ["max_epochs"],  # one cycle over a run without end
     f"{Q} --run_name a/b": ["run_name", "a/b"],
     f"{Q} --run_name=~": ["--run_name needs a value"],
-    f"{Q} --init_from=": ["--init_from needs a value"],
-    "test -c configs/quickstart.yaml --ckpt_path=": ["--ckpt_path needs a value"],
     f"{Q} --run": ["--run", "value"],
     f"{Q} --images folder": ["images", "fit"],
     "fit -c configs": ["configs is a folder"],
@@ -64,15 +46,11 @@ CASES = {
     "fit -c list.yaml": ["list.yaml holds no options"],
     f"{Q} --trainer.fast_dev_run": ["--trainer.fast_dev_run: expected one argument"],
     "fit -c configs/quikstart.yaml": ["quikstart.yaml", "did you mean quickstart.yaml"],
-    "fit": ["model", "configs/quickstart.yaml"],
-    "fitt -c configs/quickstart.yaml": ["fitt", "did you mean fit"],
-    "test -c configs/quickstart.yaml --init_from x": ["init_from", "test"],
+    "fit": ["a config", "configs/quickstart.yaml"],
     "test -c configs/quickstart.yaml --ckpt_path last": ["last", "--run"],
     "test -c configs/quickstart.yaml --ckpt_path nowhere.ckpt": ["nowhere.ckpt"],
     "test --run nowhere": ["nowhere"],
     "test --run configs": ["configs", "not a run directory"],
-    "test -c configs/quickstart.yaml --allow_untrained=true --trainer.limit_test_batches=0": ["limit_test_batches"],
-    "predict -c configs/quickstart.yaml --allow_untrained=true --images nowhere": ["nowhere"],
 }
 
 
@@ -98,7 +76,6 @@ def test_mistake(lit, command, workspace):
         ("max_epochs: 15", "max_epoch: 15", ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
         ("interval: step", "interval: stp", ["interval", "stp", "did you mean step"]),
         ("OneCycleLR", "OneCycelLR", ["OneCycelLR", "did you mean OneCycleLR"]),
-        ("  max_epochs: 15", " max_epochs: 15\n   x", ["line"]),
         ("monitor: val/loss", "monitor: val/los", ["val/los", "val/loss"]),
     ],
 )
@@ -157,9 +134,8 @@ def test_data_that_do_not_say_what_the_net_needs(lit, mine):
     assert len(result.err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("option", ["logger", "logger+"])
-def test_a_part_that_refuses_to_be_made_says_why(lit, mine, option):
-    result = lit(f"{Q} --trainer.{option}={mine}.Refusing")
+def test_a_part_that_refuses_to_be_made_says_why(lit, mine):
+    result = lit(f"{Q} --trainer.logger+={mine}.Refusing")
     assert result.status == 2
     assert result.err.strip() == f"error: {mine}.Refusing: no such server"
 

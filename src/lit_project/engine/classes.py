@@ -27,7 +27,7 @@ from jsonargparse._common import parsing_settings
 from torch import nn
 
 from .errors import CheckpointError, UserError
-from .messages import reasons
+from .messages import reason_in
 from .project import PACKAGE
 
 PACKAGES = (PACKAGE, "torch", "torchvision", "torchmetrics", "lightning")
@@ -143,7 +143,7 @@ def make(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, An
         return kind(**{**made, **given})
     except (ArgumentError, ValueError, TypeError, ImportError, AttributeError, KeyError, RuntimeError) as error:
         denied = re.search(r"Importing '([^']*)' is not allowed", str(error))
-        reason = f"{denied[1]}: {_rule(denied[1])}" if denied else reasons(str(error))[0]
+        reason = f"{denied[1]}: {_rule(denied[1])}" if denied else reason_in(str(error))
         raise CheckpointError(f"{source}: {reason}") from error
 
 

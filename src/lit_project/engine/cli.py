@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import yaml
@@ -24,7 +25,7 @@ from .classes import check_config, drop_weights, full_path, here
 from .distributed import is_first
 from .errors import UserError
 from .lr_finder import What
-from .messages import UsageError, reasons
+from .messages import UsageError, reason_in
 from .project import PROGRAM, Project
 from .run import RunDir
 
@@ -89,11 +90,9 @@ def prepare(args: Sequence[str]) -> Invocation:
                 value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
             is_class = option.startswith(("--data", "--model", "--trainer")) and value[:1].isupper()
             words.append(f"{option}={full_path(value) if is_class else value}")
-    if run is None:
-        return Invocation(words, None, name_of(first_config))
-    if "--print_config" in words:
+    if run is not None and "--print_config" in words:
         words.append("--run=null")  # which no config may name
-    return Invocation(words, run, run.path.absolute().parent.name)
+    return Invocation(words, run, run.path.absolute().parent.name if run else name_of(first_config))
 
 
 def _pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -168,12 +167,11 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
         seen: set[str] = set()
-        for key in keys:
-            if key.value in seen:
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen - {"<<"}:
                 raise yaml.MarkedYAMLError(problem=f"the key {key.value} stands twice", problem_mark=key.start_mark)
-            seen.add(key.value)
+            seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
@@ -245,33 +243,21 @@ def add_options(parser: LightningArgumentParser, links: Mapping[str, str]) -> No
 
 
 def check(subcommand: str, options: Namespace) -> None:
-    """Raises UserError for options that contradict each other or leave nothing to do."""
-    fit, trainer = subcommand == "fit", options.trainer
-    belongs = dict.fromkeys(("init_from", "find", "plot_lr"), fit)
-    belongs |= {**dict.fromkeys(NEW_SAMPLES, subcommand == "predict"), "allow_untrained": not fit}
-    for name, right in belongs.items():
-        if options[name] and not right:
+    """Raises UserError for options that contradict each other."""
+    commands = {
+        **dict.fromkeys(("init_from", "find", "plot_lr"), ("fit",)),
+        **dict.fromkeys(NEW_SAMPLES, ("predict",)),
+        "allow_untrained": ("validate", "test", "predict"),
+    }
+    for name, allowed in commands.items():
+        if options[name] and subcommand not in allowed:
             raise UserError(f"{name} is not an option of {subcommand}")
-    for name in ("init_prefixes", "init_strict"):
-        if options[name] and not options.init_from:
-            raise UserError(f"{name} belongs to --init_from")
     if options.run and options.run_name:
         raise UserError("run_name names a new run, and --run opens an existing one: give one of them")
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: --init_from does not go with it")
     if not 0 <= options.seed_everything < 2**32:
         raise UserError(f"seed_everything must be from 0 to {2**32 - 1}, got {options.seed_everything}")
-    for name in ("strategy", "accelerator"):
-        value = trainer.get(name)
-        if isinstance(value, str) and ("." in value or value[:1].isupper()):
-            raise UserError(f"trainer.{name} takes the name of one; a class is --trainer.{name}.class_path={value}")
-    split = {"fit": "train", "validate": "val", "test": "test", "predict": "predict"}[subcommand]
-    if trainer.get(f"limit_{split}_batches") == 0:
-        raise UserError(f"trainer.limit_{split}_batches is 0: that leaves no batch to {subcommand}")
-    if fit and (trainer.max_epochs == 0 or trainer.max_steps == 0):
-        raise UserError("trainer.max_epochs or max_steps is 0: that leaves nothing to fit")
-    if fit and trainer.max_epochs is None and trainer.max_steps == -1:
-        raise UserError("the run has no end: set trainer.max_epochs (or max_steps; -1 epochs to run until stopped)")
 
 
 class Parser(LightningArgumentParser):
@@ -338,8 +324,6 @@ class LitCLI(LightningCLI):
         check(self.config.subcommand, self.options)
         self.plain = yaml.safe_load(parser.dump(self.config, skip_unset=False))[self.config.subcommand]
         add_given(self.plain["model"], self.options.model, self.links)
-        for part in ("data", "model"):
-            check_nulls(self.plain[part], part)
 
     def _parse_ckpt_path(self) -> None:
         """Lightning lets the hyper-parameters of a checkpoint overrule the command line silently. Not here."""
@@ -377,7 +361,7 @@ class LitCLI(LightningCLI):
             if missing := missing_link(self.plain["model"], self.plain["data"], self.links):
                 raise UserError(missing) from error
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # of the object that could not be made
-            raise UserError(": ".join([*class_path, *reasons(str(error))[:1]])) from error
+            raise UserError(": ".join([*class_path, reason_in(str(error))])) from error
         check_links(self.plain["model"], self.datamodule, self.links)
         values = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         self.model.save_hyperparameters(values, logger=False)
@@ -400,20 +384,6 @@ def replace_run_dir(value: Any, run: Path) -> Any:
         for key, item in list((vars(value) if isinstance(value, Namespace) else value).items()):
             value[key] = replace_run_dir(item, run)
     return value
-
-
-def check_nulls(value: Any, where: str) -> None:
-    """Raises UserError for a null where the class takes none, which the parser lets through."""
-    if isinstance(value, list):
-        for item in value:
-            check_nulls(item, where)
-    elif isinstance(value, dict):
-        kind = resolve_name(value["class_path"]) if "class_path" in value else None
-        for name, item in value.get("init_args", value).items():
-            argument = argument_of(kind, name) if item is None else None
-            if argument and argument.annotation in (int, float, bool, str) and argument.default is not None:
-                raise UserError(f"{where}.{name} must not be null: it is of type {argument.annotation.__name__}")
-            check_nulls(item, f"{where}.{name}")
 
 
 def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
@@ -454,10 +424,9 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
     for source, argument, owner in _linked(model, links):
         by_hand = owner.get("init_args", {}).get(argument.name)
         if by_hand is not None and hasattr(data, source) and by_hand != _plain(getattr(data, source)):
-            told = f"{getattr(data, source)}"
             raise UserError(
                 f"{owner['class_path']}: {argument.name} comes from {type(data).__name__}, which says "
-                f"{told if len(told) < 60 else told[:60] + '…'}, and was given as {by_hand}: leave it out"
+                f"{shorten(str(getattr(data, source)), 60)}, and was given as {by_hand}: leave it out"
             )
 
 

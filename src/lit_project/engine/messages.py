@@ -4,13 +4,14 @@ import argparse
 import inspect
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Never
 
 from .errors import UserError, did_you_mean, nearest
-from .project import PACKAGE, PROGRAM
+from .project import PROGRAM
 
 # Besides this package, where a class written without its module may come from, for "did you mean".
 CLASS_MODULES = ("torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers")
@@ -24,6 +25,7 @@ _ELSEWHERE = {
     "--ckpt_path": "fit has no --ckpt_path: --run DIR resumes a run, --init_from FILE starts from its weights",
     "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
     "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
+    "arguments are required: ": "a config with data and model is missing, such as -c configs/quickstart.yaml",
     '"subcommand" to be one of': f"a command is missing, such as `{PROGRAM} fit -c configs/quickstart.yaml`; "
     f"`{PROGRAM} --help` lists the commands, `{PROGRAM} examples` the configs",
 }
@@ -69,7 +71,7 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
     if not isinstance(error, UsageError):
         return message
     keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)
-    reason = reasons(message)[0]
+    reason = reason_in(message)
     key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # an option has its whole path
     if "add_function_arguments()" in message:
         return f"{key or 'what a class_path names'} is a function, where a class is wanted"
@@ -83,47 +85,43 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
     return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
 
 
-def reasons(message: str) -> list[str]:
-    """The innermost reasons in a nested message, the most telling first; types that were expected are one reason."""
+def reason_in(message: str) -> str:
+    """The innermost and most telling reason in a nested message; the types that were expected are one reason."""
     own = message[max(message.rfind("Problem with given class_path"), 0) :]  # not those of other types tried before
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
     kept = [line.partition(". Got value: Namespace")[0] for line in lines if line and not line.startswith(_FRAME)]
     kept = [re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", line) for line in kept]
     vague = [line for line in kept if line.startswith(("Expected a dot", "Not a valid subclass"))]
     types = [line for line in kept if line.startswith("Expected a ") and line not in vague]
-    found = [line for line in kept if line not in vague and line not in types]
-    if types:
-        given = re.search(r"Given value: (?:NestedArg.*val=)?'?(\w[^'(]*)'?\)?$", message, re.MULTILINE)
-        got = f". Got value: {given[1]}" if given and "Got value" not in types[0] else ""
-        found.append(" or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])]) + got)
-    return list(dict.fromkeys([*found, *vague])) or [own.strip()]
+    telling = [line for line in kept if line not in vague and line not in types]
+    if telling or not types:
+        return (telling or vague or [own.strip()])[0]
+    given = re.search(r"Given value: (?:NestedArg.*val=)?'?(\w[^'(]*)'?\)?$", message, re.MULTILINE)
+    got = f". Got value: {given[1]}" if given and "Got value" not in types[0] else ""
+    return " or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])]) + got
 
 
 def _option_meant(reason: str, parser: Any, commands: Iterable[str]) -> str:
-    """What may have been meant, where an option or a command is wrong."""
-    word, *choices = re.findall(r"'([^']*)'", reason) or [""]
+    """What may have been meant by a wrong option or command."""
+    quoted = re.findall(r"'([^']*)'", reason) or [""]
     if "choose from" in reason:
         others = [name for name in commands if name[0] != "-"]
-        return (f", or {', '.join(others)}" if others else "") + did_you_mean(word, [*choices, *others])
-    if "are required" in reason:
-        return ": give a config, such as -c configs/quickstart.yaml"
+        return (f", or {', '.join(others)}" if others else "") + did_you_mean(quoted[0], [*quoted[1:], *others])
     options = [option for option in parser._option_string_actions if option.startswith("--")]
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
-    wrong = dashed[0] if dashed else f"--{choices[-1]}" if choices else ""
-    hint = "" if wrong in options else did_you_mean(wrong, options)
-    return hint if dashed else hint.replace(" --", " ")
+    if dashed:
+        return "" if dashed[0] in options else did_you_mean(dashed[0], options)
+    return did_you_mean(quoted[-1], [option.removeprefix("--") for option in options])  # a key at the top of a config
 
 
 def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> str:
-    """What may have been meant, where the value of a key is wrong or a class has no such argument."""
+    """What may have been meant by a wrong value, class or argument of a class."""
     quoted, last = re.findall(r"'([^']*)'", reason), reason.split()[-1]
-    if reason.startswith("module '") and not quoted[0].startswith(PACKAGE):  # has no attribute
-        near = nearest(quoted[1], dir(import_module(quoted[0])))
-        return f"; did you mean {quoted[0]}.{near}?" if near else ""
     if reason.startswith(("module '", "no class ")):
         from .classes import index  # which imports torch
 
-        classes = {name: f"{module}.{name}" for module in CLASS_MODULES for name in dir(import_module(module))}
+        modules = [*CLASS_MODULES, *quoted[:1]]  # of "module 'torch.nn' has no attribute 'Liner'"
+        classes = {name: f"{module}.{name}" for module in modules for name in dir(import_module(module))}
         classes |= {name: name for name in index()}
         near = nearest(quoted[1] if quoted else last, classes)
         return f"; did you mean {classes[near]}?" if near else ""
@@ -144,16 +142,11 @@ def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
     from .classes import full_path
 
     files = [Path(arg.removeprefix("--config=")) for arg in args if arg.endswith((".yaml", ".yml"))]
-    texts = [message, *args, *(file.read_text() for file in files if file.is_file())]
+    text = "\n".join([message, *args, *(file.read_text() for file in files if file.is_file())])
     names: set[str] = set()
-    for word in set(re.findall(r"[A-Za-z_][\w.]*", "\n".join(texts))):
-        path = full_path(word)
-        if "." not in path or not path.rpartition(".")[2][:1].isupper():
-            continue
-        try:
-            kinds = getattr(resolve_name(path), "__mro__", ())
-        except (ImportError, AttributeError, ValueError):
-            continue
-        for kind in kinds:
-            names |= {*inspect.signature(vars(kind).get("__init__", object.__init__)).parameters}
+    for path in map(full_path, set(re.findall(r"[A-Za-z_][\w.]*", text))):
+        if path.rpartition(".")[2][:1].isupper() and "." in path:
+            with suppress(ImportError, AttributeError, ValueError):
+                for kind in getattr(resolve_name(path), "__mro__", ()):
+                    names |= {*inspect.signature(vars(kind).get("__init__", object.__init__)).parameters}
     return names - {"self", "args", "kwargs"}

@@ -137,52 +137,24 @@ class Figures(Callback):
         if not trainer.is_global_zero or not file.exists():
             return
         with file.open(newline="") as handle:
-            rows = list(csv.DictReader(handle))
-        columns = list(rows[0]) if rows else []
-        curves: dict[str, dict[str, list[tuple[float, float]]]] = {}
+            reader = csv.DictReader(handle)
+            rows = list(reader)
         watched = [name.removeprefix("val/") for name in monitored(trainer)]
-        for metric in dict.fromkeys([*getattr(pl_module, "shown", ()), *watched]):
-            names = {"train": f"train/{metric}", "val": f"val/{metric}", metric: metric}
-            splits = {split: _points(rows, "epoch", name) for split, name in names.items()}
-            splits = {split: points for split, points in splits.items() if points}
-            if splits:
-                curves[metric] = splits
-        if curves:
-            save_figure(trainer, "learning_curves", learning_curves(curves, _best_epoch(trainer)))
-        rates = {name: _points(rows, "step", name) for name in columns if name == "lr" or name.startswith("lr/")}
-        rates = {name: points for name, points in rates.items() if points}
-        if rates:
+        curves = {
+            metric: _curves(rows, "epoch", {"train": f"train/{metric}", "val": f"val/{metric}", metric: metric})
+            for metric in dict.fromkeys([*getattr(pl_module, "shown", ()), *watched])
+        }
+        if any(curves.values()):
+            drawn = {metric: splits for metric, splits in curves.items() if splits}
+            save_figure(trainer, "learning_curves", learning_curves(drawn, _best_epoch(trainer)))
+        groups = [name for name in reader.fieldnames or () if name == "lr" or name.startswith("lr/")]
+        if rates := _curves(rows, "step", {name: name for name in groups}):
             save_figure(trainer, "learning_rate", learning_rates(rates))
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets earlier images."""
-        self._wrong = []
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets earlier images."""
-        self._wrong = []
-
-    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Collects the wrong images of `validate`."""
-        if trainer.state.fn == "validate":
-            self._collect(*args, **kwargs)
-
-    def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Collects the wrong images of `test`."""
-        self._collect(*args, **kwargs)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws those of `validate`."""
-        if trainer.state.fn == "validate":
-            self._evaluated(trainer, pl_module, "val")
-
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws those of `test`."""
-        self._evaluated(trainer, pl_module, "test")
-
-    def _collect(
-        self, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
     ) -> None:
+        """Collects the most confidently wrong images."""
         if not self.wrong_images or not isinstance(outputs, dict) or "logits" not in outputs or batch[0].ndim != 4:
             return
         confidence, predicted = outputs["logits"].softmax(dim=1).max(dim=1)
@@ -196,17 +168,18 @@ class Figures(Callback):
         ]
         self._wrong = sorted(self._wrong, key=lambda item: -item[0])[: self.wrong_images]
 
-    def _evaluated(self, trainer: Trainer, pl_module: LightningModule, split: str) -> None:
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws the confusion matrix and the images that were collected, from all processes."""
         shares: list[Any] = [self._wrong]
         if trainer.world_size > 1:
             shares = [None] * trainer.world_size
             torch.distributed.all_gather_object(shares, self._wrong)
-        if not trainer.is_global_zero:
-            return
+        self._wrong = []
         names = getattr(pl_module, "class_names", None)
         counts = getattr(pl_module, "confusion_matrix", None)
-        if names is None or counts is None:
+        if not trainer.is_global_zero or names is None or counts is None:
             return
+        split = "test" if trainer.testing else "val"
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
         save_figure(trainer, f"{split}_confusion_matrix", confusion_matrix(counts, names, title))
@@ -215,6 +188,14 @@ class Figures(Callback):
             captions = [f"true: {names[t]}\npredicted: {names[p]} ({c:.0%})\nindex {i}" for c, i, t, p, _ in wrong]
             figure = gallery([item[-1] for item in wrong], captions, f"{split}: most confidently wrong")
             save_figure(trainer, f"{split}_most_wrong", figure)
+
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        if trainer.state.fn == "validate":
+            self.on_test_batch_end(trainer, *args, **kwargs)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "validate":
+            self.on_test_end(trainer, pl_module)
 
 
 def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None) -> None:
@@ -239,8 +220,13 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
             logger.log_image(tag or name, [str(file)], step=trainer.global_step)
 
 
-def _points(rows: list[dict[str, str]], x: str, y: str) -> list[tuple[float, float]]:
-    return [(float(row[x]), float(row[y])) for row in rows if row.get(x) and row.get(y)]
+def _curves(rows: list[dict[str, str]], x: str, columns: Mapping[str, str]) -> dict[str, Curve]:
+    """Label → points (x, value of its column), for those that have any."""
+    curves = {
+        label: [(float(row[x]), float(row[name])) for row in rows if row.get(x) and row.get(name)]
+        for label, name in columns.items()
+    }
+    return {label: points for label, points in curves.items() if points}
 
 
 def _best_epoch(trainer: Trainer) -> float | None:

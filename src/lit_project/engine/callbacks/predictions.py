@@ -31,13 +31,7 @@ class PredictionTable(Callback):
         self._rows: list[dict[str, Any]] = []
 
     def on_predict_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
     ) -> None:
         """Keeps the rows of a batch."""
         names = list(outputs)
