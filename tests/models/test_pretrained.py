@@ -77,5 +77,3 @@ def test_grey_images_from_minus_one_to_one_go_in_as_they_are(cached):
         net = TorchvisionNet(GREY, 5, architecture, weights="DEFAULT", grey=way).eval()
         got = net.backbone(grey.expand(-1, net.repeat, -1, -1))
         assert torch.allclose(got, expected, atol=1e-4 * expected.abs().max())
-    with pytest.raises(ValueError, match="3 channels"):
-        TorchvisionNet(GREY, 5, architecture, options={"transform_input": True})

@@ -51,7 +51,7 @@ def test_without_network_it_says_which_file_to_put_where(tmp_path, monkeypatch):
 def test_damaged_download_is_named(official, tmp_path):
     file = tmp_path / "torch/hub/checkpoints/resnet18-f37072fd.pth"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match=r"resnet18-f37072fd.pth is damaged .*delete it"):
+    with pytest.raises(CheckpointError, match=r"resnet18-f37072fd.pth is damaged: delete it"):
         TorchvisionNet(COLOUR, 7, weights="DEFAULT")
 
 

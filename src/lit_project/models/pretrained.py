@@ -1,10 +1,8 @@
 """Nets of torchvision, and their weights."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
-from urllib.error import URLError
 
 import torch
 from torch import Tensor, nn
@@ -13,100 +11,51 @@ from lit_project.engine.errors import CheckpointError, did_you_mean
 from lit_project.engine.weights import Match, load_fitting, match, renamed
 from lit_project.models.resnet import BilinearPool
 
-AUXILIARY = {"googlenet": ("aux1.", "aux2."), "inception_v3": ("AuxLogits.",)}  # further heads, for training only
-# names in files that torchvision publishes → those of its modules today
-OLD_NAMES = {
-    re.compile(r"(denselayer\d+\.(?:norm|relu|conv))\.([12]\.)"): r"\1\2",
-    re.compile(r"(encoder_layer_\d+\.mlp\.)linear_1\."): r"\g<1>0.",
-    re.compile(r"(encoder_layer_\d+\.mlp\.)linear_2\."): r"\g<1>3.",
-}
+AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # further heads of GoogLeNet and Inception, for training only
 
 
-def torchvision_weights(architecture: str, name: str) -> Any:
-    """The entry `name` (`DEFAULT`, `IMAGENET1K_V1`…) of torchvision's weight enum of a model.
+def download(architecture: str, name: str) -> dict[str, Tensor]:
+    """The state dict that torchvision publishes under a name such as `DEFAULT` or `IMAGENET1K_V1`.
+
+    It comes from torch's cache or its public address. Torchvision loads it into its own model: names and formats of old
+    files are its business.
 
     Raises:
-        CheckpointError: torchvision has no such weights of this model.
+        CheckpointError: no such weights, or they cannot be downloaded or read.
     """
-    from torchvision.models import get_model_weights
+    from torchvision.models import get_model, get_model_weights
 
-    entries = get_model_weights(architecture)
-    if name not in entries.__members__:
-        known = [*entries.__members__, "DEFAULT"] if entries.__members__ else []
-        if not known:
-            raise CheckpointError(f"torchvision has no weights of {architecture}")
+    known = [*get_model_weights(architecture).__members__, "DEFAULT"]
+    if name not in known:
         raise CheckpointError(
             f"torchvision has no weights {name!r} of {architecture}: there are {', '.join(known)}, and a file of that "
             f"name does not exist{did_you_mean(name, known)}"
         )
-    return entries[name]
-
-
-def download(architecture: str, weights: Any) -> dict[str, Tensor]:
-    """The state dict of an entry of torchvision's enums, from torch's cache or its public address.
-
-    Torchvision loads it into its own model: names and formats of old files are its business.
-
-    Raises:
-        CheckpointError: it is not in the cache and cannot be downloaded, or what is in the cache is damaged.
-    """
-    from torchvision.models import get_model
-
-    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
+    weights = get_model_weights(architecture)[name]
     try:
         with torch.random.fork_rng(devices=[]):  # its initial values are not to change ours
             return get_model(architecture, weights=weights, progress=False).state_dict()
-    except (URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
-        raise CheckpointError(
-            f"the weights {weights} cannot be downloaded ({reason}). Without a network, put the file of {weights.url} "
-            f"at {file}"
-        ) from error
-    except Exception as error:  # a truncated file: pickle, zip and hash errors, of many kinds
+    except Exception as error:  # no network; a truncated file: pickle, zip and hash errors, of many kinds
+        file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{file} is damaged ({reason}): delete it, and it is downloaded again") from error
+        what = "is damaged: delete it" if file.exists() else f"is not there: put the file of {weights.url} there"
+        raise CheckpointError(f"{file} {what} ({reason})") from error
 
 
 def from_file(path: Path) -> dict[str, Tensor]:
     """The state dict in a file: one saved by `torch.save(net.state_dict(), path)`, or a checkpoint's `state_dict`.
 
-    Tensors land on the CPU, whichever device saved them; only plain data are unpickled.
+    Tensors land on the CPU, whatever device saved them; nothing but plain data is unpickled.
 
     Raises:
         CheckpointError: it cannot be read, or holds something else.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
+        return dict(content.get("state_dict", content))
+    except Exception as error:  # whatever the file holds
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise CheckpointError(f"cannot read weights from {path}: {reason}") from error
-    state = content.get("state_dict", content) if isinstance(content, Mapping) else None
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()) or not state:
-        raise CheckpointError(f"{path} holds no state dict (a mapping of names to tensors)")
-    return dict(state)
-
-
-def up_to_date(architecture: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Weights by the names that torchvision's modules have now, without heads that only its own training uses."""
-    found = {}
-    for name, value in state.items():
-        if not name.startswith(AUXILIARY.get(architecture, ())):
-            for old, new in OLD_NAMES.items():
-                name = old.sub(new, name)
-            found[name] = value
-    return found
-
-
-def state_of(architecture: str, source: str) -> tuple[dict[str, Tensor], bool]:
-    """The state dict that `source` names, a file or an entry of torchvision's enums; and whether it is torchvision's.
-
-    Raises:
-        CheckpointError: see `from_file`, `torchvision_weights`, `download`.
-    """
-    path = Path(source)
-    if path.suffix or path.exists():
-        return up_to_date(architecture, from_file(path)), False
-    return up_to_date(architecture, download(architecture, torchvision_weights(architecture, source))), True
 
 
 class TorchvisionNet(nn.Module):
@@ -166,7 +115,9 @@ class TorchvisionNet(nn.Module):
         self.backbone = _make(architecture, options or {}, channels)
         self.original_head, size = _remove_head(self.backbone, architecture)
         self.repeat = 3 if channels == 1 and grey == "repeat" else 1
-        _fit_input(self.backbone, channels * self.repeat)
+        first, old = _first_convolution(self.backbone)
+        if old.in_channels != channels * self.repeat:
+            _replace(self.backbone, first, _like(old, channels * self.repeat))
         residual = all(hasattr(self.backbone, name) for name in ("conv1", "maxpool", "layer4", "avgpool"))
         if (small_images or pooling == "bilinear") and not residual:
             raise ValueError(f"small_images and bilinear pooling are for residual nets, not for {architecture}")
@@ -185,7 +136,10 @@ class TorchvisionNet(nn.Module):
             self.pretrained = f"weights {weights}:\n{self._load(architecture, weights, prefixes, strict)}"
 
     def _load(self, architecture: str, source: str, prefixes: Mapping[str, str | None] | None, strict: bool) -> Match:
-        state, official = state_of(architecture, source)
+        path = Path(source)
+        official = not path.suffix and not path.exists()
+        state = download(architecture, source) if official else from_file(path)
+        state = {name: value for name, value in state.items() if not name.startswith(AUXILIARY)}
         if prefixes and not official:
             state = renamed(state, prefixes)
         elif official or not any(name.startswith("backbone.") for name in state):
@@ -222,10 +176,8 @@ def _make(architecture: str, options: dict[str, Any], channels: int) -> nn.Modul
     if architecture not in known:
         hint = did_you_mean(architecture, known, f"; there are {', '.join(known)}")
         raise ValueError(f"torchvision has no classifier {architecture!r}{hint}")
-    if architecture in ("googlenet", "inception_v3"):  # their outputs in training are several
+    if architecture in ("googlenet", "inception_v3"):
         options = {"aux_logits": False, "init_weights": True, "transform_input": channels == 3, **options}
-        if options["transform_input"] and channels != 3:
-            raise ValueError(f"transform_input is for images of 3 channels, and these have {channels}")
     return models.get_model(architecture, weights=None, **options)
 
 
@@ -246,13 +198,6 @@ def _remove_head(backbone: nn.Module, architecture: str) -> tuple[str, int]:
 
 def _first_convolution(backbone: nn.Module) -> tuple[str, nn.Conv2d]:
     return next((name, module) for name, module in backbone.named_modules() if isinstance(module, nn.Conv2d))
-
-
-def _fit_input(backbone: nn.Module, channels: int) -> None:
-    """Makes the first convolution take images of so many channels."""
-    name, old = _first_convolution(backbone)
-    if old.in_channels != channels:
-        _replace(backbone, name, _like(old, channels))
 
 
 def _like(old: nn.Conv2d, channels: int, **changes: Any) -> nn.Conv2d:

@@ -23,17 +23,16 @@ MOST_POINTS = 5000  # more would hide each other
 
 
 def predicted_against_true(
-    points: Mapping[str, tuple[Tensor, Tensor]], titles: Mapping[str, str], title: str = "", columns: int = 4
+    points: Mapping[str, tuple[Tensor, Tensor]], titles: Mapping[str, str], title: str = ""
 ) -> Figure:
-    """One panel a target, with the diagonal on which a perfect prediction lies.
+    """One panel per target, with the diagonal on which a perfect prediction lies.
 
     Args:
         points: target → true values and predictions, both `(N,)`; of many, points at even distances are drawn.
         titles: target → title of its panel.
         title: of the figure.
-        columns: panels in a row, at most.
     """
-    columns = min(columns, len(points))
+    columns = min(4, len(points))
     rows = -(-len(points) // columns)
     figure = new_figure(4.6 * columns, 4.8 * rows)
     for number, (name, (true, predicted)) in enumerate(points.items()):
@@ -58,36 +57,27 @@ class PredictedAgainstTrue(Callback):
     `targets` `(B, T)`. TensorBoard and W&B get it too, if they are among the loggers.
     """
 
-    def __init__(self) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self._points: list[tuple[Tensor, Tensor]] = []
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._points = []
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._points = []
-
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
-        """Collects the points of `validate`."""
-        if trainer.state.fn == "validate":
-            self._collect(outputs)
-
-    def on_test_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
-        """Collects the points of `test`."""
-        self._collect(outputs)
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if trainer.state.fn != "fit" and isinstance(outputs, dict) and "predictions" in outputs:
+            self._points.append((outputs["targets"].float().cpu(), outputs["predictions"].float().cpu()))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws those of `validate`."""
-        if trainer.state.fn == "validate":
-            self._draw(trainer, pl_module, "val")
+        if trainer.state.fn != "fit":
+            self._draw(trainer, pl_module, "test" if trainer.state.fn == "test" else "val")
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws those of `test`."""
-        self._draw(trainer, pl_module, "test")
-
-    def _collect(self, outputs: Any) -> None:
-        if isinstance(outputs, dict) and "predictions" in outputs:
-            self._points.append((outputs["targets"].float().cpu(), outputs["predictions"].float().cpu()))
+    on_test_batch_end = on_validation_batch_end
+    on_test_end = on_validation_end
 
     def _draw(self, trainer: Trainer, task: Any, split: str) -> None:
         shares: list[Any] = [self._points]
@@ -95,14 +85,12 @@ class PredictedAgainstTrue(Callback):
             shares = [None] * trainer.world_size
             torch.distributed.all_gather_object(shares, self._points)
         points = [point for share in shares for point in share]
-        self._points = []
         if not trainer.is_global_zero or not points:
             return
         true, predicted = (torch.cat(values) for values in zip(*points, strict=True))
-        names = task.target_names
+        panels = {name: (true[:, k], predicted[:, k]) for k, name in enumerate(task.target_names)}
         # of all samples, also where not all are drawn
         titles = {name: f"{name}: R² {value:.4f}" for name, value in task.r2.items()}
-        panels = {name: (true[:, k], predicted[:, k]) for k, name in enumerate(names)}
         figure = predicted_against_true(panels, titles, f"{split}: {len(true)} samples")
         save_figure(trainer, f"{split}_predicted", figure)
 
@@ -122,7 +110,7 @@ class Regressor(Task):
     - of one target, `mse` and `mae` in its unit; of several, `mse/NAME` and `mae/NAME` of each in its own unit, with
       `mse_standardised` and `mae_standardised`, the means over the targets in units of their `target_std`;
     - `r2`, the mean over the targets: 1 - SS_res / SS_tot, with SS_tot about the mean of the split that is evaluated. A
-      target that is constant there has no R² and is left out; where there is no other, `r2` is not logged.
+      target that is constant there has no R² and is left out; without any other, `r2` is not logged.
 
     Args:
         net: `(B, F)` → `(B, T)`.
@@ -164,15 +152,11 @@ class Regressor(Task):
         self.loss = loss or nn.MSELoss()
         self.target_names = list(target_names)
         self.feature_names = list(feature_names)
-        statistics = {
-            "feature_mean": feature_mean,
-            "feature_std": feature_std,
-            "target_mean": target_mean,
-            "target_std": target_std,
-        }
-        for name, values in statistics.items():
-            # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
-            self.register_buffer(name, torch.tensor(list(values)), persistent=False)
+        # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
+        self.register_buffer("feature_mean", torch.tensor(list(feature_mean)), persistent=False)
+        self.register_buffer("feature_std", torch.tensor(list(feature_std)), persistent=False)
+        self.register_buffer("target_mean", torch.tensor(list(target_mean)), persistent=False)
+        self.register_buffer("target_std", torch.tensor(list(target_std)), persistent=False)
         self.r2: dict[str, float] = {}
 
     def standardised(self, targets: Tensor) -> Tensor:
@@ -220,7 +204,9 @@ class Regressor(Task):
             for name in SUMS
         )
         std = _double(self.target_std.cpu())
-        self.r2 = _r2(squared / std**2, first, second, self.target_names)
+        r2 = 1 - squared / std**2 / (second - first**2)
+        varies = second - first**2 > 1e-12 * second  # of equal numbers, rounding may leave something
+        self.r2 = {name: float(value) for name, value, real in zip(self.target_names, r2, varies, strict=True) if real}
         values = {"loss": means["loss"]}
         for name, each, scale in (("mse", squared, std**2), ("mae", absolute, std)):
             if len(each) == 1:
@@ -233,7 +219,7 @@ class Regressor(Task):
         return {**values, "samples": float(totals.count)}
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Rows of a table, one a sample: index, prediction, and the target where it is known.
+        """Rows of a table, one per sample: index, prediction, and the target if it is known.
 
         With several targets these are columns `prediction/NAME` and `target/NAME`.
         """
@@ -253,10 +239,3 @@ class Regressor(Task):
 def _double(values: Tensor) -> Tensor:
     """In float64, in which sums of many samples are exact to the digits shown; some devices do not have it."""
     return values.cpu().double() if values.device.type == "mps" else values.double()
-
-
-def _r2(squared: Tensor, first: Tensor, second: Tensor, names: Sequence[str]) -> dict[str, float]:
-    """R² of each target that varies: `(T,)` mean squared residual, mean and mean square of the targets."""
-    variance = second - first**2
-    varies = variance > 1e-12 * second  # of equal numbers, rounding may leave something
-    return {name: 1 - float(s / v) for name, s, v, real in zip(names, squared, variance, varies, strict=True) if real}

@@ -10,60 +10,35 @@ from lit_project.text.vocabulary import BOS, EOS, PAD
 
 V = 13  # both vocabularies
 SIZES = {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "max_source_length": 9}
-# encoder layers, decoder layers, both ways, bridge
-SHAPES = {
-    "plain": (1, 1, False, "copy"),
-    "deep": (2, 2, False, "copy"),
-    "both ways": (1, 2, True, "linear"),
-    "deep encoder": (2, 1, True, "linear"),
-    "zero": (1, 1, True, "zero"),
-}
 OPTIONS = {
-    "tied": {"tied_embeddings": True},
-    "shared": {"shared_embeddings": True, "tied_embeddings": True},
-    "norm": {"layer_norm": True},
-    "max norm": {"embedding_max_norm": 0.5, "tied_embeddings": True},
+    "plain": {"bidirectional": False, "bridge": "copy"},
+    "deep": {"bidirectional": False, "bridge": "copy", "encoder_layers": 2, "decoder_layers": 2},
+    "both ways": {"decoder_layers": 2},
+    "deep encoder": {"encoder_layers": 2},
+    "zero": {"bridge": "zero"},
     "all": {"shared_embeddings": True, "tied_embeddings": True, "layer_norm": True, "embedding_max_norm": 0.5},
 }
 TRANSFORMERS = {
     "transformer": {"tied_embeddings": False},
-    "transformer, tied": {},
     "transformer, shared": {"shared_embeddings": True, "encoder_layers": 1, "decoder_layers": 3},
 }
-# each cell, attention, shape, bridge and option of a recurrent net once, and the transformers
-RECURRENT = [
-    "gru, none, deep", "gru, location, zero", "gru, additive, plain", "gru, dot, deep", "gru, general, deep encoder",
-    "lstm, none, both ways", "lstm, additive, both ways", "lstm, general, zero", "gru, additive, all",
-]  # fmt: skip
-ALL = [*RECURRENT, *TRANSFORMERS]
 FEW = ["gru, dot, plain", "lstm, additive, both ways", "transformer"]  # one of each way to decode
-
-
-def options_of(name):
-    """Arguments of the net that a name stands for."""
-    if name in TRANSFORMERS:
-        return TRANSFORMERS[name]
-    cell, attention, kind = name.split(", ")
-    if kind in OPTIONS:
-        return {"cell": cell, "attention": attention, **OPTIONS[kind]}
-    layers, decoder_layers, bidirectional, bridge = SHAPES[kind]
-    return {
-        "cell": cell, "attention": attention, "encoder_layers": layers, "decoder_layers": decoder_layers,
-        "bidirectional": bidirectional, "bridge": bridge,
-    }  # fmt: skip
+# each cell, attention, shape, bridge and option of a recurrent net at least once, and the transformers
+ALL = [
+    *FEW, "gru, none, deep", "gru, location, zero", "lstm, general, deep encoder", "gru, additive, all",
+    "transformer, shared",
+]  # fmt: skip
 
 
 def make(name, vocabulary=V, seed=0):
     """A new net in evaluation mode, with weights that make its opinions strong."""
     torch.manual_seed(seed)
-    options = options_of(name)
-    if "transformer" in name:
-        net = TransformerSeq2Seq(
-            vocabulary, vocabulary, size=8, heads=2,
-            **{"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0, **options},
-        )  # fmt: skip
+    if name in TRANSFORMERS:
+        options = {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0, **TRANSFORMERS[name]}
+        net = TransformerSeq2Seq(vocabulary, vocabulary, size=8, heads=2, **options)
     else:
-        net = RNNSeq2Seq(vocabulary, vocabulary, **SIZES, **options)
+        cell, attention, kind = name.split(", ")
+        net = RNNSeq2Seq(vocabulary, vocabulary, **SIZES, cell=cell, attention=attention, **OPTIONS[kind])
     with torch.no_grad():
         for parameter in net.parameters():
             parameter *= 1.5

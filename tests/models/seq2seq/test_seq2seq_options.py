@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from seq2seq_nets import ALL, SIZES, V, close, inputs, make, sources
+from seq2seq_nets import SIZES, V, close, inputs, make, sources
 
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.models.seq2seq.search import Decoding
@@ -20,18 +20,10 @@ def rnn(**options):
     [
         (lambda: rnn(attention="dot"), "'dot' .* got 8 and 16"),
         (lambda: rnn(bridge="copy"), r"1 layer\(s\) of 16, the decoder has 1 of 8"),
-        (lambda: rnn(bridge="copy", bidirectional=False, encoder_layers=2), r"2 layer\(s\) of 8, the decoder has 1 of"),
         (lambda: rnn(attention="none", bridge="zero"), "without the source"),
-        (lambda: rnn(embedding_max_norm=-1.0), r"embedding_max_norm must be positive, got -1\.0"),
-        (lambda: RNNSeq2Seq(12, 13, shared_embeddings=True), "source has 12 tokens and the target 13"),
-        (lambda: TransformerSeq2Seq(12, 13, shared_embeddings=True), "source has 12 tokens and the target 13"),
         (lambda: TransformerSeq2Seq(V, V, size=10, heads=4), "got 10 and 4"),
         (lambda: Decoding(beam_size=0), "beam_size must be between 1 and 1000, got 0"),
         (lambda: Decoding(beam_size=2, n_best=3), "between 1 and beam_size 2, got 3"),
-        (lambda: Decoding(length_penalty=-0.5), r"length_penalty must not be negative, got -0\.5"),
-        (lambda: Decoding(no_repeat_ngram=-1), "no_repeat_ngram must not be negative, got -1"),
-        (lambda: Decoding(max_length_ratio=-2.0), r"max_length_ratio must not be negative, got -2\.0"),
-        (lambda: Decoding(max_length_extra=0), "max_length_extra must be at least 1, got 0"),
     ],
 )
 def test_contradictions_are_refused(build, message):
@@ -46,16 +38,17 @@ def test_a_source_that_is_longer_than_the_positions_of_location_attention():
         net(*sources(10), inputs(1, 2))
 
 
-@pytest.mark.parametrize("kind", [rnn, lambda **options: TransformerSeq2Seq(V, V, size=8, heads=2, **options)])
-def test_tied_and_shared_embeddings_are_one_parameter(kind):
-    def weights(net):
-        source = net.source_embedding if isinstance(net, TransformerSeq2Seq) else net.encoder.embedding
-        return source.weight, net.target_embedding.weight, net.output.weight
+def transformer(**options):
+    return TransformerSeq2Seq(V, V, size=8, heads=2, **options)
 
-    for shared, tied in ((False, False), (False, True), (True, False), (True, True)):
-        source, target, output = weights(kind(shared_embeddings=shared, tied_embeddings=tied))
-        assert (source is target) == shared
-        assert (output is target) == tied
+
+@pytest.mark.parametrize("kind", [rnn, transformer])
+def test_tied_and_shared_embeddings_are_one_parameter(kind):
+    for shared, tied in ((False, True), (True, False)):
+        net = kind(shared_embeddings=shared, tied_embeddings=tied)
+        source = net.encoder.embedding if kind is rnn else net.source_embedding
+        assert (source.weight is net.target_embedding.weight) == shared
+        assert (net.output.weight is net.target_embedding.weight) == tied
 
 
 @pytest.mark.parametrize("name", ["gru, general, all", "transformer, shared"])
@@ -68,23 +61,17 @@ def test_tied_weights_survive_a_checkpoint_and_a_change_of_precision(name):
     assert close(other(source, lengths, inputs(2, 4)), net(source, lengths, inputs(2, 4)))
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_the_seed_alone_decides_the_weights(name):
-    a, b = make(name), make(name)
-    assert all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
-
-
-@pytest.mark.parametrize("name", ["gru, general, deep", "gru, general, deep encoder", "lstm, general, deep encoder"])
+@pytest.mark.parametrize("name", ["gru, general, deep", "lstm, general, deep encoder"])
 @torch.no_grad()
 def test_final_states_of_the_encoder(name):
     net = make(name)
     source, lengths = sources(6, 6)
-    encoded = net.encoder(source, lengths)
+    ours_states, ours_final = net.encoder(source, lengths)
     embedded = net.encoder.embedding(source) * SIZES["embedding_size"] ** 0.5
     states, final = net.encoder.rnn(embedded)  # not packed: nothing is padded here
-    assert close(encoded.states, states)
+    assert close(ours_states, states)
     both = net.encoder.rnn.bidirectional
-    finals = zip(encoded.final, final, strict=True) if "lstm" in name else [(encoded.final, final)]
+    finals = zip(ours_final, final, strict=True) if "lstm" in name else [(ours_final, final)]
     for ours, theirs in finals:
         for layer in range(2):
             ends = [theirs[2 * layer], theirs[2 * layer + 1]] if both else [theirs[layer]]
@@ -120,14 +107,13 @@ def test_max_norm_scales_long_embeddings_and_leaves_the_weights():
 
 
 def test_max_norm_with_tied_weights_trains_on_its_own_guesses():
-    net = make("gru, general, max norm").train()
+    net = make("gru, general, all").train()
     net(*sources(3, 5), inputs(2, 4), 0.0).sum().backward()  # nn.Embedding(max_norm) raises here
 
 
-@pytest.mark.parametrize("build", [lambda **o: rnn(encoder_layers=2, decoder_layers=2, **o),
-                                   lambda **o: TransformerSeq2Seq(V, V, size=8, heads=2, **o)])  # fmt: skip
-def test_dropout_acts_in_training_alone(build):
-    net = build(dropout=0.5)
+@pytest.mark.parametrize("kind", [rnn, transformer])
+def test_dropout_acts_in_training_alone(kind):
+    net = kind(dropout=0.5)
     source, lengths = sources(3, 5)
     tokens = inputs(2, 4)
     assert not torch.equal(net(source, lengths, tokens), net(source, lengths, tokens))

@@ -1,6 +1,6 @@
 """Recurrent encoder and decoder with attention."""
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,6 @@ def recurrent(cell: Cell, input_size: int, hidden_size: int, layers: int, dropou
     """`nn.GRU` or `nn.LSTM`, batch first; dropout between layers only where there is a between."""
     kind = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0, **kwargs)
-
-
-class Encoded(NamedTuple):
-    """What the encoder gives: states `(B, S, D)`, and the last state of each layer, batch first `(B, layers, D)`: a
-    pair of them (hidden, cell) for an LSTM.
-    """
-
-    states: Tensor
-    final: Any
 
 
 class RNNEncoder(nn.Module):
@@ -59,15 +50,14 @@ class RNNEncoder(nn.Module):
         self.rnn = recurrent(cell, embedding.embedding_dim, hidden_size, layers, dropout, bidirectional=bidirectional)
         self.norm = nn.LayerNorm(self.size) if layer_norm else nn.Identity()
 
-    def forward(self, source_BS: Tensor, lengths_B: Tensor) -> Encoded:
-        """Reads sources `(B, S)` of `lengths_B` tokens."""
+    def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Any]:
+        """States `(B, S, D)`, and the last one of each layer `(B, layers, D)`: for an LSTM a pair (hidden, cell)."""
         embedded_BSE = self.dropout(self.embedding(source_BS) * self.embedding.embedding_dim**0.5)
         packed = pack_padded_sequence(embedded_BSE, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
         states, final = self.rnn(packed)
         states_BSD = pad_packed_sequence(states, batch_first=True, total_length=source_BS.shape[1])[0]
-        if isinstance(final, tuple):
-            return Encoded(self.norm(states_BSD), tuple(self._batch_first(part) for part in final))
-        return Encoded(self.norm(states_BSD), self._batch_first(final))
+        last = tuple(map(self._batch_first, final)) if isinstance(final, tuple) else self._batch_first(final)
+        return self.norm(states_BSD), last
 
     def _batch_first(self, final: Tensor) -> Tensor:
         """`(layers × directions, B, H)` → `(B, layers, D)`, directions side by side."""
@@ -95,7 +85,7 @@ class RNNDecoder(nn.Module):
         embedding_size: E.
         hidden_size: H.
         state_size: D of the source states.
-        output_size: O of what is given to the output layer.
+        output_size: O of what the output layer gets.
         layers: stacked.
         cell: `gru` or `lstm`.
         dropout: between layers, and of the output.
@@ -226,18 +216,13 @@ class RNNSeq2Seq(Seq2Seq):
         embedding_max_norm: float | None = None,
     ) -> None:
         super().__init__()
-        if shared_embeddings and source_size != target_size:
-            raise ValueError(
-                f"shared_embeddings needs one joint vocabulary, but the source has {source_size} tokens and the target "
-                f"{target_size}"
-            )
         if attention == "none" and bridge == "zero":
             raise ValueError("attention 'none' with bridge 'zero' leaves the decoder without the source")
         self.shared_embeddings = shared_embeddings
         self.cell, self.bridge_kind = cell, bridge
         self.decoder_shape = decoder_layers, hidden_size
         self.target_embedding = ClippedEmbedding(target_size, embedding_size, embedding_max_norm)
-        source_embedding: nn.Embedding = self.target_embedding
+        source_embedding = self.target_embedding
         if not shared_embeddings:
             source_embedding = ClippedEmbedding(source_size, embedding_size, embedding_max_norm)
         self.dropout = nn.Dropout(dropout)
@@ -254,17 +239,14 @@ class RNNSeq2Seq(Seq2Seq):
                 f"decoder has {decoder_layers} of {hidden_size}; take 'linear', or bidirectional: false"
             )
         output_size = embedding_size if tied_embeddings else hidden_size
-        sizes = embedding_size, hidden_size, state_size, output_size, decoder_layers
-        self.decoder: AttentionAfter | AttentionBefore
+        looks: Any = None
         if attention == "location":
-            location = LocationAttention(embedding_size + hidden_size, max_source_length)
-            self.decoder = AttentionBefore(location, *sizes, cell, dropout)
-        elif attention == "additive":
-            self.decoder = AttentionBefore(AdditiveAttention(hidden_size, state_size), *sizes, cell, dropout)
-        else:
-            kinds = {"none": None, "dot": DotAttention, "general": GeneralAttention}
-            kind = kinds[attention]
-            self.decoder = AttentionAfter(kind(hidden_size, state_size) if kind else None, *sizes, cell, dropout)
+            looks = LocationAttention(embedding_size + hidden_size, max_source_length)
+        elif attention != "none":
+            kinds = {"additive": AdditiveAttention, "dot": DotAttention, "general": GeneralAttention}
+            looks = kinds[attention](hidden_size, state_size)
+        kind = AttentionBefore if attention in ("location", "additive") else AttentionAfter
+        self.decoder = kind(looks, embedding_size, hidden_size, state_size, output_size, decoder_layers, cell, dropout)
         self.norm = nn.LayerNorm(output_size) if layer_norm else nn.Identity()
         self.output = nn.Linear(output_size, target_size)
         if tied_embeddings:
@@ -272,9 +254,9 @@ class RNNSeq2Seq(Seq2Seq):
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
         """States of the source, and the final one for the decoder to begin with."""
-        encoded = self.encoder(source_BS, lengths_B)
-        keys = self.decoder.attention.keys(encoded.states) if self.decoder.attention is not None else None
-        return Memory(encoded.states, source_BS != PAD, keys, encoded.final)
+        states_BSD, final = self.encoder(source_BS, lengths_B)
+        keys = self.decoder.attention.keys(states_BSD) if self.decoder.attention is not None else None
+        return Memory(states_BSD, source_BS != PAD, keys, final)
 
     def start(self, memory: Memory) -> Any:
         """The decoder's first state `(B, layers, H)`; a pair of them for an LSTM."""
@@ -296,21 +278,14 @@ class RNNSeq2Seq(Seq2Seq):
 
 
 class ClippedEmbedding(nn.Embedding):
-    """An embedding whose vectors are at most `max_length` long.
+    """An embedding whose vectors are at most `max_length` long (Euclidean; None for any).
 
     `nn.Embedding(max_norm=...)` rewrites the weights of the tokens that it looks up, in place: training step by step
     with tied weights then fails, results depend on the rest of the batch, and processes drift apart.
-
-    Args:
-        size: number of tokens.
-        embedding_size: E.
-        max_length: Euclidean; None for any.
     """
 
     def __init__(self, size: int, embedding_size: int, max_length: float | None) -> None:
         super().__init__(size, embedding_size, padding_idx=PAD)
-        if max_length is not None and max_length <= 0:
-            raise ValueError(f"embedding_max_norm must be positive, got {max_length}")
         self.max_length = max_length
         # variance 1 / E, so that a tied output layer begins with logits of variance about 1
         nn.init.normal_(self.weight, std=embedding_size**-0.5)

@@ -91,11 +91,6 @@ class TransformerSeq2Seq(Seq2Seq):
         super().__init__()
         if heads < 1 or size % heads or size % 2:
             raise ValueError(f"size must be even and a multiple of heads, got {size} and {heads}")
-        if shared_embeddings and source_size != target_size:
-            raise ValueError(
-                f"shared_embeddings needs one joint vocabulary, but the source has {source_size} tokens and the target "
-                f"{target_size}"
-            )
         feedforward_size = feedforward_size or 4 * size
         self.size = size
         self.shared_embeddings = shared_embeddings
