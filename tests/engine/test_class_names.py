@@ -30,37 +30,26 @@ def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
     assert capsys.readouterr().err == f"note: before_now cannot be imported: its classes are taken from {PACKAGE}\n"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "Checkpoint",
-        f"{PACKAGE}.callbacks.Checkpoint",  # where it was before
-        f"{PACKAGE}.engine.checkpoints.Checkpoint",
-    ],
-)
-def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys, path):
-    assert here({"class_path": path}) == {"class_path": f"{PACKAGE}.engine.checkpoints.Checkpoint"}
+def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys):
+    checkpoint = f"{PACKAGE}.engine.checkpoints.Checkpoint"
+    for path in ("Checkpoint", f"{PACKAGE}.callbacks.Checkpoint", checkpoint):
+        assert here({"class_path": path}) == {"class_path": checkpoint}
     assert here({"class_name": "Checkpoint"}) == {"class_name": "Checkpoint"}
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "torch.optim.SGD",
-        "saving.SaveAt",
-        "before_now.tasks.NoSuchTask",
-        "before_now",
-        "data/before_now.tasks",
-        "e.g.",
-        7,
-        None,
-        [1.0, "before_now.tasks.ImageClassifier"],  # words of a vocabulary are no class paths
-        ("a", 2),
-    ],
-)
-def test_everything_else_stays_as_it_is(capsys, value):
-    assert here({"key": value}) == {"key": value}
+def test_everything_else_stays_as_it_is(capsys):
+    config = {
+        "of torch": "torch.optim.SGD",
+        "of another module": "saving.SaveAt",
+        "unknown": "before_now.tasks.NoSuchTask",
+        "a package": "before_now",
+        "a file": "data/before_now.tasks",
+        "a text": "e.g.",
+        "numbers": [7, None, ("a", 2)],
+        "words of a vocabulary": ["before_now.tasks.ImageClassifier"],
+    }
+    assert here(config) == config
     assert capsys.readouterr().err == ""
 
 

@@ -119,14 +119,6 @@ def test_a_best_checkpoint_that_is_gone_is_missed(lit, trained):
     assert f"checkpoint: {trained}/checkpoints/last.ckpt\n" in result.out
 
 
-def test_evaluation_by_config_and_checkpoint_file(lit, trained):
-    file = trained / "checkpoints" / "last.ckpt"
-    result = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file}")
-    assert result.status == 0, result.err
-    assert result.run != trained
-    assert json.loads((result.run / "metrics.json").read_text())["test"]["test/samples"] == 360
-
-
 def test_untrained_weights_are_tested_only_on_request(lit):
     refused = lit(f"test -c configs/quickstart.yaml {TINY}")
     assert refused.status == 2

@@ -68,15 +68,14 @@ def test_counts_of_batches_are_not_missed(tmp_path):
     assert match(new, state).missing == ["1.running_var"]
 
 
-def test_nothing_that_fits_is_an_error_and_loads_nothing(tmp_path):
-    path = save(nn.Linear(2, 2), tmp_path / "a.ckpt")
-    with pytest.raises(CheckpointError, match=r"no weight of .*a.ckpt fits the model"):
-        warm_start(net(), path)
-
-
-def test_checkpoint_without_weights_is_an_error(tmp_path):
-    torch.save({"global_step": 1}, tmp_path / "a.ckpt")
-    with pytest.raises(CheckpointError, match="has no state_dict"):
-        warm_start(net(), tmp_path / "a.ckpt")
+def test_checkpoints_that_do_not_fit_are_errors(tmp_path):
+    file = tmp_path / "a.ckpt"
+    for content, message in (
+        ({"state_dict": nn.Linear(2, 2).state_dict()}, r"no weight of .*a.ckpt fits the model"),
+        ({"global_step": 1}, "has no state_dict"),
+    ):
+        torch.save(content, file)
+        with pytest.raises(CheckpointError, match=message):
+            warm_start(net(), file)
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         warm_start(net(), tmp_path / "missing.ckpt")

@@ -1,47 +1,116 @@
-"""Which checkpoints of a run are kept."""
+"""Which checkpoints of a run are kept; runs that end in uncommon places resume from there."""
 
 from functools import partial
 
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EarlyStopping
 from small_images import Images
 from torch import nn
 
 from lit_project.engine.checkpoints import Checkpoint, read
 from lit_project.engine.errors import UserError
+from lit_project.engine.record import RunRecord
+from lit_project.engine.run import RunDir
 from lit_project.tasks.classification import ImageClassifier
+
+
+def task():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+    return ImageClassifier(net, partial(torch.optim.SGD, lr=0.1), ["a", "b", "c"], [0.4], [0.3])
+
+
+class StopAfterValidation(Callback):
+    """Asks for the end once."""
+
+    def on_validation_end(self, trainer, module):
+        trainer.should_stop |= trainer.global_step == 2
+
+
+def test_the_end_of_max_steps_is_saved_however_rarely_epochs_are(trainer, tmp_path):
+    callback = Checkpoint(monitor=None, every_n_epochs=3)
+    run = trainer(max_epochs=-1, max_steps=8, callbacks=[callback], enable_checkpointing=True)
+    run.fit(task(), datamodule=Images())
+    assert read(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 8
+
+
+def test_a_stop_that_a_validation_within_an_epoch_asks_for_loses_no_batch(trainer, tmp_path):
+    options = {"max_epochs": 2, "val_check_interval": 2, "enable_checkpointing": True}
+    whole = task()
+    trainer(**options).fit(whole, datamodule=Images())
+    stopped = trainer(callbacks=[StopAfterValidation(), Checkpoint(monitor=None)], **options)
+    stopped.fit(task(), datamodule=Images())
+    assert stopped.global_step == 2
+    last, resumed = tmp_path / "checkpoints" / "last.ckpt", task()
+    run = trainer(callbacks=[Checkpoint(monitor=None)], **options)
+    run.fit(resumed, datamodule=Images(), ckpt_path=last, weights_only=True)
+    assert run.global_step == 8
+    assert torch.equal(resumed.net[1].weight, whole.net[1].weight)
+
+
+class StopAfterBatch(Callback):
+    """Asks for the end after this micro-batch."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        trainer.should_stop |= batch_idx + 1 == self.number
+
+
+def test_a_stop_waits_for_the_step_of_accumulated_gradients(trainer, tmp_path):
+    """Eight micro-batches in windows of three: the last one has two."""
+    options = {"max_epochs": 2, "accumulate_grad_batches": 3, "enable_checkpointing": True}
+    whole = task()
+    trainer(**options).fit(whole, datamodule=Images(batch_size=4))
+    stopped = trainer(callbacks=[StopAfterBatch(7), Checkpoint(monitor=None)], **options)
+    stopped.fit(task(), datamodule=Images(batch_size=4))
+    assert stopped.global_step == 3
+    last, resumed = tmp_path / "checkpoints" / "last.ckpt", task()
+    run = trainer(**options)
+    run.fit(resumed, datamodule=Images(batch_size=4), ckpt_path=last, weights_only=True)
+    assert run.global_step == 6
+    assert torch.allclose(resumed.net[1].weight, whole.net[1].weight, atol=1e-7)
+
+
+def test_a_run_that_was_stopped_early_in_its_first_epoch_has_ended(trainer, tmp_path):
+    def run(**resumed):
+        stopping = EarlyStopping("val/loss", min_delta=100, patience=1, check_on_train_epoch_end=False)
+        parts = [RunRecord(RunDir(tmp_path)), stopping, Checkpoint(monitor=None)]
+        runner = trainer(max_epochs=3, val_check_interval=1, callbacks=parts, enable_checkpointing=True)
+        runner.fit(task(), datamodule=Images(), **resumed)
+        return runner.global_step
+
+    assert run() == 2
+    assert run(ckpt_path=tmp_path / "checkpoints" / "last.ckpt", weights_only=True) <= 3  # Lightning makes one step
 
 
 def test_the_last_epochs_are_the_last_by_number(trainer, tmp_path):
     """In the order of text epoch1000 would be the first."""
-    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-    task = ImageClassifier(net, partial(torch.optim.SGD, lr=0.1), ["a", "b", "c"], [0.4], [0.3])
     (tmp_path / "checkpoints").mkdir()
     mine = tmp_path / "checkpoints" / "epoch-of-mine.ckpt"
     mine.touch()
     fit = trainer(max_epochs=1002, callbacks=[Checkpoint(monitor=None, keep_last=2)], enable_checkpointing=True)
     fit.fit_loop.epoch_progress.current.processed = 997
-    fit.fit(task, datamodule=Images())
+    fit.fit(task(), datamodule=Images())
     kept = sorted(path.name for path in mine.parent.glob("epoch[0-9]*"))
     assert kept == ["epoch1000.ckpt", "epoch1001.ckpt"]
     assert mine.exists()
 
 
-@pytest.mark.parametrize(("epochs", "every"), [(5, 2), (3, 5)])
-def test_the_last_epoch_is_saved_however_rarely_others_are(trainer, tmp_path, epochs, every):
-    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-    task = ImageClassifier(net, partial(torch.optim.SGD, lr=0.1), ["a", "b", "c"], [0.4], [0.3])
-    callback = Checkpoint(monitor=None, every_n_epochs=every)
+def test_the_last_epoch_is_saved_however_rarely_others_are(trainer, tmp_path):
+    callback = Checkpoint(monitor=None, every_n_epochs=2)
     saved = []
 
     class Saved(Callback):
         def on_save_checkpoint(self, trainer, module, checkpoint):
             saved.append(trainer.current_epoch + 1)
 
-    trainer(max_epochs=epochs, callbacks=[callback, Saved()], enable_checkpointing=True).fit(task, datamodule=Images())
-    assert sorted({*saved}) == sorted({*range(every, epochs + 1, every), epochs})
-    assert read(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == epochs - 1
+    trainer(max_epochs=5, callbacks=[callback, Saved()], enable_checkpointing=True).fit(task(), datamodule=Images())
+    assert sorted({*saved}) == [2, 4, 5]
+    assert read(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == 4
 
 
 def test_a_metric_needs_a_mode():
@@ -50,9 +119,7 @@ def test_a_metric_needs_a_mode():
 
 
 def test_several_of_one_epoch_are_kept_apart(trainer, tmp_path):
-    net = nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
-    task = ImageClassifier(net, partial(torch.optim.SGD, lr=0.1), ["a", "b", "c"], [0.4], [0.3])
     callback = Checkpoint("val/loss", "min", save_top_k=-1)
     kept = {"enable_checkpointing": True, "val_check_interval": 0.5}
-    trainer(max_epochs=2, callbacks=[callback], **kept).fit(task, datamodule=Images())
+    trainer(max_epochs=2, callbacks=[callback], **kept).fit(task(), datamodule=Images())
     assert len(callback.best_k_models) == len(list((tmp_path / "checkpoints").glob("best-*"))) == 4
