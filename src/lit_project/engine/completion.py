@@ -1,11 +1,7 @@
-"""`completion SHELL`: a script that completes commands, options, files and runs at a TAB.
+"""`completion SHELL`: a script that completes commands, options, files and runs at a TAB; docs/index.md says where to.
 
-    completion bash > ~/.local/share/bash-completion/completions/PROGRAM
-    completion zsh > ~/.zfunc/_PROGRAM                          a folder of $fpath
-    completion fish > ~/.config/fish/completions/PROGRAM.fish
-
-The options that depend on a config (`--model.net.hidden`…) are not completed: `--model.help CLASS` lists them.
-jsonargparse's own script has them, but takes minutes to make with a parser of nets, of which torch has hundreds.
+Options that depend on a config (`--model.net.hidden`…) are not completed: `--model.help CLASS` lists them. The script
+of jsonargparse has them, but takes minutes to make with a parser of nets, of which torch has hundreds.
 """
 
 import argparse
@@ -15,8 +11,7 @@ from importlib import import_module
 import shtab
 
 from .entry import COMMANDS
-from .errors import UserError
-from .messages import UsageError
+from .messages import OptionParser, UsageError
 from .project import PACKAGE, PROGRAM, this_project
 
 RUNS = shtab.cmd("ls -d runs/*/*/ 2>/dev/null")
@@ -28,21 +23,10 @@ COMPLETED = {
 
 
 def completion(args: Sequence[str]) -> int:
-    """Prints the script for a shell and returns the exit status.
-
-    Args:
-        args: the command line after `completion`.
-
-    Raises:
-        UserError: no shell, or one without a script.
-    """
-    if args in (["-h"], ["--help"]):
-        print(__doc__)
-        return 0
-    if len(args) != 1 or args[0] not in shtab.SUPPORTED_SHELLS:
-        shells = ", ".join(shtab.SUPPORTED_SHELLS)
-        raise UserError(f"completion needs one shell of {shells}, got {' '.join(args) or 'none'}")
-    print(shtab.complete(parser(), args[0]))
+    """Prints the script for a shell and returns the exit status."""
+    options = OptionParser(prog=f"{PROGRAM} completion", description="Prints a script for completion at a TAB.")
+    options.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+    print(shtab.complete(parser(), options.parse_args(args).shell))
     return 0
 
 

@@ -88,8 +88,6 @@ def _run(commands: Mapping[str, str], args: Sequence[str]) -> int:
 
 def version(args: Sequence[str]) -> int:
     """Prints the version of the project, and whether its engine was edited by hand."""
-    if args:
-        raise UserError(f"--version stands alone, got {' '.join(args)}")
     print(f"{PROGRAM} {import_module(PACKAGE).__version__}{engine_state()}")
     return 0
 

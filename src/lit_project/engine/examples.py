@@ -1,8 +1,5 @@
 """`examples`: the configs that come with the project, a line each; with a NAME the text of one.
 
-Examples:
-    examples overlays/debug > fast.yaml      a copy to change
-
 A checkout has them in `configs/`; a wheel brings them along within the package.
 """
 
@@ -10,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import UserError, did_you_mean
+from .messages import OptionParser
 from .project import PROGRAM
 
 
@@ -30,21 +28,20 @@ def available() -> dict[str, Path]:
 def examples(args: Sequence[str]) -> int:
     """Lists the configs by the first line of each, or prints one; returns the exit status.
 
-    Args:
-        args: the command line after `examples`.
-
     Raises:
         UserError: no such config.
     """
-    files = available()
-    if not args or args[0] in ("-h", "--help"):
-        for name, file in files.items():
+    options = OptionParser(prog=f"{PROGRAM} examples", description="Lists the configs, or prints one.")
+    options.add_argument("name", nargs="?", help="such as overlays/debug")
+    name, files = options.parse_args(args).name, available()
+    if name is None:
+        for known, file in files.items():
             first = file.read_text(encoding="utf-8").splitlines()[0]
-            print(f"{name:{max(map(len, files))}}  {first.strip('# ')}")
+            print(f"{known:{max(map(len, files))}}  {first.strip('# ')}")
         print(f"\n`{PROGRAM} examples NAME > mine.yaml` copies one to change it.")
         return 0
-    name = args[0].removeprefix("configs/").removesuffix(".yaml")
-    if len(args) > 1 or name not in files:
-        raise UserError(f"examples: no config {' '.join(args)}{did_you_mean(name, files)}")
+    name = name.removeprefix("configs/").removesuffix(".yaml")
+    if name not in files:
+        raise UserError(f"examples: no config {name}{did_you_mean(name, files)}")
     print(files[name].read_text(encoding="utf-8"), end="")
     return 0
