@@ -12,6 +12,8 @@ import pytest
 import torch
 from test_torchrun import free_port
 
+from lit_project.__main__ import main
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -35,10 +37,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     two = next((folder / "runs" / "quickstart").iterdir())
     assert [path.name for path in (folder / "runs" / "quickstart").iterdir()] == [two.name]
     file = next((two / "checkpoints").glob("best*.ckpt"))
-    lit(
-        "test", "-c", str(two / "config.yaml"), "--ckpt_path", str(file), "--run_name=one", "--trainer.devices=1",
-        "--trainer.strategy=auto",
-    )  # fmt: skip
+    single = f"--run_name=one --runs_dir={folder}/runs --trainer.devices=1 --trainer.strategy=auto"
+    assert main(["test", "-c", f"{two}/config.yaml", "--ckpt_path", str(file), *single.split()]) == 0
     return two, folder / "runs" / "quickstart" / "one"
 
 
