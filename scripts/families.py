@@ -12,7 +12,7 @@ PYPROJECT, MAIN = "pyproject.toml", "PACKAGE/__main__.py"
 
 
 class Family(NamedTuple):
-    """Examples of one kind of task: patterns of its files, and file → keys of the lines that it needs there."""
+    """Patterns of the files of a family, and file → keys of the lines that it needs there."""
 
     files: str
     keys: dict[str, str]
@@ -43,17 +43,15 @@ FAMILIES = {
     ),
     "regression": Family(
         files="""
-            PACKAGE/data/tables.py PACKAGE/tasks/regression.py configs/regression_*.yaml scripts/task_kinds/regression/*
+            PACKAGE/data/tables.py PACKAGE/tasks/regression.py configs/regression_*.yaml
             tests/configs_of_tables.py tests/saving.py tests/data/test_csv_table.py tests/models/test_ffnn.py
             tests/tasks/test_first_principles.py tests/tasks/test_regress*.py
         """,
         keys={
-            MAIN: """
-                feature_names target_names feature_mean feature_std target_mean target_std input_size output_size
-            """,
+            MAIN: "feature_names target_names feature_mean feature_std target_mean target_std input_size output_size"
         },
     ),
-    # texts with one class each: a kind of new_task.py
+    # a kind of new_task.py
     "sequence": Family(files="scripts/task_kinds/sequence/*", keys={MAIN: "input_size vocabularies"}),
     "translation": Family(
         files="""
@@ -65,7 +63,7 @@ FAMILIES = {
         """,
         keys={
             MAIN: "translate vocabularies source_size target_size max_source_length",
-            PYPROJECT: "sacrebleu sacremoses sentencepiece",
+            PYPROJECT: "sacrebleu sacremoses sentencepiece lit_project.text",
         },
     ),
     "autograd": Family(files="PACKAGE/models/autograd.py tests/models/test_functional.py", keys={}),

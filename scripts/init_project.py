@@ -46,7 +46,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("name", help="of the new package: lower-case letters, digits and underscores; the command gets dashes")
-    add("--dir", type=Path, help="the new folder, which is empty or not there yet; default: beside this one")
+    add("--dir", type=Path, help="the new folder, empty or missing; default: beside this one")
     add("--keep", default=",".join(FAMILIES), help="families of examples; default: %(default)s")
     add("--no-git", action="store_true", help="no history for the new project")
     add("--dry-run", action="store_true", help="write nothing, list the files")
@@ -109,10 +109,8 @@ def template_files() -> tuple[dict[str, File], str]:
     """The files that git tracks, and the commit; of an unpacked archive, those not in .gitignore, and no commit."""
     if (ROOT / ".git").exists():
         if changed := git(ROOT, "status", "--porcelain"):
-            raise TemplateError(
-                f"{ROOT} has changes that are not committed ({changed.splitlines()[0][3:]}): commit them or "
-                "`git stash -u` first, so that the new project has a commit to be updated from"
-            )
+            first = changed.splitlines()[0][3:]
+            raise TemplateError(f"{ROOT} has changes that are not committed ({first}): commit or `git stash -u` them")
         listed, commit = git(ROOT, "ls-files", "-z"), git(ROOT, "rev-parse", "--verify", "HEAD")
     else:
         with tempfile.TemporaryDirectory() as folder:
@@ -123,26 +121,17 @@ def template_files() -> tuple[dict[str, File], str]:
     return {p: File((ROOT / p).read_bytes(), bool((ROOT / p).stat().st_mode & 0o100)) for p in paths}, commit
 
 
-def package_of(paths: Iterable[str]) -> str:
-    """The folder in src/ that has an engine."""
-    return next(PurePosixPath(path).parts[1] for path in paths if re.match(r"src/\w+/engine/", path))
-
-
 def check_name(name: str, paths: Iterable[str]) -> None:
     """Raises TemplateError for a name that a package, a distribution or a project of this kind cannot have."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
         hint = f"; try {plain}" if re.match(r"[a-z]", plain) else ""
-        raise TemplateError(
-            f"{name!r} is not a name for a package: use lower-case letters a to z, digits and single underscores "
-            f"between words, beginning with a letter{hint}"
-        )
+        raise TemplateError(f"{name!r} is no package name: use lower-case letters a to z, digits and underscores{hint}")
     modules = {part for path in paths if path.endswith(".py") for part in PurePosixPath(path).with_suffix("").parts}
     # the lock: its packages are taken whether they are installed here or not
     locked = re.findall(r"^([a-z0-9.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     for taken, what in (
-        (keyword.iskeyword(name), "a keyword of Python"),
-        (name in sys.stdlib_module_names, "a module of Python's standard library"),
+        (keyword.iskeyword(name) or name in sys.stdlib_module_names, "a name of Python itself"),
         (name in modules | {"build", "configs", "dist", "runs", "test", "wandb"}, "a name of the project itself"),
         (importlib.util.find_spec(name) or name.replace("_", "-") in locked, "the name of an installed package"),
     ):
@@ -152,7 +141,7 @@ def check_name(name: str, paths: Iterable[str]) -> None:
 
 def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], commit: str) -> dict[str, File]:
     """The files of the project that the user chose."""
-    old = package_of(sources)
+    old = next(PurePosixPath(path).parts[1] for path in sources if re.match(r"src/\w+/engine/", path))
     kept = {path: file for path, file in sources.items() if any(belongs(path, f, f"src/{old}") for f in keep)}
     kept |= {path.removeprefix(OWN_FILES): file for path, file in sources.items() if path.startswith(OWN_FILES)}
     for path, keys in dropped_keys(keep).items():
@@ -161,12 +150,12 @@ def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], comm
         kept[path] = kept[path]._replace(content=text.encode())
     gone = [family for family in FAMILIES if family not in keep]
     main = MAIN.replace("PACKAGE", f"src/{old}")
-    texts = {
-        main: re.sub(rf"^ *# (?:{'|'.join(gone) or '-'}): .*\n", "", kept[main].content.decode(), flags=re.MULTILINE),
-        PYPROJECT: pyproject(kept[PYPROJECT].content.decode(), old, kept),
-        "README.md": kept["README.md"].content.decode().replace("TABLE\n", table(kept)),
-    }
-    kept |= {path: File(text.encode()) for path, text in texts.items()}
+    for path, pattern, new in (
+        (main, rf" *# (?:{'|'.join(gone) or '-'}): .*\n", ""),
+        (PYPROJECT, r'description = ".*"\n', f'description = "{old}, on PyTorch Lightning."\n'),
+        ("README.md", "TABLE\n", table(kept)),
+    ):
+        kept[path] = File(re.sub(f"^{pattern}", new, kept[path].content.decode(), flags=re.MULTILINE).encode())
     engine = f"src/{old}/engine/"
     made = {}
     for path, file in kept.items():
@@ -191,16 +180,6 @@ def without_keys(text: str, keys: Iterable[str], path: str) -> str:
                 break
         else:
             raise TemplateError(f"{path} has no line that begins with {key}, as scripts/families.py says")
-    return text
-
-
-def pyproject(text: str, old: str, kept: Iterable[str]) -> str:
-    """pyproject.toml with a description of its own, and without modules that are not there in its lists of them."""
-    text = re.sub(r'^description = ".*"$', f'description = "{old}, on PyTorch Lightning."', text, flags=re.MULTILINE)
-    there = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in kept}
-    for module in set(re.findall(rf'"({old}(?:\.\w+)+)"', text)):
-        if f"src.{module}" not in there:
-            text = without_keys(text, [module], PYPROJECT)
     return text
 
 
@@ -256,8 +235,8 @@ def commit_all(folder: Path) -> None:
     git(folder, "add", "--all", "--force")
     known = git(folder, "config", "user.email", check=False) and git(folder, "config", "user.name", check=False)
     who = [] if known else ["-c", f"user.name={folder.name}", "-c", "user.email=nobody@localhost"]
-    no_hooks = ["-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false"]
-    git(folder, *who, *no_hooks, "commit", "--quiet", "--message", f"{folder.name}, from a template")
+    settings = [*who, "-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false"]
+    git(folder, *settings, "commit", "--quiet", "--message", f"{folder.name}, from a template")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "scripts" / "task_kinds"
-# template → where it goes; a kind need not have all of them
+# templates of a kind → where they go
 PLACES = {
     "data.txt": "src/PACKAGE/data/TASK_NAME.py",
     "model.txt": "src/PACKAGE/models/TASK_NAME.py",
@@ -45,21 +45,22 @@ def main(args: Sequence[str] | None = None) -> int:
     except TaskError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    files = new_files(options.name, options.kind, package)
-    if not options.dry_run:
-        for path, text in files.items():
-            path.write_text(text)
-        tidy([str(path) for path in files if path.suffix == ".py"])
-    for path in files:
-        print(f"{'would write' if options.dry_run else 'wrote'} {path.relative_to(ROOT)}")
+    written = []
+    for template in (TEMPLATES / options.kind).iterdir():
+        path = Path(filled(PLACES[template.name], options.name, package))
+        print(f"{'would write' if options.dry_run else 'wrote'} {path}")
+        if not options.dry_run:
+            (ROOT / path).write_text(filled(template.read_text(), options.name, package))
+            written.append(path)
     if options.dry_run:
         return 0
+    tidy([str(path) for path in written if path.suffix == ".py"])
     print(f"train it:    {package.replace('_', '-')} fit -c configs/{options.name}.yaml")
     print(f"test it:     pytest tests/test_{options.name}.py")
-    for path in files:
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
-            if re.search(r"\byours\b", line, re.IGNORECASE):
-                print(f"edit next:   {path.relative_to(ROOT)}:{number}: {line.strip(' #')}")
+    for path in written:
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), start=1):
+            if re.search(r"\byours\b", line):
+                print(f"edit next:   {path}:{number}: {line.strip(' #')}")
     return 0
 
 
@@ -68,10 +69,7 @@ def check_name(name: str, package: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         plain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
         hint = f"; try {plain}" if re.match(r"[a-z]", plain) else ""
-        raise TaskError(
-            f"{name!r} is not a name for a task: use lower-case letters a to z, digits and single underscores between "
-            f"words, beginning with a letter{hint}"
-        )
+        raise TaskError(f"{name!r} is no name for a task: use lower-case letters a to z, digits and underscores{hint}")
     if keyword.iskeyword(name):
         raise TaskError(f"{name} is a keyword of Python: choose another name, such as my_{name}")
     places = [ROOT / filled(place, name, package) for place in PLACES.values()]
@@ -94,15 +92,6 @@ def filled(text: str, name: str, package: str) -> str:
     """A template with its placeholders replaced."""
     words = {"TASK_NAME": name, "TaskName": camel(name), "PACKAGE": package, "COMMAND": package.replace("_", "-")}
     return re.sub("|".join(words), lambda found: words[found[0]], text)
-
-
-def new_files(name: str, kind: str, package: str) -> dict[Path, str]:
-    """Path → text of the files of a task."""
-    return {
-        ROOT / filled(place, name, package): filled(template.read_text(), name, package)
-        for file, place in PLACES.items()
-        if (template := TEMPLATES / kind / file).exists()
-    }
 
 
 def tidy(paths: list[str]) -> None:

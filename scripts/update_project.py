@@ -50,32 +50,23 @@ def update(project: Path, check: bool) -> int:
     if check or not newer:
         print(f"newer in the template: {', '.join(newer)}" if newer else f"nothing to do: {project} is up to date")
         return 1 if newer else 0
-    engine = f"src/{answers['name']}/engine"
-    if edited := changed(project, base, "HEAD", "--", engine):
+    if edited := changed(project, base, "HEAD", "--", f"src/{answers['name']}/engine"):
         print(f"note: the engine was edited: {', '.join(edited)}; a file that is newer here becomes a conflict")
     return merge(project, base, new, commit)
 
 
 def recorded(project: Path) -> dict[str, Any]:
-    """What `.template.toml` records.
-
-    Raises:
-        TemplateError: it is missing or incomplete, or the project has changes that are not committed.
-    """
-    file = project / RECORD
-    if not file.is_file():
-        raise TemplateError(f"{project} has no {RECORD}: it was not made by scripts/init_project.py")
-    answers = tomllib.loads(file.read_text())
+    """What `.template.toml` records, if the project has no changes that are not committed."""
+    answers = tomllib.loads((project / RECORD).read_text())
     if missing := [name for name in ("commit", "name", "keep", "engine") if not answers.get(name)]:
         raise TemplateError(
-            f"{file} names no {missing[0]}: a project that was made without git history, or before the engine had a "
+            f"{RECORD} names no {missing[0]}: a project that was made without git history, or before the engine had a "
             "folder of its own, cannot be updated; make a new one and move your files into it"
         )
     if not (project / ".git").exists():
         raise TemplateError(f"{project} is not the root of a git repository: `git init` and commit it first")
     if uncommitted := git(project, "status", "--porcelain"):
-        first = uncommitted.splitlines()[0][3:]
-        raise TemplateError(f"{project} has changes that are not committed ({first}): commit them")
+        raise TemplateError(f"{project} has changes that are not committed, commit them: {uncommitted.splitlines()[0]}")
     return answers
 
 
@@ -124,11 +115,10 @@ def merge(project: Path, base: str, new: str, commit: str) -> int:
         conflicts -= set(stay)
     staged = [path for path in changed(project, "--cached") if path not in conflicts]
     if not conflicts and not staged:
-        raise TemplateError(f"git could not merge into {project}: see `git cherry-pick --no-commit {child}` there")
+        raise TemplateError(f"git cannot merge into {project}: see `git cherry-pick --no-commit {child}` there")
     print(f"{project} has what the template changed up to {commit[:12]}, staged: {', '.join(staged) or 'nothing'}")
     if conflicts:
-        what = "edit what git has marked, then `git add` (or `git rm`) it"
-        print(f"error: both sides changed {', '.join(sorted(conflicts))}: {what}", file=sys.stderr)
+        print(f"error: both sides changed {', '.join(sorted(conflicts))}: edit and `git add` them", file=sys.stderr)
     print("next: `git diff --cached`, make test, git commit (or `git reset --hard` to undo it)")
     return 1 if conflicts else 0
 

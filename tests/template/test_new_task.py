@@ -73,7 +73,7 @@ def test_dry_run_writes_nothing_and_nothing_is_overwritten(project):
     done = new_task(project, "only_said", "--kind", "sequence", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "would write src/kite_lab/tasks/only_said.py" in done.stdout
-    refused(new_task(project, "tried_sequence", "--kind", "regression"), "exists", "choose another name")
+    refused(new_task(project, "tried_sequence", "--kind", "classification"), "exists", "choose another name")
     assert state(project) == before
 
 
@@ -94,7 +94,7 @@ def test_what_it_writes_passes_its_own_tests(project):
     assert done.returncode == 0, done.stdout[-3000:]
 
 
-# ------------------------------------------------------------------------------------- the tasks of docs/new-task.md
+# ------------------------------------------------------------------------------- the tasks of docs/make-it-yours.md
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_two_folders_of_pictures(lit, workspace, monkeypatch):
     small = "--trainer.max_epochs=6 --data.image_size=32 --data.num_workers=0 --data.batch_size=8"
     assert accuracy(lit(f"fit -c configs/image_folder.yaml --data.root=shapes {small}")) > 0.8  # chance: a half
 
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "new-task.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "make-it-yours.md").read_text(), re.DOTALL)
     config, data = (
         filled((SCRIPTS / "task_kinds" / "classification" / f"{part}.txt").read_text(), "shapes", "lit_project")
         for part in ("config", "data")

@@ -126,7 +126,7 @@ def test_an_edited_engine_and_a_file_that_is_deleted_there_and_changed_here_are_
 
 def test_what_cannot_be_updated_is_said_in_one_line(both, tmp_path):
     template, project = both
-    refused(update(template, tmp_path), "no .template.toml")
+    refused(update(template, tmp_path), "No such file", ".template.toml")
     record = project / ".template.toml"
     text = record.read_text()
     record.write_text(text + "# mine\n")
