@@ -1,7 +1,7 @@
 """Data of images: reading files, transforms on the device, and the base of all sets of images."""
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from .datamodule import Rows, Split, SplitData, random_split, stratified_split
-from .distributed import print_once
 from .errors import DataError
 from .sampler import Loader, seed_step
 
@@ -37,30 +36,15 @@ def is_per_image(transform: Any) -> bool:
     return any(kind.__module__.startswith("torchvision.transforms") for kind in kinds)
 
 
-def opened(transforms: Iterable[Any]) -> Iterator[Any]:
-    """The transforms in their order, those in a `Compose` or `nn.Sequential` one by one."""
-    from torchvision.transforms import Compose, v2
-
-    for transform in transforms:
-        if isinstance(transform, v2.Compose | Compose | nn.Sequential):
-            yield from opened(transform if isinstance(transform, nn.Sequential) else transform.transforms)
-        else:
-            yield transform
-
-
 class BatchTransforms(nn.Sequential):
-    """Transforms of a batch, in their order.
+    """Transforms of a batch, in their order: `(B, C, H, W)` → `(B, C', H', W')`.
 
-    Those of torchvision draw once per call; so they, and modules that hold one, get each image by itself. All others
+    Those of torchvision draw once per call, so they, and modules that hold one, get each image by itself. All others
     get the whole batch and draw for each of its images, as those of `data/augmentation.py` do.
-
-    Shapes:
-        `(B, C, H, W)` → `(B, C', H', W')`.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
-        steps = opened(transforms) if transforms else ()  # without any, torchvision is not imported
-        super().__init__(*(PerSample(step) if is_per_image(step) else step for step in steps))
+        super().__init__(*(PerSample(step) if is_per_image(step) else step for step in transforms))
 
 
 class ImageBatch(NamedTuple):
@@ -76,11 +60,9 @@ class ImageBatch(NamedTuple):
 
 
 def check_images(images: Tensor, input_shape: tuple[int, int, int], what: str) -> None:
-    """Checks images `(N, C, H, W)` that data give: uint8, or floats about in [0, 1] (some resizing goes a bit beyond).
+    """Raises DataError unless images `(N, C, H, W)` are uint8, or floats about in [0, 1] (some resizing goes beyond).
 
-    Raises:
-        DataError: they are of another shape than `input_shape` or of another type, or their values are beyond; `what`
-            is the subject of its sentence.
+    `what` is the subject of its sentence.
     """
     if tuple(images.shape[1:]) != tuple(input_shape):
         raise DataError(f"{what} has the shape {tuple(images.shape[1:])}, not {tuple(input_shape)}")
@@ -104,23 +86,16 @@ UNREADABLE = (OSError, ValueError, SyntaxError, struct.error, Image.Decompressio
 
 
 def plain(image: Image.Image) -> Image.Image:
-    """An image of 8 bits a channel without transparency, the right way up as its EXIF orientation says.
-
-    16-bit images are scaled to 8 bits; palettes, CMYK and transparency (on white) become plain colours. Images of
-    floats or 32-bit integers do not tell their range: it is taken for [0, 1] (floats), [0, 255] or [0, 65535], the
-    least that holds all values.
+    """An image of 8 bits per channel, transparency on white, the right way up as its EXIF orientation says.
 
     Raises:
-        ValueError: a value that is not finite.
+        ValueError: it is of floats or 32-bit integers, which do not tell their range.
     """
     ImageOps.exif_transpose(image, in_place=True)
-    if image.mode.startswith("I") or image.mode == "F":
-        values = np.asarray(image, dtype=np.float64)
-        if not np.isfinite(values).all():
-            raise ValueError("it has values that are not finite")
-        tops = [65535] if image.mode.startswith("I;16") else [255, 65535] if image.mode == "I" else [1, 255, 65535]
-        top = next((top for top in tops if values.max() <= top), 65535)
-        image = Image.fromarray((values / top * 255).round().clip(0, 255).astype(np.uint8))
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))  # 65535 becomes 255
+    elif image.mode in ("I", "F"):
+        raise ValueError("the range of its values is unknown: save it with 8 or 16 bits per channel")
     if "A" in image.mode or "transparency" in image.info:
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return image
@@ -135,31 +110,21 @@ def to_tensor(image: Image.Image, input_shape: tuple[int, int, int], crop: bool 
     """uint8 of `input_shape` = (C, H, W): grey (C = 1) or RGB (C = 3), resized.
 
     With `crop` the proportions stay: what is too long after resizing is cut off on both sides.
-
-    Raises:
-        ValueError: see `plain`.
     """
-    image = plain(image)
     channels, height, width = input_shape
-    image = image.convert("L" if channels == 1 else "RGB")
+    image = plain(image).convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):
-        box = None
-        if crop:
-            scale = min(image.width / width, image.height / height)
-            rest = (image.width - width * scale) / 2, (image.height - height * scale) / 2
-            box = (rest[0], rest[1], image.width - rest[0], image.height - rest[1])
-        image = image.resize((width, height), Image.Resampling.BILINEAR, box=box)
+        resize = ImageOps.fit if crop else Image.Image.resize
+        image = resize(image, (width, height), Image.Resampling.BILINEAR)
     array = np.array(image)
     return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
 
 
 class PictureFiles(Dataset):
-    """The image files below a folder, in the order of their names.
-
-    It is indexed by the index tensor of a whole batch.
+    """The image files below a folder, in the order of their names; a tensor of indices `(b,)` gives a batch.
 
     Args:
-        folder: searched with its subfolders, hidden ones left out; or one image file.
+        folder: searched with its subfolders, except hidden ones; or one image file.
         input_shape: `(C, H, W)` that the images are converted to.
         crop: keeps their proportions, see `to_tensor`.
 
@@ -167,17 +132,13 @@ class PictureFiles(Dataset):
         DataError: no such folder, or no image file in it.
     """
 
-    def __init__(self, folder: str | Path, input_shape: tuple[int, int, int], crop: bool = False) -> None:
-        self.folder = Path(folder)
-        self.crop = crop
-        self.input_shape = input_shape
-        if not self.folder.exists():
+    def __init__(self, folder: Path, input_shape: tuple[int, int, int], crop: bool = False) -> None:
+        self.input_shape, self.crop = input_shape, crop
+        if not folder.exists():
             raise DataError(f"no such folder of images: {folder}")
-        if self.folder.is_file():
-            self.files = [self.folder]
-            return
-        found = (p for p in self.folder.rglob("*") if is_picture(p) and p.is_file())
-        self.files = sorted(p for p in found if not any(part[0] == "." for part in p.relative_to(folder).parts))
+        found = (p for p in folder.rglob("*") if is_picture(p) and p.is_file())
+        visible = sorted(p for p in found if not any(part[0] == "." for part in p.relative_to(folder).parts))
+        self.files = [folder] if folder.is_file() else visible
         if not self.files:
             raise DataError(f"no image file in {folder} (looked for {', '.join(sorted(SUFFIXES))})")
 
@@ -185,9 +146,9 @@ class PictureFiles(Dataset):
         return len(self.files)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch:
-        """The files `indices` `(b,)` as a batch without those that cannot be read; it may be empty."""
+        """A batch without the files that cannot be read; it may be empty."""
         images = [torch.empty(0, *self.input_shape, dtype=torch.uint8)]
-        readable: list[int] = []
+        readable = []
         for index in indices.tolist():
             try:
                 with Image.open(self.files[index]) as image:
@@ -200,10 +161,7 @@ class PictureFiles(Dataset):
 
 
 class Samples(Dataset):
-    """Makes a dataset of `(image, target)` give whole `ImageBatch`es for a tensor of indices.
-
-    Images may be PIL images or tensors `(C, H, W)`; they become uint8 (floats in [0, 1] stay float) of `input_shape`.
-    """
+    """A dataset of `(image, target)`, PIL images or tensors `(C, H, W)`; a tensor of indices `(b,)` gives a batch."""
 
     def __init__(self, dataset: Any, input_shape: tuple[int, int, int], crop: bool = False) -> None:
         self.dataset, self.input_shape, self.crop = dataset, input_shape, crop
@@ -212,7 +170,7 @@ class Samples(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch | DataError:
-        """Samples `indices` `(b,)` as one batch. A DataError is returned: raised in a worker, only its text arrives."""
+        """One batch. A DataError is returned: if a worker raised it, only the text of its traceback would arrive."""
         try:
             samples = [self.dataset[index] for index in indices.tolist()]
             images = [self.fit(image) for image, _ in samples]
@@ -221,7 +179,7 @@ class Samples(Dataset):
         return ImageBatch(torch.stack(images), torch.tensor([int(target) for _, target in samples]), indices)
 
     def fit(self, image: Tensor | Image.Image) -> Tensor:
-        """One image as `(C, H, W)` of `input_shape`; a tensor of that shape is taken as it is."""
+        """One image as `(C, H, W)` of `input_shape`: uint8, or floats if it is one of floats."""
         if isinstance(image, Image.Image):
             return to_tensor(image, self.input_shape, self.crop)
         check_images(image[None], self.input_shape, "an image of the dataset")
@@ -229,7 +187,7 @@ class Samples(Dataset):
 
 
 def labels_of(dataset: Any) -> Tensor | None:
-    """The `targets` `(N,)` of a dataset, or of a part of one; None without, or if they are of other samples."""
+    """The `targets` `(N,)` of a dataset, or of a part of one; None if it has none, or those of other samples."""
     if isinstance(dataset, Subset):
         labels = labels_of(dataset.dataset)
         return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
@@ -238,10 +196,7 @@ def labels_of(dataset: Any) -> Tensor | None:
 
 
 def split_by_class(dataset: Any, val_size: int) -> tuple[Subset, Subset]:
-    """Parts of a dataset for training and validation; always the same.
-
-    The split is that of `stratified_split` if the labels are at hand without the images, else of `random_split`.
-    """
+    """Parts for training and validation: a `stratified_split` if the dataset has labels, else a `random_split`."""
     labels = labels_of(dataset)
     parts = random_split(len(dataset), val_size) if labels is None else stratified_split(labels, val_size)
     train, val = (Subset(dataset, part.tolist()) for part in parts)
@@ -251,9 +206,8 @@ def split_by_class(dataset: Any, val_size: int) -> tuple[Subset, Subset]:
 class ImageData(SplitData):
     """Base of image data: a split is two tensors or a map-style dataset; the tasks see no difference.
 
-    A subclass implements `load`, and sets the four attributes below in its constructor, before any file is read; the
-    config links them to the model. `mean` and `std` refer to values in [0, 1]; the task normalises, so that they travel
-    in the checkpoint.
+    A subclass implements `load`, and sets the four attributes below in its constructor; the config links them to the
+    model. `mean` and `std` refer to values in [0, 1]; the task normalises, so that they travel in the checkpoint.
 
     Args:
         root: folder of the data.
@@ -261,8 +215,7 @@ class ImageData(SplitData):
             `data/augmentation.py` and modules of your own get the whole batch, those of torchvision each image.
         eval_transforms: the same for validation, test and prediction; all get the whole batch.
         on_device: keep tensors on the accelerator, so that no batch travels; they need a byte per value there.
-        num_workers: processes that load the batches of a dataset, in which images are read one by one; 0 loads them in
-            the main process. Tensors need none.
+        num_workers: processes that load the batches of a dataset; 0 loads them in the main process, as tensors are.
         pin_memory: copies batches of a dataset through page-locked memory, which speeds up the way to a GPU.
         **kwargs: of `SplitData`.
     """
@@ -298,7 +251,7 @@ class ImageData(SplitData):
         raise NotImplementedError
 
     def loaded(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
-        """What `load` gives, see `load`; checked so far as it is in memory, and put where it is kept.
+        """What `load` gives, see `load`, checked as far as it is in memory.
 
         Raises:
             DataError: it is empty, images or labels are not as promised, or their numbers differ.
@@ -308,11 +261,10 @@ class ImageData(SplitData):
             self.check_targets(labels_of(data), split)
             return data
         images, targets = torch.as_tensor(data[0]), torch.as_tensor(data[1]).long()  # NumPy's arrays, too
+        what = f"{type(self).__name__}: the {split} split"
         if len(images) != len(targets):
-            raise DataError(
-                f"{type(self).__name__}: the {split} split has {len(images)} images and {len(targets)} targets"
-            )
-        check_images(images, self.input_shape, f"{type(self).__name__}: each image of the {split} split")
+            raise DataError(f"{what} has {len(images)} images and {len(targets)} targets")
+        check_images(images, self.input_shape, f"{what}, each image")
         self.check_targets(targets, split)
         if self.on_device and self.trainer is not None:
             device = self.trainer.strategy.root_device
@@ -325,12 +277,11 @@ class ImageData(SplitData):
             return
         if len(targets) == 0:
             raise DataError(f"{type(self).__name__}: the {split} split is empty")
-        wrong = ((targets < 0) | (targets >= self.num_classes)).nonzero().flatten()
-        if len(wrong):
-            index = int(wrong[0])
+        wrong = ((targets < 0) | (targets >= self.num_classes)).nonzero().flatten().tolist()
+        if wrong:
             raise DataError(
-                f"{type(self).__name__}: sample {index} of the {split} split has label {int(targets[index])}, "
-                f"but there are {self.num_classes} classes (0 to {self.num_classes - 1}); {len(wrong)} such label(s)"
+                f"{type(self).__name__}: sample {wrong[0]} of the {split} split has label {int(targets[wrong[0]])}, "
+                f"but there are {self.num_classes} classes (0 to {self.num_classes - 1})"
             )
 
     @property
@@ -350,10 +301,7 @@ class ImageData(SplitData):
         return Loader(dataset, self.order(dataset, split), *workers)
 
     def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
-        """`predict` then classifies the image files of `folder` instead of the test split.
-
-        Args:
-            folder: one with image files, or an image file.
+        """`predict` then classifies the image files of `folder`, or one image file, instead of the test split.
 
         Returns:
             `file` of each image by its number, for the table of predictions.
@@ -361,9 +309,9 @@ class ImageData(SplitData):
         Raises:
             DataError: no such folder, or no image file in it.
         """
-        self.new = PictureFiles(Path(folder).expanduser(), self.input_shape, self.crop)
-        place = self.new.folder.resolve()
-        self.predict_source = f"images_{place.stem if place.is_file() else place.name}"
+        place = Path(folder).expanduser()
+        self.new = PictureFiles(place, self.input_shape, self.crop)
+        self.predict_source = f"images_{place.stem if place.is_file() else place.resolve().name}"
         return {number: {"file": str(file)} for number, file in enumerate(self.new.files)}
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
@@ -390,9 +338,9 @@ class DatasetImages(ImageData):
     `targets`, as those of torchvision have; without `test`, only `fit` and `validate` work.
 
     Args:
-        train: training samples.
-        val: validation samples.
-        test: test samples.
+        train: training samples; the other splits likewise.
+        val: of validation.
+        test: of the test.
         val_size: samples of validation if `val` is not given; a share of `train` if below 1.
         class_names: names of the classes; default: the `classes` of `train`.
         input_shape: `(C, H, W)` that images are resized to.
@@ -434,7 +382,13 @@ class DatasetImages(ImageData):
         if self.new is None and not self.splits:
             for split, dataset in self._given.items():
                 self.check_targets(labels_of(dataset), split)
-            self.splits = self._carved() if "train" in self._given and "val" not in self._given else self._given
+            self.splits = dict(self._given)
+            if "train" in self._given and "val" not in self._given:
+                size = len(self._given["train"])
+                val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
+                if not 0 < val_size < size:
+                    raise DataError(f"val_size {self._val_size} leaves no training or no validation sample of {size}")
+                self.splits["train"], self.splits["val"] = split_by_class(self._given["train"], int(val_size))
         super().setup(stage)
 
     def load(self, split: Split) -> Dataset:
@@ -445,17 +399,3 @@ class DatasetImages(ImageData):
     def has_split(self, split: Split) -> bool:
         """Whether it was given or is carved out of the training data."""
         return split in self._given or (split == "val" and "train" in self._given)
-
-    def _carved(self) -> dict[str, Any]:
-        """The given splits with validation out of train. Says which classes have no sample left there."""
-        size = len(self._given["train"])
-        val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
-        if not 0 < val_size < size:
-            raise DataError(f"val_size {self._val_size} leaves no training or no validation sample of {size}")
-        train, val = split_by_class(self._given["train"], int(val_size))
-        labels = labels_of(train)
-        seen = range(self.num_classes) if labels is None else set(labels.tolist())
-        if untrained := [name for index, name in enumerate(self.class_names) if index not in seen]:
-            few = ", ".join(untrained[:5]) + (", …" if len(untrained) > 5 else "")
-            print_once(f"note: {len(untrained)} class(es) without a training sample, all being held out: {few}")
-        return {**self._given, "train": train, "val": val}

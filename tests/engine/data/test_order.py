@@ -10,24 +10,15 @@ import torch
 from lit_project.engine.errors import DataError
 from lit_project.engine.sampler import EpochBatches, Loader
 
-SIZES = (1, 2, 7, 16, 101)
-BATCH_SIZES = (1, 2, 5, 16, 200)
-PROCESSES = (1, 2, 3, 4, 8)
-CASES = list(itertools.product(SIZES, BATCH_SIZES, PROCESSES, (False, True)))
-CASES += [(r.randint(1, 500), r.randint(1, 60), r.randint(1, 16), r.random() < 0.5) for r in [random.Random(0)] * 200]
+RANDOM = random.Random(0)
+CASES = [(size, batch_size, processes) for size in (7, 16) for batch_size in (1, 2, 5, 20) for processes in (1, 2, 4)]
+CASES += [(RANDOM.randint(1, 500), RANDOM.randint(1, 60), RANDOM.randint(1, 16)) for _ in range(200)]
 
 
-def can_be_shared(size, batch_size, processes):
-    """Whether all processes can make equally many batches, none of them empty."""
-    return size >= processes and (batch_size > 1 or size % processes == 0)
-
-
-def epoch_of(size, batch_size, processes, shuffle, drop_last, epoch=0, seed=0):
-    """The batches of every process, as lists of indices."""
+def epoch_of(size, batch_size, processes, epoch=0, seed=0, **kwargs):
+    """The orders of all processes, and their batches as lists of indices."""
     orders = [
-        EpochBatches(
-            size, batch_size, shuffle=shuffle, drop_last=drop_last, seed=seed, num_replicas=processes, rank=rank
-        )
+        EpochBatches(size, batch_size, seed=seed, num_replicas=processes, rank=rank, **{"shuffle": True, **kwargs})
         for rank in range(processes)
     ]
     for order in orders:
@@ -35,41 +26,33 @@ def epoch_of(size, batch_size, processes, shuffle, drop_last, epoch=0, seed=0):
     return orders, [[batch.tolist() for batch in order] for order in orders]
 
 
-def test_over_all_processes_each_sample_occurs_exactly_once():
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_each_sample_occurs_once_over_all_processes_in_equally_many_batches(shuffle):
     checked = 0
-    for size, batch_size, processes, shuffle in CASES:
-        if not can_be_shared(size, batch_size, processes):
+    for case in CASES:
+        size, batch_size, processes = case
+        if size < processes or (batch_size == 1 and size % processes):
             continue
-        for epoch in (0, 3):
-            _, batches = epoch_of(size, batch_size, processes, shuffle, drop_last=False, epoch=epoch)
-            seen = sorted(itertools.chain.from_iterable(itertools.chain.from_iterable(batches)))
-            assert seen == list(range(size)), (size, batch_size, processes, shuffle, epoch)
-        checked += 1
-    assert checked > 300
-
-
-def test_every_process_makes_len_batches_of_one_to_batch_size_samples():
-    for size, batch_size, processes, shuffle in CASES:
-        if not can_be_shared(size, batch_size, processes):
-            continue
-        orders, batches = epoch_of(size, batch_size, processes, shuffle, drop_last=False)
-        case = (size, batch_size, processes, shuffle)
-        assert {len(rank) for rank in batches} == {len(orders[0])}, case
-        assert {len(order) for order in orders} == {len(orders[0])}, case
+        orders, batches = epoch_of(*case, epoch=checked, shuffle=shuffle)
+        seen = sorted(itertools.chain.from_iterable(itertools.chain.from_iterable(batches)))
+        assert seen == list(range(size)), case
         assert all(1 <= len(batch) <= batch_size for rank in batches for batch in rank), case
         # no more batches than the largest share needs
-        assert len(orders[0]) == ceil(ceil(size / processes) / batch_size), case
+        assert {len(rank) for rank in [*batches, *orders]} == {ceil(ceil(size / processes) / batch_size)}, case
+        checked += 1
+    assert checked > 200
 
 
-def test_drop_last_gives_full_batches_without_repetition_and_leaves_out_less_than_one_round():
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_drop_last_gives_full_batches_without_repetition_and_leaves_out_less_than_one_round(shuffle):
     checked = 0
-    for size, batch_size, processes, shuffle in CASES:
+    for case in CASES:
+        size, batch_size, processes = case
         if size < batch_size * processes:
             continue
-        orders, batches = epoch_of(size, batch_size, processes, shuffle, drop_last=True)
-        case = (size, batch_size, processes, shuffle)
+        orders, batches = epoch_of(*case, shuffle=shuffle, drop_last=True)
         assert all(len(batch) == batch_size for rank in batches for batch in rank), case
-        assert {len(rank) for rank in batches} == {len(orders[0])} == {size // (batch_size * processes)}, case
+        assert {len(rank) for rank in [*batches, *orders]} == {size // (batch_size * processes)}, case
         seen = list(itertools.chain.from_iterable(itertools.chain.from_iterable(batches)))
         assert len(set(seen)) == len(seen) > size - batch_size * processes, case
         assert set(seen) <= set(range(size)), case
@@ -87,10 +70,10 @@ def test_without_shuffle_the_samples_come_in_order():
 @pytest.mark.parametrize("processes", [1, 3])
 def test_order_depends_on_seed_and_epoch_alone(processes):
     torch.manual_seed(1)
-    _, expected = epoch_of(50, 4, processes, True, False, epoch=2, seed=9)
+    _, expected = epoch_of(50, 4, processes, epoch=2, seed=9)
     torch.manual_seed(2)
     torch.rand(17)
-    orders, again = epoch_of(50, 4, processes, True, False, epoch=2, seed=9)
+    orders, again = epoch_of(50, 4, processes, epoch=2, seed=9)
     assert again == expected
     for order in orders:  # whatever was iterated before, wholly or in part
         order.set_epoch(7)
@@ -102,9 +85,7 @@ def test_order_depends_on_seed_and_epoch_alone(processes):
 
 
 def test_epochs_and_seeds_have_different_orders():
-    orders = set()
-    for seed, epoch in itertools.product(range(5), range(5)):
-        orders.add(str(epoch_of(30, 7, 1, True, False, epoch=epoch, seed=seed)[1]))
+    orders = {str(epoch_of(30, 7, 1, epoch=epoch, seed=seed)[1]) for seed in range(5) for epoch in range(5)}
     assert len(orders) == 25
 
 
