@@ -111,7 +111,7 @@ class Task(LightningModule):
         weights_only: bool = True,
         **kwargs: Any,
     ) -> Self:
-        """The task of a checkpoint, to evaluate or predict; no code in the checkpoint runs, see `class_paths`.
+        """The task of a checkpoint, to evaluate or predict; no code in the checkpoint runs, see `classes`.
 
         Args:
             checkpoint_path: the file.
@@ -154,19 +154,11 @@ class Task(LightningModule):
             self.evaluated.add(count, **sums)
             return mean
         self.running.add(count, **sums)
-        return self.weighted(mean, count)
-
-    def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
-        """The mean loss, a scalar, weighted so that the step's gradient is that of the mean over all its counts.
-
-        Micro-batches, the last window of an epoch and processes may hold different numbers of samples or tokens: see
-        `StepMean`.
-        """
         if self._trainer is None:  # a step outside of training
-            return loss
+            return mean
         if self.trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
             raise ValueError("LBFGS computes the loss several times per step: it needs accumulate_grad_batches 1")
-        return self._step_mean.weigh(loss, count, self.trainer.world_size)
+        return self._step_mean.weigh(mean, count, self.trainer.world_size)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Makes the gradients those of the mean over the whole step."""
@@ -194,12 +186,7 @@ class Task(LightningModule):
             ScheduleError: a schedule contradicts itself, another one or the length of the run.
             GroupError: the parameter groups do.
         """
-        return configure(
-            self.parameter_groups(),
-            self.optimizer_factory,
-            self.schedules,
-            self.length,
-        )
+        return configure(self.parameter_groups(), self.optimizer_factory, self.schedules, self.length)
 
     def length(self, interval: str) -> int | None:
         """Length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None without end."""
@@ -215,11 +202,11 @@ class Task(LightningModule):
 
         Lightning counts micro-batches within the epoch, so that the schedule would depend on gradient accumulation.
         """
-        config = next(c for c in self.trainer.lr_scheduler_configs if c.scheduler is scheduler)
-        if isinstance(scheduler, ReduceLROnPlateau) and config.interval == "epoch":
-            return  # done by on_train_epoch_end
-        frequencies = {f"schedule{n}": s.frequency for n, s in enumerate(self.schedules) if s.interval == "step"}
-        if self.trainer.global_step % frequencies.get(str(config.name), 1) == 0:
+        configs = zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True)
+        schedule = next(schedule for config, schedule in configs if config.scheduler is scheduler)
+        if schedule.interval == "step" and self.trainer.global_step % schedule.frequency:
+            return
+        if schedule.interval == "step" or not isinstance(scheduler, ReduceLROnPlateau):  # see `_step_plateaus`
             super().lr_scheduler_step(scheduler, metric)
 
     def on_train_start(self) -> None:
@@ -303,17 +290,17 @@ class Task(LightningModule):
     def on_validation_epoch_start(self) -> None:
         self.evaluation_start()
 
-    def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.evaluation_step(batch, "val")
-
-    def on_validation_epoch_end(self) -> None:
-        self._evaluation_end("val")
-
     def on_test_epoch_start(self) -> None:
         self.evaluation_start()
 
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.evaluation_step(batch, "val")
+
     def test_step(self, batch: Any, batch_idx: int) -> Any:
         return self.evaluation_step(batch, "test")
+
+    def on_validation_epoch_end(self) -> None:
+        self._evaluation_end("val")
 
     def on_test_epoch_end(self) -> None:
         self._evaluation_end("test")

@@ -57,42 +57,42 @@ class PredictedAgainstTrue(Callback):
     `targets` `(B, T)`. TensorBoard and W&B get it too, if they are among the loggers.
     """
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def __init__(self) -> None:
         self._points: list[tuple[Tensor, Tensor]] = []
 
-    def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
     ) -> None:
-        if trainer.state.fn != "fit" and isinstance(outputs, dict) and "predictions" in outputs:
+        """Collects the points."""
+        if isinstance(outputs, dict) and "predictions" in outputs:
             self._points.append((outputs["targets"].float().cpu(), outputs["predictions"].float().cpu()))
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn != "fit":
-            self._draw(trainer, pl_module, "test" if trainer.state.fn == "test" else "val")
-
-    on_test_batch_end = on_validation_batch_end
-    on_test_end = on_validation_end
-
-    def _draw(self, trainer: Trainer, task: Any, split: str) -> None:
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws the points that were collected, from all processes."""
         shares: list[Any] = [self._points]
         if trainer.world_size > 1:
             shares = [None] * trainer.world_size
             torch.distributed.all_gather_object(shares, self._points)
         points = [point for share in shares for point in share]
+        self._points = []
         if not trainer.is_global_zero or not points:
             return
+        task: Any = pl_module
+        split = "test" if trainer.testing else "val"
         true, predicted = (torch.cat(values) for values in zip(*points, strict=True))
         panels = {name: (true[:, k], predicted[:, k]) for k, name in enumerate(task.target_names)}
         # of all samples, also where not all are drawn
         titles = {name: f"{name}: R² {value:.4f}" for name, value in task.r2.items()}
         figure = predicted_against_true(panels, titles, f"{split}: {len(true)} samples")
         save_figure(trainer, f"{split}_predicted", figure)
+
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        if trainer.state.fn == "validate":
+            self.on_test_batch_end(trainer, *args, **kwargs)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "validate":
+            self.on_test_end(trainer, pl_module)
 
 
 SUMS = ("residual", "absolute", "first", "second")  # of each target; see `Regressor.evaluation_step`
