@@ -48,9 +48,6 @@ def test_net_of_the_pytorch_mnist_example():
     x = torch.rand(4, *GREY)
     same_weights(net, reference)
     assert torch.equal(net.eval()(x), reference.eval()(x))
-    torch.manual_seed(1)
-    trained = net.train()(x)
-    assert not torch.equal(trained, net(x))  # dropout
 
 
 @pytest.mark.parametrize("place", ["dropout", "head_dropout"])
@@ -62,10 +59,8 @@ def test_dropout_is_in_both_places_and_in_training_alone(place):
     assert torch.equal(net(x), net(x))
 
 
-@pytest.mark.parametrize(("shape", "hidden"), [((1, 8, 8), 0), ((3, 33, 20), 16)])
-def test_shape(shape, hidden):
-    net = CNN(shape, 7, layers=[4, "pool", 8], hidden=hidden)
-    assert net(torch.rand(5, *shape)).shape == (5, 7)
+def test_any_size_of_images_and_no_hidden_layer():
+    assert CNN((3, 33, 20), 7, layers=[4, "pool", 8], hidden=0)(torch.rand(5, 3, 33, 20)).shape == (5, 7)
 
 
 def test_batch_norm_removes_the_scale_of_the_input():
@@ -78,15 +73,6 @@ def test_batch_norm_removes_the_scale_of_the_input():
     assert count(normed) == count(plain) + 4 + 8  # scale and shift instead of a bias
 
 
-@pytest.mark.parametrize(
-    ("shape", "layers", "padding"),
-    [
-        ((1, 4, 4), ["pool", 8, "pool", 8, "pool"], 1),
-        ((1, 2, 28), [4], 0),
-    ],
-)
-def test_too_small_image_is_an_error_that_says_what_to_change(shape, layers, padding):
-    with pytest.raises(
-        ValueError, match=rf"leaves nothing of images of {shape[1]}.{shape[2]} pixels: use fewer 'pool'"
-    ):
-        CNN(shape, 10, layers=layers, padding=padding)
+def test_too_small_image_is_an_error_that_says_what_to_change():
+    with pytest.raises(ValueError, match=r"layer 4 \(pool\) .* of images of 4.4 pixels: use fewer 'pool'"):
+        CNN((1, 4, 4), 10, layers=["pool", 8, "pool", 8, "pool"])

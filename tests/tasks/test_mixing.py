@@ -70,14 +70,13 @@ def test_cutmix_takes_a_rectangle_and_the_target_of_its_area(batch):
     assert changed > 20
 
 
-@pytest.mark.parametrize(("length", "mixed"), [({"max_steps": 10}, 8), ({"max_epochs": 9, "max_steps": 12}, 8)])
-def test_the_last_epochs_of_a_run_that_ends_by_steps_see_whole_images(trainer, length, mixed):
+def test_the_last_epochs_of_a_run_that_ends_by_steps_see_whole_images(trainer):
     """Four steps an epoch; without max_epochs Lightning calls their number -1."""
     loss = Recorder()
     task = classifier(loss=loss, mixing=Mixing(mixup_alpha=1.0, off_last_epochs=1))
-    trainer(**{"max_epochs": -1, **length}, limit_val_batches=0).fit(task, datamodule=Images(batch_size=8))
+    trainer(max_epochs=-1, max_steps=10, limit_val_batches=0).fit(task, datamodule=Images(batch_size=8))
     trained = [targets.ndim for targets in loss.seen if len(targets) > 2]
-    assert trained == [2] * mixed + [1] * (length["max_steps"] - mixed)
+    assert trained == [2] * 8 + [1] * 2
 
 
 class Recorder(nn.Module):
@@ -123,15 +122,6 @@ def test_a_loss_without_soft_targets_is_refused(loss):
     classifier(loss=SmoothedCrossEntropy(), mixing=Mixing())
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("mixup_alpha", 0), ("probability", 2), ("off_last_epochs", -1)],
-)
-def test_impossible_mixtures(name, value):
-    with pytest.raises(ValueError, match="mixing"):
-        Mixing(**{name: value})
-
-
 def test_penalty_is_the_sum_over_weights():
     net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
     weights = torch.cat([net[0].weight.flatten(), net[2].weight.flatten()])
@@ -141,8 +131,6 @@ def test_penalty_is_the_sum_over_weights():
     assert WeightPenalty(l2=1)(net).item() == pytest.approx((net[2].weight ** 2).sum().item())
     assert WeightPenalty(l1=1, l2=1)(nn.BatchNorm1d(2)).item() == 0
     assert WeightPenalty(l1=1, l2=1)(net.requires_grad_(False)).item() == 0
-    with pytest.raises(ValueError, match="at least 0"):
-        WeightPenalty(l1=-1)
 
 
 def test_half_the_l2_penalty_is_weight_decay_under_sgd(trainer):

@@ -14,7 +14,6 @@ from lit_project.data.tables import CSV
 from lit_project.engine.tables import TabularData
 from lit_project.models.mlp import FFNN
 from lit_project.tasks.regression import Regressor
-from saving import SaveAt
 
 STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
@@ -112,31 +111,6 @@ def test_prediction_is_a_table_row_a_sample(targets):
         assert rows[f"prediction{name}"] == unknown[f"prediction{name}"] == predicted[:, column].tolist()
         assert rows[f"target{name}"] == true[:, column].tolist()
     assert task.predict_step((features[:0], true[:0], indices[:0]), 0) == {}
-
-
-class AsksForTheLength(Regressor):
-    """As a learning rate schedule does that ends with the run."""
-
-    def configure_optimizers(self):
-        assert self.trainer.estimated_stepping_batches == 12
-        return super().configure_optimizers()
-
-
-@pytest.mark.parametrize(("kind", "step"), [(Regressor, 7), (AsksForTheLength, 4)])
-def test_resumed_training_equals_the_uninterrupted_one_bit_for_bit(trainer, tmp_path, step, kind):
-    def task():
-        made = regressor(table(), FFNN(3, 2, dropout=0.5), optimizer=partial(torch.optim.Adam, lr=0.01))
-        made.__class__ = kind
-        return made
-
-    whole, resumed = task(), task()
-    saving = SaveAt(step, tmp_path / "saved.ckpt")  # the end of the first epoch, or within the second
-    trainer(max_epochs=3, callbacks=[saving]).fit(whole, datamodule=table(batch_size=8))
-    runner = trainer(max_epochs=3)
-    runner.fit(resumed, datamodule=table(batch_size=8), ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
-    assert runner.global_step == 12
-    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_statistics_are_no_weights_so_that_a_warm_start_keeps_those_of_its_own_data():

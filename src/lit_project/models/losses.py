@@ -21,17 +21,12 @@ class SmoothedCrossEntropy(nn.Module):
         smoothing: ε.
         over: see above.
 
-    Raises:
-        ValueError: ε outside [0, 1).
-
     Shapes:
         logits `(B, K)`; targets int64 `(B,)` or probabilities `(B, K)`; the loss is a scalar, averaged over the batch.
     """
 
     def __init__(self, smoothing: float = 0.1, over: Literal["all", "others"] = "all") -> None:
         super().__init__()
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
         self.label_smoothing = smoothing
         self.over = over
 
@@ -56,9 +51,6 @@ class FocalLoss(nn.Module):
         weight: of each class, such as the inverse of its frequency. With γ = 0 this is weighted cross-entropy, averaged
             over the samples; torch's divides by the sum of the weights in the batch: no mean over batches undoes that.
 
-    Raises:
-        ValueError: a negative γ.
-
     Shapes:
         logits `(B, K)`, targets int64 `(B,)`; a scalar, averaged over the batch.
     """
@@ -67,8 +59,6 @@ class FocalLoss(nn.Module):
 
     def __init__(self, gamma: float = 2.0, weight: list[float] | None = None) -> None:
         super().__init__()
-        if gamma < 0:
-            raise ValueError(f"gamma must be at least 0, got {gamma}")
         self.gamma = gamma
         self.register_buffer("weight", None if weight is None else torch.tensor(weight), persistent=False)
 
@@ -96,18 +86,10 @@ class WeightPenalty:
     Args:
         l1: of the sum of absolute values.
         l2: of the sum of squares.
-
-    Raises:
-        ValueError: a negative factor.
     """
 
     l1: float = 0.0
     l2: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Checks the factors."""
-        if min(self.l1, self.l2) < 0:
-            raise ValueError(f"penalties must be at least 0, got l1={self.l1}, l2={self.l2}")
 
     def __call__(self, module: nn.Module) -> Tensor:
         """The penalty of a module's weights, a scalar; 0 where none trains."""

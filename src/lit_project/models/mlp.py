@@ -75,9 +75,6 @@ class FFNN(nn.Module):
         dropout: probability of zeroing a hidden unit (Srivastava et al. 2014).
         activation: nonlinearity after each hidden layer.
 
-    Raises:
-        ValueError: a size below 1, a negative number of layers, or a dropout outside [0, 1).
-
     Shapes:
         input `(B, input_size)`, output `(B, output_size)`.
     """
@@ -92,14 +89,6 @@ class FFNN(nn.Module):
         activation: Activation = "relu",
     ) -> None:
         super().__init__()
-        sizes = {"input_size": input_size, "output_size": output_size, "hidden_size": hidden_size}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if hidden_layers < 0:
-            raise ValueError(f"hidden_layers must not be negative, got {hidden_layers}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
         layers: list[nn.Module] = []
         width = input_size
         for _ in range(hidden_layers):

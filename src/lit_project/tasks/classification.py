@@ -36,7 +36,7 @@ class Classifier(Task):
         **kwargs: of `Task`: schedulers, parameter_groups, channels_last, compile.
 
     Raises:
-        ValueError: `label_smoothing` next to a `loss`, or outside [0, 1); `top_k` beyond the number of classes.
+        ValueError: `label_smoothing` next to a `loss`; `top_k` beyond the number of classes.
     """
 
     def __init__(
@@ -53,8 +53,6 @@ class Classifier(Task):
         num_classes = len(class_names)
         if loss is not None and label_smoothing:
             raise ValueError("label_smoothing belongs to the default loss: give it to your own loss instead")
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be in [0, 1), got {label_smoothing}")
         if top_k is None:
             top_k = 3 if num_classes > 3 else 1
         if not 1 <= top_k <= num_classes:

@@ -25,7 +25,7 @@ class Mixing:
         off_last_epochs: the last epochs see whole images (He et al. 2019 end mixup so); `max_steps` too ends a run.
 
     Raises:
-        ValueError: a negative α or number of epochs, a share or probability outside [0, 1], or nothing to do.
+        ValueError: a negative α, or nothing to do.
     """
 
     mixup_alpha: float = 0.2
@@ -40,36 +40,21 @@ class Mixing:
             raise ValueError(
                 f"mixing needs a positive mixup_alpha or cutmix_alpha, got {self.mixup_alpha} and {self.cutmix_alpha}"
             )
-        for name in ("cutmix_share", "probability"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"mixing: {name} must be in [0, 1], got {getattr(self, name)}")
-        if self.off_last_epochs < 0:
-            raise ValueError(f"mixing: off_last_epochs must be at least 0, got {self.off_last_epochs}")
 
     def active(self, epoch: int, epochs: int | None) -> bool:
         """Whether an epoch, counted from 0, is mixed, in a run of `epochs`; None where its end is unknown."""
         return not self.off_last_epochs or epochs is None or epoch < epochs - self.off_last_epochs
 
     def __call__(self, images: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-        """Mixed images and their targets.
-
-        Args:
-            images: float `(B, C, H, W)`.
-            targets: int64 `(B,)`.
-            num_classes: K.
-
-        Returns:
-            Images `(B, C, H, W)`, probabilities `(B, K)`.
-        """
+        """Float images `(B, C, H, W)`, int64 targets `(B,)` → mixed images and probabilities `(B, K)`."""
         target_BK = F.one_hot(targets, num_classes).to(images.dtype)
         mix, cut = torch.rand(2).tolist()
         if mix >= self.probability:
             return images, target_BK
         use_cutmix = self.cutmix_alpha > 0 and (self.mixup_alpha == 0 or cut < self.cutmix_share)
         alpha = self.cutmix_alpha if use_cutmix else self.mixup_alpha
-        share_B = (
-            torch.distributions.Beta(*torch.tensor([alpha, alpha], dtype=torch.float)).sample((len(images),)).to(images)
-        )
+        beta = torch.distributions.Beta(torch.tensor(float(alpha)), torch.tensor(float(alpha)))
+        share_B = beta.sample((len(images),)).to(images)
         partner_B = torch.randperm(len(images)).to(images.device)
         if use_cutmix:
             inside_BHW, share_B = rectangles(share_B, images.shape[2], images.shape[3])
@@ -83,12 +68,7 @@ class Mixing:
 def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Where the other image shows, and the share of the first that is left.
 
-    Rectangles of √(1 - λ) of height and width around a uniformly drawn centre (Yun et al. 2019, equation 2).
-
-    Args:
-        share_B: λ in [0, 1].
-        height: of the images, in pixels.
-        width: the same.
+    Rectangles of √(1 - λ) of height and width (in pixels) around a uniformly drawn centre (Yun et al. 2019, eq. 2).
 
     Returns:
         bool `(B, H, W)`, and `(B,)`.
