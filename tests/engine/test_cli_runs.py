@@ -21,21 +21,18 @@ def test_run_is_named_after_config_and_time_and_printed_first_and_last(lit):
     assert re.fullmatch(r"runs/quickstart/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", str(result.run))
 
 
-def test_two_runs_never_share_a_directory(lit, trained):
+def test_saved_config_repeats_the_run_in_a_directory_of_its_own(lit, trained):
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
-    again = lit(f"fit -c configs/quickstart.yaml {TINY} --run_name={trained.name}")
-    assert again.status == 2
-    assert str(trained) in again.err
-    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
-
-
-def test_saved_config_repeats_the_run(lit, trained):
+    refused = lit(f"fit -c {trained}/config.yaml --run_name={trained.name}")
+    assert refused.status == 2
+    assert str(trained) in refused.err
     repeated = lit(f"fit -c {trained}/config.yaml --run_name=again")
     assert repeated.status == 0, repeated.err
     assert repeated.run == trained.parent / "again"
     first, second = (read(run / "checkpoints" / "last.ckpt") for run in (trained, repeated.run))
     assert all(torch.equal(first["state_dict"][k], second["state_dict"][k]) for k in first["state_dict"])
     assert (repeated.run / "config.yaml").read_text() == (trained / "config.yaml").read_text()
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
 def test_metrics_and_provenance(trained):
@@ -77,15 +74,17 @@ def test_an_epoch_that_was_not_validated_has_no_numbers_of_it(lit):
 
 def test_fit_then_test_is_the_test_of_the_best_checkpoint(lit):
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=true")
-    metrics = json.loads((result.run / "metrics.json").read_text())
-    assert Path(metrics["test"]["checkpoint"]).name == metrics["fit"]["best_checkpoint"]
-    assert metrics["test"]["test/samples"] == 360
-    again = lit(f"test --run {result.run}")
-    assert again.status == 0
-    assert json.loads((result.run / "metrics.json").read_text())["test"] == metrics["test"]
-    last = lit(f"test --run {result.run} --ckpt_path last")
-    assert last.status == 0
-    assert json.loads((result.run / "metrics.json").read_text())["test"]["checkpoint"].endswith("last.ckpt")
+
+    def recorded():
+        return json.loads((result.run / "metrics.json").read_text())
+
+    after_fit = recorded()
+    assert Path(after_fit["test"]["checkpoint"]).name == after_fit["fit"]["best_checkpoint"]
+    assert after_fit["test"]["test/samples"] == 360
+    assert lit(f"test --run {result.run}").status == 0
+    assert recorded()["test"] == after_fit["test"]
+    assert lit(f"test --run {result.run} --ckpt_path last").status == 0
+    assert recorded()["test"]["checkpoint"].endswith("last.ckpt")
 
 
 def test_an_evaluation_says_which_checkpoint_it_is_of_and_what_was_different_in_training(lit, trained, monkeypatch):

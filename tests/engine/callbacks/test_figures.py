@@ -94,15 +94,11 @@ def test_gallery_has_a_panel_and_a_caption_an_image(channels, count):
         assert not axes.axison
 
 
-def test_gallery_clips_values_beyond_0_1_and_keeps_grey_levels_comparable():
-    figure = gallery([torch.full((1, 2, 2), 2.0), torch.full((1, 2, 2), 0.5)], ["a", "b"])
+def test_names_and_pictures_of_any_kind_are_drawn_and_grey_levels_are_comparable():
+    figure = gallery([torch.full((1, 2, 2), 2.0), torch.full((1, 2, 2), 0.5)], ["$x_$ for $", "a_{b"])
     first, second = (axes.get_images()[0] for axes in figure.axes)
     assert first.get_array().max() == 1
     assert first.get_clim() == second.get_clim() == (0, 1)
     png(figure)
-
-
-def test_names_and_pictures_of_any_kind_are_drawn():
+    png(gallery([torch.rand(5, 4, 4)], ["five channels"]))
     png(confusion_matrix(torch.tensor([[3, 1], [0, 2]]), ["$x_$", "a_{b"]))
-    for channels in (1, 2, 3, 5):
-        png(gallery([torch.rand(channels, 4, 4)], ["$x_$ for $"]))

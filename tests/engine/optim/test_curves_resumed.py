@@ -1,8 +1,9 @@
-"""Resumed runs continue the curve of their rates."""
+"""Schedules of torch follow torch's own curve; resumed runs continue the curve of their rates."""
 
 from functools import partial
 
 import pytest
+import torch
 from curves import LR, close, halving
 from torch.optim import lr_scheduler as torch_schedulers
 
@@ -16,28 +17,58 @@ from lit_project.engine.schedules import (
 )
 from saving import SaveAt
 
-COMPOSED = {
+RUN = {"batches": 5, "max_epochs": 4, "losses": [1.0, 1.1, 0.9, 1.0]}
+PLATEAU = Schedule(partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0), "epoch", monitor="val/loss")
+SCHEDULES = {
     "one cycle": [Schedule(partial(OneCycleLR, cycle_momentum=False), "step")],
     "sequence": [Schedule(partial(SequentialLR, schedulers=[LinearLR, CosineAnnealingLR], milestones=[0.5]), "step")],
     "two intervals": [Schedule(CosineAnnealingLR, "step"), Schedule(halving(1), "epoch")],
     "frequency": [Schedule(CosineAnnealingLR, "step", frequency=3)],
-    "plateau": [
-        Schedule(partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0), "epoch", monitor="val/loss"),
-        Schedule(CosineAnnealingLR, "step"),
-    ],
+    "plateau": [PLATEAU, Schedule(CosineAnnealingLR, "step")],
 }
 
 
-RUN = {"batches": 5, "max_epochs": 4, "losses": [1.0, 1.1, 0.9, 1.0]}
-
-
-@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_run_resumed_within_an_epoch_continues_the_curve(train, tmp_path, name):
     step = 7
-    whole = train(*COMPOSED[name], callbacks=[SaveAt(step, tmp_path / "saved.ckpt")], **RUN)
-    resumed = train(*COMPOSED[name], checkpoint=tmp_path / "saved.ckpt", **RUN)
+    whole = train(*SCHEDULES[name], callbacks=[SaveAt(step, tmp_path / "saved.ckpt")], **RUN)
+    resumed = train(*SCHEDULES[name], checkpoint=tmp_path / "saved.ckpt", **RUN)
     assert len(whole.rates) == 20
     assert resumed.rates == whole.rates[step:]
+
+
+@pytest.mark.parametrize(
+    ("factory", "interval"),
+    [
+        (partial(torch_schedulers.StepLR, step_size=3, gamma=0.5), "epoch"),
+        (
+            partial(torch_schedulers.LambdaLR, lr_lambda=lambda step: 0.9**step),
+            "step",
+        ),
+        (partial(torch_schedulers.CosineAnnealingWarmRestarts, T_0=2, T_mult=2), "step"),
+        (partial(torch_schedulers.CyclicLR, base_lr=0.1, max_lr=LR, step_size_up=3, cycle_momentum=False), "step"),
+    ],
+    ids=["steps", "lambda", "restarts", "cycles"],
+)
+def test_schedulers_of_torch_give_the_rates_of_plain_pytorch(train, factory, interval):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=LR)
+    scheduler = factory(optimizer)
+    by_hand = []
+    for step in range(20):
+        by_hand.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if interval == "step" or (step + 1) % 5 == 0:
+            scheduler.step()
+    assert train(Schedule(factory, interval), **RUN).rates == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_plateau_after_a_warm_up(train):
+    """The product of a warm-up over two epochs, and of halves if the loss did not fall."""
+    warm_up = partial(torch_schedulers.LinearLR, start_factor=0.2, total_iters=10)
+    task = train(Schedule(warm_up, "step"), PLATEAU, **{**RUN, "losses": [1.0, 0.9, 1.0, 1.1]})
+    warm = [min(0.2 + 0.8 * step / 10, 1.0) for step in range(20)]
+    halves = [0.5 if step >= 15 else 1.0 for step in range(20)]
+    assert task.rates == pytest.approx([LR * a * b for a, b in zip(warm, halves, strict=True)], rel=1e-6)
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])
