@@ -33,12 +33,11 @@ EXPECTED = sorted([float(a), float(b), float(y)] for a, b, y in ROWS)
         lines(),
         lines().replace("\n", "\r\n"),
         "\ufeff" + lines(),
-        lines().replace(",", ", "),
         lines().replace("\n3.5", "\n\n3.5") + "\n\n",
         lines(header='"a","b","y"').replace("\n3.5", '\n"3.5"'),
-        lines(header=" a ,b , y"),
+        lines(header=" a ,b , y").replace(",", ", "),
     ],
-    ids=["plain", "windows", "byte order mark", "spaces", "blank lines", "quotes", "spaces in names"],
+    ids=["plain", "windows", "byte order mark", "blank lines", "quotes", "spaces"],
 )
 def test_all_rows_are_read(tmp_path, text):
     data = CSV(write(tmp_path, text), "y")
@@ -55,13 +54,8 @@ def test_columns_are_chosen_by_name_and_order_and_others_may_hold_text(tmp_path)
     assert all_rows(data) == EXPECTED
     swapped = CSV(file, "y", ["b", "a"])
     assert all_rows(swapped) == sorted([b, a, y] for a, b, y in EXPECTED)
-
-
-def test_a_column_without_a_name_such_as_the_row_numbers_of_pandas_is_no_feature(tmp_path):
-    rows = [(str(n), *row) for n, row in enumerate(ROWS)]
-    data = CSV(write(tmp_path, lines(rows, ",a,b,y")), "y")
-    assert data.feature_names == ["a", "b"]
-    assert all_rows(data) == EXPECTED
+    unnamed = [(str(n), *row) for n, row in enumerate(ROWS)]  # as pandas numbers rows
+    assert all_rows(CSV(write(tmp_path, lines(unnamed, ",a,b,y")), "y")) == EXPECTED
 
 
 @pytest.mark.parametrize(("delimiter", "mark"), [(";", ";"), ("\t", "\t"), ("tab", "\t"), (r"\t", "\t")])
@@ -80,30 +74,20 @@ def changed(line, column, text):
 @pytest.mark.parametrize(
     ("text", "kwargs", "message"),
     [
-        (changed(5, 1, ""), {}, "line 5, column 'b': no value$"),
-        (changed(5, 1, " NA "), {}, r"line 5, column 'b': no value \(NA\)"),
-        (changed(2, 2, "nan"), {}, "line 2, column 'y': no value"),
-        (changed(21, 0, "twelve"), {}, "line 21, column 'a': 'twelve' is not a number"),
-        (
-            changed(3, 0, "1_000"),
-            {},
-            "line 3, column 'a': '1_000' is not a number; feature_names can leave the column out",
-        ),
-        (changed(3, 0, "inf"), {}, "line 3, column 'a': 'inf' is not a finite number"),
-        (changed(3, 0, "1e39"), {}, "line 3, column 'a': '1e39' is not a finite number"),
+        (changed(5, 1, ""), {}, "line 5, column 'b': '' is not a finite number"),
+        (changed(5, 1, " NA "), {}, "line 5, column 'b': 'NA' is not a finite number; feature_names can leave the"),
+        (changed(2, 2, "nan"), {}, "line 2, column 'y': 'nan' is not"),
+        (changed(3, 0, "1_000"), {}, "line 3, column 'a': '1_000' is not"),
+        (changed(3, 0, "inf"), {}, "line 3, column 'a': 'inf' is not"),
+        (changed(21, 0, "1e39"), {}, "line 21, column 'a': '1e39' is not"),
         (changed(3, 0, "1,5"), {}, "line 3: 4 values for the 3 columns of line 1"),
-        (changed(3, 0, '"1\n2"'), {}, "line 3, column 'a': '1\\\\n2' is not a number"),
-        ("\n\n" + changed(3, 0, "x"), {}, "line 5, column 'a': 'x'"),
+        ("\n\n" + changed(3, 0, '"1\n2"'), {}, "line 5, column 'a': '1\\\\n2' is not"),
         (lines(header="age,b,y"), {"feature_names": ["agee"]}, "no column 'agee'; did you mean age?"),
         (lines(), {"target_names": "target"}, "no column 'target'; there are: a, b, y"),
         (lines(header="a;b;y", delimiter=";"), {}, "no column 'y'; line 1 has no ',': is the delimiter ';'?"),
         (lines(header="a,y,y"), {}, "2 columns named 'y'"),
         (lines(), {"feature_names": ["a", "y"]}, "'y' is both feature and target"),
-        (lines(), {"feature_names": ["a", "a"]}, "the feature 'a' is named twice"),
         (lines(), {"feature_names": []}, "there is no feature column"),
-        (lines(), {"target_names": ["y", "y"]}, "the target 'y' is named twice"),
-        (lines([(a, b, "7") for a, b, _ in ROWS]), {}, "the target 'y' is 7 in all 14 rows of training"),
-        ("", {}, "is empty"),
         ("\n\n", {}, "is empty"),
         (lines([]), {}, "has a line of names and no rows"),
         (lines(ROWS[:3]), {}, "3 rows are too few"),

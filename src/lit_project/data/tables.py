@@ -1,6 +1,5 @@
 """Tables: measured ones that come with scikit-learn, a CSV file of yours, a function to learn."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,9 @@ class ClassicFunction(TabularData):
     Args:
         size: number of rows.
         **kwargs: of `TabularData`.
-
-    Raises:
-        DataError: a size that cannot be split.
     """
 
     def __init__(self, size: int = 1000, **kwargs: Any) -> None:
-        if size < 0:
-            raise DataError(f"size must not be negative, got {size}")
         generator = torch.Generator().manual_seed(derive(FUNCTION_SEED))
         x = 0.1 + 9.9 * torch.rand(size, generator=generator)
         features = torch.stack([torch.zeros(size), x.log(), 5 * x], dim=1)
@@ -63,7 +57,7 @@ class CSV(TabularData):
     """Numbers of a CSV file whose first line names the columns.
 
     Blank lines are left out. Columns that are neither feature nor target may hold anything. Without the file a
-    trained run can still predict on another (`predict --run RUN --table FILE`): its checkpoint knows the rest.
+    trained run can still predict on another (`predict --run RUN --table FILE`).
 
     Args:
         file: where it is; UTF-8.
@@ -74,9 +68,7 @@ class CSV(TabularData):
         **kwargs: of `TabularData`.
 
     Raises:
-        DataError: no such file, no rows, an unknown or repeated column, a column that is both feature and target, a
-            line of another length than the first, a missing value or one that is no number; or as in `TabularData`.
-            Lines are counted as an editor does: the names are line 1.
+        DataError: see `CSVFile` and `TabularData`; a column is both feature and target, or there is no feature.
     """
 
     def __init__(
@@ -98,7 +90,10 @@ class CSV(TabularData):
             source = CSVFile(file, delimiter)
             others = [name for name in source.names if name and name not in targets]
             features = others if feature_names is None else list(feature_names)
-            _check_columns(file, features, targets)
+            if both := [name for name in features if name in targets]:
+                raise DataError(f"{both[0]!r} is both feature and target")
+            if not features:
+                raise DataError(f"{file}: there is no feature column")
             table = source.read([*features, *targets])
         super().__init__(
             features=table[:, : len(features)],
@@ -107,14 +102,3 @@ class CSV(TabularData):
             target_names=targets,
             **kwargs,
         )
-
-
-def _check_columns(file: str | Path, features: Sequence[str], targets: Sequence[str]) -> None:
-    """Raises DataError where there are no features or targets, and for names that are used twice."""
-    if both := [name for name in features if name in targets]:
-        raise DataError(f"{both[0]!r} is both feature and target")
-    for kind, names in (("feature", features), ("target", targets)):
-        if not names:
-            raise DataError(f"{file}: there is no {kind} column")
-        if repeated := [name for name in names if names.count(name) > 1]:
-            raise DataError(f"the {kind} {repeated[0]!r} is named twice")

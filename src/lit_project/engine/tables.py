@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,27 +10,24 @@ import torch
 from torch import Tensor
 
 from .datamodule import Rows, Split, SplitData, random_split
-from .distributed import print_once
 from .errors import DataError, did_you_mean
 
 TAB = "\t"
-MISSING = ("", "?", "-", "na", "n/a", "nan", "null", "none")  # in lower case
-LARGEST = torch.finfo(torch.float32).max
+LARGEST = torch.finfo(torch.float32).max  # tables are kept as float32
 
 
 class CSVFile:
-    """A CSV file whose first line names the columns. Blank lines are left out.
+    """A CSV file in UTF-8 whose first line names the columns; blank lines are left out.
 
     Args:
-        file: where it is; UTF-8.
+        file: where it is.
         delimiter: between the columns of a line; `tab` for a tab.
 
     Attributes:
         names: of the columns.
 
     Raises:
-        DataError: no such file, an empty one, or one that is not UTF-8. Lines are counted as an editor does: the names
-            are line 1.
+        DataError: it is missing, empty or damaged. Lines are counted as an editor does: the names are line 1.
     """
 
     def __init__(self, file: str | Path, delimiter: str = ",") -> None:
@@ -41,30 +38,25 @@ class CSVFile:
         if not any(self.names):
             raise DataError(f"{self.file} is empty")
 
-    def read(self, columns: Sequence[str], may_miss: Collection[str] = ()) -> Tensor:
-        """The numbers of some columns, float64 `(N, K)`; in those that `may_miss` some, what is no number is NaN.
+    def read(self, columns: Sequence[str]) -> Tensor:
+        """The numbers of some columns, float64 `(N, K)`.
 
         Raises:
             DataError: no rows, no such column or several of that name, a line of another length than the first, a
                 missing value or one that is no number.
         """
-        for name in columns:
-            self._check(name)
-        chosen = [(self.names.index(name), name in may_miss) for name in columns]
-        rows, blank = [], 0
+        chosen = [self._place(name) for name in columns]
+        rows = []
         lines = self._lines()
-        first, _, _ = next(lines)
-        for place, line, cells in lines:
+        next(lines)
+        for _, line, cells in lines:
             if len(cells) != len(self.names):
                 raise DataError(
                     f"{self.file}, line {line}: {len(cells)} values for the {len(self.names)} columns of line 1"
                 )
-            rows.append([self._value(cells[k], line, self.names[k], optional) for k, optional in chosen])
-            blank = place - first - len(rows)
+            rows.append([self._number(cells[k], line, self.names[k]) for k in chosen])
         if not rows:
             raise DataError(f"{self.file} has a line of names and no rows")
-        if blank:
-            print_once(f"note: {self.file}: blank lines are left out: {blank}")
         return torch.tensor(rows, dtype=torch.double)
 
     def cells(self) -> dict[int, dict[str, str]]:
@@ -90,43 +82,36 @@ class CSVFile:
             except (csv.Error, UnicodeDecodeError) as error:
                 raise DataError(f"{self.file}, line {begin} or after: cannot be read as UTF-8 CSV ({error})") from error
 
-    def _check(self, name: str) -> None:
-        if name not in self.names:
+    def _place(self, name: str) -> int:
+        count = self.names.count(name)
+        if not count:
             hint = did_you_mean(name, self.names, f"; there are: {', '.join(self.names)}")
             other = next((m for m in f";{TAB}|," if len(self.names) == 1 and m in self.names[0]), None)
             if other:
                 hint = f"; line 1 has no {self.delimiter!r}: is the delimiter {'tab' if other == TAB else repr(other)}?"
             raise DataError(f"{self.file} has no column {name!r}{hint}")
-        if self.names.count(name) > 1:
-            raise DataError(f"{self.file} has {self.names.count(name)} columns named {name!r}")
-
-    def _value(self, text: str, line: int, column: str, optional: bool) -> float:
-        try:
-            return self._number(text, line, column)
-        except DataError:
-            if optional:
-                return math.nan
-            raise
+        if count > 1:
+            raise DataError(f"{self.file} has {count} columns named {name!r}")
+        return self.names.index(name)
 
     def _number(self, text: str, line: int, column: str) -> float:
-        where = f"{self.file}, line {line}, column {column!r}"
-        text = text.strip()
-        if text.lower() in MISSING:
-            raise DataError(f"{where}: no value" + (f" ({text})" if text else ""))
         try:
             value = float(text.replace("_", "x"))  # Python reads 1_000 as a number
         except ValueError:
-            raise DataError(f"{where}: {text!r} is not a number; feature_names can leave the column out") from None
-        if not math.isfinite(value) or abs(value) > LARGEST:
-            raise DataError(f"{where}: {text!r} is not a finite number of float32")
+            value = math.nan
+        if not abs(value) <= LARGEST:
+            raise DataError(
+                f"{self.file}, line {line}, column {column!r}: {text.strip()!r} is not a finite number; feature_names "
+                "can leave the column out"
+            )
         return value
 
 
 class TableBatch(NamedTuple):
     """Rows of a table, and which samples of the split they are.
 
-    `features` is float32 `(B, F)` and `targets` float32 `(B, T)`, both in their own units; `indices` is
-    int64 `(B,)`. Targets that are not known, where rows are only to be predicted, are NaN.
+    `features` is float32 `(B, F)` and `targets` float32 `(B, T)`, both in their own units (NaN: unknown); `indices` is
+    int64 `(B,)`.
     """
 
     features: Tensor
@@ -144,18 +129,16 @@ class TabularData(SplitData):
     it takes from the attributes below.
 
     Args:
-        features: `(N, F)`, kept as float32 (seven digits).
+        features: `(N, F)`, kept as float32.
         targets: `(N, T)`, the same.
         feature_names: of the columns of `features`.
         target_names: of the columns of `targets`.
         test_size: rows of the test split; a share of all rows if below 1.
         val_size: rows of validation; a share of the rows that are not test if below 1.
-        feature_mean: of each feature; default: of the training split, or what the checkpoint holds that is evaluated.
-        feature_std: the same; of a constant feature it is 1.
+        feature_mean: of each feature; default: of the training split, or what the evaluated checkpoint holds.
+        feature_std: the same; 1 if the feature is constant.
         target_mean: the same of each target.
         target_std: the same.
-        batch_size: rows per process (per micro-batch when accumulating).
-        eval_batch_size: the same without gradients; it changes no result, only memory and speed.
         **kwargs: of `SplitData`.
 
     Attributes:
@@ -164,8 +147,7 @@ class TabularData(SplitData):
 
     Raises:
         DataError: a batch size below 1, a number that is not finite, too few rows for the splits (none are enough
-            to predict on others, with all statistics given), a target that is constant in the training split, or
-            statistics that do not fit the columns.
+            to predict on others, with all statistics given), or statistics that do not fit the columns.
     """
 
     batch = TableBatch
@@ -195,10 +177,8 @@ class TabularData(SplitData):
         table = _finite(features, self.feature_names), _finite(targets, self.target_names)
         if len(features) or None in (feature_mean, feature_std, target_mean, target_std):
             self.splits = self._split(*table, test_size, val_size)
-            if target_std is None:
-                self._check_targets()
-        self.feature_mean, self.feature_std = self._standard(0, "feature", feature_mean, feature_std)
-        self.target_mean, self.target_std = self._standard(1, "target", target_mean, target_std)
+        self.feature_mean, self.feature_std = self._standard(0, self.feature_names, feature_mean, feature_std)
+        self.target_mean, self.target_std = self._standard(1, self.target_names, target_mean, target_std)
 
     def _split(self, features: Tensor, targets: Tensor, test_size: float, val_size: float) -> dict[str, Any]:
         rows = len(features)
@@ -215,24 +195,19 @@ class TabularData(SplitData):
         chosen = {"train": rest[train], "val": rest[val], "test": test}
         return {split: (features[indices], targets[indices]) for split, indices in chosen.items()}
 
-    def _check_targets(self) -> None:
-        targets = self.splits["train"][1]
-        for name, column in zip(self.target_names, targets.T, strict=True):
-            if (column == column[0]).all():
-                value = f"{column[0].item():g}"
-                raise DataError(
-                    f"the target {name!r} is {value} in all {len(column)} rows of training: nothing to learn"
-                )
-
     def _standard(
-        self, part: int, what: str, mean: list[float] | None, std: list[float] | None
+        self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
         """Mean and standard deviation of the features (part 0) or targets (1): as given, else those of training."""
         if mean is None or std is None:
-            own = _statistics(self.splits["train"][part])
-            mean, std = mean or own[0], std or own[1]
-        size = (self.input_size, self.output_size)[part]
-        return _fitting(f"{what}_mean", mean, size), _fitting(f"{what}_std", std, size)
+            values = self.splits["train"][part].double()
+            own_std = values.std(dim=0, correction=0)
+            # compared, for the rounded mean of equal numbers may leave a deviation that is tiny and not zero
+            own_std[(values == values[0]).all(dim=0)] = 1
+            mean, std = mean or values.mean(dim=0).tolist(), std or own_std.tolist()
+        if not len(mean) == len(std) == len(names):
+            raise DataError(f"{len(mean)} means and {len(std)} standard deviations for the columns {', '.join(names)}")
+        return list(mean), list(std)
 
     def has_split(self, split: Split) -> bool:
         """Whether there are rows."""
@@ -247,22 +222,19 @@ class TabularData(SplitData):
 
         Its columns may be in any order, and it may have others. Targets are read if each row has a number for each.
 
-        Args:
-            file: with the columns `feature_names`, and the delimiter of the table itself.
-
         Returns:
             The columns of each row by its number in the file, for the table of predictions.
 
         Raises:
-            DataError: no such file, no rows, no such column, or a feature that is missing or no number.
+            DataError: see `CSVFile`.
         """
         table = CSVFile(file, self.delimiter)
-        names = self.target_names if all(table.names.count(name) == 1 for name in self.target_names) else []
-        values = table.read([*self.feature_names, *names], may_miss=names)
-        targets = values[:, self.input_size :].float()
-        if not names or targets.isnan().any():
-            targets = torch.full((len(values), self.output_size), math.nan)
-        self.new = Rows(TableBatch, values[:, : self.input_size].float(), targets)
+        features = table.read(self.feature_names).float()
+        try:
+            targets = table.read(self.target_names).float()
+        except DataError:  # some are not known
+            targets = torch.full((len(features), self.output_size), math.nan)
+        self.new = Rows(TableBatch, features, targets)
         self.predict_source = f"table_{table.file.stem}"
         return table.cells()
 
@@ -284,20 +256,3 @@ def _rows(name: str, size: float, rows: int) -> int:
     if not 0 < size < math.inf or (size >= 1 and size != int(size)):
         raise DataError(f"{name} must be a share between 0 and 1 or a number of rows, got {size}")
     return int(size) if size >= 1 else round(rows * size)
-
-
-def _statistics(values: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation (divided by N) of each column of `(N, K)`; 1 for a constant one, as a divisor."""
-    wide = values.double()
-    std = wide.std(dim=0, correction=0)
-    # compared, for the rounded mean of equal numbers may leave a deviation that is tiny and not zero
-    std[(wide == wide[0]).all(dim=0)] = 1
-    return wide.mean(dim=0).tolist(), std.tolist()
-
-
-def _fitting(name: str, values: list[float], size: int) -> list[float]:
-    if len(values) != size:
-        raise DataError(f"{name} has {len(values)} numbers for {size} columns")
-    if name.endswith("std") and min(values) <= 0:
-        raise DataError(f"{name} must be positive, got {min(values)}")
-    return list(values)
