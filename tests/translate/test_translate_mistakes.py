@@ -63,12 +63,8 @@ def test_more_bad_input(translate, tmp_path):
     assert "no such run directory: nowhere" in translate(HELLO, of="nowhere")[2]
 
 
-def test_a_run_that_does_not_translate(translate, lit):
-    digits = lit(
-        "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --model.net=lit_project.models.mlp.MLP "
-        "--model.net.hidden_sizes=[8] --test_after_fit=false"
-    ).run
-    status, lines, err = translate(HELLO, of=digits)
+def test_a_run_that_does_not_translate(translate, trained):
+    status, lines, err = translate(HELLO, of=trained)
     assert (status, lines, len(err.splitlines())) == (2, [], 1)
     assert "is a checkpoint of lit_project.tasks.classification.ImageClassifier, which is no Translator" in err
 

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torchmetrics.functional import accuracy
 
 from classifier_data import Images
 from lit_project.engine.exact import Totals
 from lit_project.engine.task import Task
 
 
-@pytest.mark.parametrize("sizes", [[8], [1, 7], [3, 3, 2], [5, 1, 1, 1]])
+@pytest.mark.parametrize("sizes", [[8], [5, 1, 1, 1]])
 def test_means_are_exact_however_the_samples_are_cut_into_batches(sizes):
     values = torch.tensor([0.5, 1.5, -2.0, 4.0, 8.0, 0.25, 3.0, 1.0])
     totals = Totals()
@@ -39,17 +38,6 @@ def test_what_is_added_is_left_as_it_is_and_holds_no_graph():
     assert totals.means() == {"loss": 4.0}
     assert (first.item(), second.item()) == (2.0, 6.0)
     assert not totals.sums["loss"].requires_grad
-
-
-def test_counts_agree_with_torchmetrics():
-    torch.manual_seed(0)
-    logits, targets = torch.randn(23, 5), torch.randint(0, 5, (23,))
-    totals = Totals()
-    for start in range(0, 23, 4):
-        batch = slice(start, start + 4)
-        totals.add(len(targets[batch]), accuracy=(logits[batch].argmax(1) == targets[batch]).sum())
-    expected = accuracy(logits, targets, task="multiclass", num_classes=5)
-    assert totals.means()["accuracy"] == pytest.approx(expected.item())
 
 
 class Own(Task):
