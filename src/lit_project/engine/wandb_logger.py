@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,6 @@ from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 from lightning.pytorch.loggers.logger import DummyExperiment, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
-from .errors import UserError
 from .project import PACKAGE
 from .run import write_text
 
@@ -25,13 +25,12 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(self: "WandbLogger", *args: Any, **kwargs: Any) -> Any:
         try:
-            return method(self, *args, **kwargs)
-        except UserError:
-            raise
+            return None if self.lost else method(self, *args, **kwargs)
         except Exception as error:  # wandb raises its own errors, TimeoutError, OSError and more
-            if not self.lost:
-                print(f"note: W&B has failed ({_line(error)}); the run goes on without it", file=sys.stderr)
+            print(f"note: W&B has failed ({error}); the run goes on without it", file=sys.stderr)
             self.lost = True
+            with contextlib.suppress(Exception):  # else wandb prints a traceback when the process ends
+                import_module("wandb").teardown()
 
     return call
 
@@ -43,17 +42,11 @@ class WandbLogger(LightningWandbLogger):
         save_dir: the run directory, `{run_dir}` in a config.
         project: of W&B.
         name: of the run; default: the last two parts of its path.
-        entity: user or team of W&B; default: that of the key.
-        group: of the run.
-        tags: of the run.
-        notes: on the run.
+        entity, group, tags, notes: as in `wandb.init`.
         mode: `auto` is online with a key and offline without; the environment variable WANDB_MODE overrides it.
-        init_timeout: seconds to wait for the server; then the run is logged offline.
+        init_timeout: seconds to wait for the server; then, or without a key, the run is logged offline.
         finish_timeout: seconds to wait for uploads at the end; `wandb sync` sends the rest.
         log_checkpoints: upload the best checkpoint as an artifact when training ends.
-
-    Raises:
-        UserError: when logging begins: `online` was asked for without a key.
     """
 
     def __init__(
@@ -70,31 +63,28 @@ class WandbLogger(LightningWandbLogger):
         finish_timeout: float = 60.0,
         log_checkpoints: bool = False,
     ) -> None:
-        self.folder, self.mode, self.lost = Path(save_dir), mode, False
+        self.folder = Path(save_dir)
+        self.mode: Any = os.environ.get("WANDB_MODE") or mode
+        self.lost = self.mode == "disabled"
         self.description: dict[str, Any] = {}  # config and provenance of a training
-        self.timeouts: dict[str, Any] = {"init_timeout": init_timeout, "finish_timeout": finish_timeout}
         self.record = self.folder / "wandb.json"
-        own: dict[str, Any] = {
-            "project": project,
-            "entity": entity,
-            "group": group,
-            "notes": notes,
-            "tags": list(tags) or None,
-        }
-        known = json.loads(self.record.read_text()) if self.record.exists() else {}
-        own |= {key: value for key, value in known.items() if value}
+        options: dict[str, Any] = {"project": project, "entity": entity, "group": group, "notes": notes}
+        options["tags"] = list(tags) or None
+        if self.record.exists():
+            options |= {key: value for key, value in json.loads(self.record.read_text()).items() if value}
         super().__init__(
             name=name or "/".join(self.folder.parts[-2:]),
             save_dir=save_dir,
             log_model=log_checkpoints,
-            **{key: value for key, value in own.items() if value is not None},
+            settings={"init_timeout": init_timeout, "finish_timeout": finish_timeout},
+            **options,
         )
 
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
         """The W&B run, started on first use."""
-        if self._experiment is None and not self.lost:
+        if self._experiment is None:
             self._start()
         return DummyExperiment() if self.lost else self._experiment
 
@@ -102,26 +92,15 @@ class WandbLogger(LightningWandbLogger):
     def _start(self) -> None:
         import wandb
 
-        mode: Any = os.environ.get("WANDB_MODE") or self.mode
-        key = wandb.login(prompt=False, verify=False)
-        if mode == "online" and not key:
-            raise UserError("online W&B needs a key: `wandb login`, or WANDB_API_KEY; or mode: offline")
-        own = self.folder / "wandb"
-        own.mkdir(parents=True, exist_ok=True)  # without it wandb writes to /tmp
-        for variable in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):  # artifacts are staged there, not at home
-            os.environ.setdefault(variable, str(own.resolve()))
-        if mode == "auto":
-            mode = "online" if key else "offline"
-        options: dict[str, Any] = {**self._wandb_init, "settings": wandb.Settings(**self.timeouts)}
+        (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # without it wandb writes to /tmp
+        if self.mode == "auto":
+            self.mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
         try:
-            run = wandb.init(mode=mode, **options)
+            run = wandb.init(mode=self.mode, **self._wandb_init)
         except Exception as error:
-            if mode != "online":
-                raise
-            later = "the run is logged offline, and `wandb sync` sends it later"
-            print(f"note: W&B does not answer ({_line(error)}); {later}", file=sys.stderr)
-            _tear_down()
-            run = wandb.init(mode="offline", **options)
+            print(f"note: W&B does not answer ({error}); `wandb sync` sends the run later", file=sys.stderr)
+            wandb.teardown()
+            run = wandb.init(mode="offline", **self._wandb_init)
         self._experiment = run
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
@@ -145,22 +124,9 @@ class WandbLogger(LightningWandbLogger):
     finalize = guarded(LightningWandbLogger.finalize)
 
     @rank_zero_only
+    @guarded
     def finish(self, exit_code: int) -> None:
         """Ends the W&B run: as finished with 0, otherwise as failed."""
         run, self._experiment = self._experiment, None
         if run is not None:
-            guarded(lambda _: run.finish(exit_code=exit_code))(self)
-        if self.lost:
-            _tear_down()  # else wandb prints a traceback when the process ends
-
-
-def _tear_down() -> None:
-    import wandb
-
-    with contextlib.suppress(Exception):
-        wandb.teardown()
-
-
-def _line(error: BaseException) -> str:
-    """The first line of an error."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+            run.finish(exit_code=exit_code)

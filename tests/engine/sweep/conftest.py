@@ -52,10 +52,10 @@ class Sweep:
 
     def __init__(self, folder, config, **options):
         self.study, self.said = Study(folder / "s", config), deque()
-        options = {"options": [f"--runs_dir={folder / 's'}"], "say": self.say, **options}
+        options = {"options": [f"--runs_dir={folder / 's'}"], **options}
         self.workers, self.then = Workers(self.study, "x", **options), {}
 
-    def say(self, line):
+    def say(self, line, flush):
         self.said.append(line)
         for start in [start for start in self.then if line.startswith(start)]:
             action, *args = self.then.pop(start)
@@ -77,6 +77,8 @@ def sweep(tmp_path, monkeypatch, read):
 
     def make(changes=None, options=None, **parameters):
         section = {k: {"values" if isinstance(v, list) else "value": v} for k, v in parameters.items()}
-        return Sweep(tmp_path, read(parameters=section, **(changes or {})), **(options or {}))
+        made = Sweep(tmp_path, read(parameters=section, **(changes or {})), **(options or {}))
+        monkeypatch.setattr(worker, "print", made.say, raising=False)
+        return made
 
     return make

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..messages import OptionParser, explain
@@ -50,47 +50,41 @@ def sweep(args: Sequence[str]) -> int:
     for name, least in (("workers", 1), ("count", 1), ("seed", 0)):
         if getattr(options, name) is not None and getattr(options, name) < least:
             raise UserError(f"{name} must be at least {least}, got {getattr(options, name)}")
+    from optuna.exceptions import OptunaError
+    from sqlalchemy.exc import SQLAlchemyError
+
     from .config import SweepConfig
+    from .study import Study
 
     config, folder = SweepConfig.read(options.file), options.dir or Path("sweeps") / options.file.stem
-    most = config.trials(options.count)
-    words: list[str] = []
-    if options.report and not options.storage and not (folder / "study.db").exists():
-        raise UserError(f"{folder} holds no sweep: study.db is missing")
+    most, words = config.trials(options.count), []
     if not options.report:
         if not most:
             raise UserError(f"{config.method} search has no end: give --count N, or run_cap in {options.file}")
-        words = [f"--runs_dir={folder}", "--test_after_fit=false", *_without_wandb(_check(config, options.file))]
+        words = [f"--runs_dir={folder}", "--test_after_fit=false"]
+        _check(config, options.file)
         if options.dry_run:
             return _print_commands(config, most, options.seed, folder, words)
-    from .study import STORAGE_ERRORS, Study
-
     try:
         study = Study(folder, config, options.seed, options.storage)
         return _report(study) if options.report else _run(study, words, options.workers, most)
-    except STORAGE_ERRORS as error:  # no space, no permission, no connection
+    except (OptunaError, SQLAlchemyError, ImportError, OSError, RuntimeError) as error:
         reason = str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).splitlines()[0]
-        where = "--storage" if options.storage else folder / "study.db"
-        raise UserError(f"cannot use the study in {where}: {reason}") from error
+        raise UserError(f"cannot use the study in {options.storage or folder}: {reason}") from error
 
 
 def _run(study: "Study", options: list[str], workers: int, most: int) -> int:
-    import torch
-
     from ..cli import prepare
     from .worker import Workers
 
-    begun = [row.state for row in study.rows()]
-    more = f", {len(begun)} begun" if begun else ""
+    begun = len(study.rows())
+    more = f", {begun} begun" if begun else ""
     print(f"sweep: {study.folder} ({most} trials, {workers} at a time{more})", flush=True)
-    devices = torch.cuda.device_count() if workers > 1 else 0
     name = prepare(study.config.command).config_name
     try:
-        status = Workers(study, name, options, workers, most, devices, lambda line: print(line, flush=True)).run()
-    except UserError:
-        _report(study)
-        raise
-    found = _report(study)
+        status = Workers(study, name, options, workers, most).run()
+    finally:
+        found = _report(study)
     if best := study.reached():
         print(f"trial {best.number} has reached the target {study.config.target:g}")
     if status:
@@ -106,7 +100,7 @@ def _report(study: "Study") -> int:
     write_report(study, rows)
     if (study.folder / "best.yaml").exists():
         print(f"best config: {study.folder / 'best.yaml'}")
-    print(f"report: {study.folder / 'index.html'}", flush=True)
+    print(f"report: {study.folder}", flush=True)
     return 0 if any(row.good for row in rows) else 1
 
 
@@ -126,34 +120,21 @@ def _print_commands(config: "SweepConfig", most: int, seed: int, folder: Path, o
     return 0
 
 
-def _check(config: "SweepConfig", file: Path) -> dict[str, Any]:
-    """Parses command lines that show all parameters, as a trial would; returns the config of one.
+def _check(config: "SweepConfig", file: Path) -> None:
+    """Parses command lines that show all parameters, as a trial would.
 
     Raises:
         UserError: the command line does not accept one.
     """
-    if not Path("configs").is_dir() and any(word.startswith("configs/") for word in config.command):
-        raise UserError(f"{file} names configs/: start the sweep where that folder is")
     from ..cli import LitCLI, prepare
 
-    parsed: dict[str, Any] = {}
     for point in config.examples():
         with tempfile.TemporaryDirectory() as scratch:
             values = Path(scratch) / "values.json"
             values.write_text(json.dumps(point))
             words = config.words(point, values)
             try:
-                parsed = LitCLI(this_project(), prepare(words).args).plain
+                LitCLI(this_project(), prepare(words).args)
             except UserError as error:
-                raise UserError(
-                    f"{file}: `fit` does not accept {json.dumps(point)}: {explain(error, words)}"
-                ) from error
-    return parsed
-
-
-def _without_wandb(parsed: dict[str, Any]) -> list[str]:
-    """The option that leaves out the W&B logger, if there is one: runs here would belong to no sweep there."""
-    loggers = parsed.get("trainer", {}).get("logger")
-    listed = loggers if isinstance(loggers, list) else [loggers]
-    kept = [one for one in listed if not (isinstance(one, dict) and one["class_path"].endswith("WandbLogger"))]
-    return [] if len(kept) == len(listed) else [f"--trainer.logger={json.dumps(kept or None)}"]
+                reason = explain(error, words)
+                raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error

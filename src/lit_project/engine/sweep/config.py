@@ -15,7 +15,7 @@ from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 from ..cli import load_yaml
 from ..errors import UserError, did_you_mean
 from ..project import PROGRAM
-from .space import MAX_GRID, Parameter, parameters_of
+from .space import Parameter, parameters_of
 
 KEYS = ("method", "metric", "parameters", "command", "early_terminate")
 OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # may change while a sweep goes on
@@ -33,7 +33,7 @@ class SweepConfig:
     command: list[str]  # from `fit` on, with a macro for the parameters
     pruner: BasePruner
     strict: bool  # the pruner sees the last value of the metric; otherwise the best so far
-    run_cap: int | None
+    run_cap: int
     target: float | None  # no trial begins after one has reached it
     identity: dict[str, Any]  # what may not change while a sweep goes on
 
@@ -42,56 +42,56 @@ class SweepConfig:
         """Reads and checks a file.
 
         Raises:
-            UserError: it is not there, no YAML, or something in it is wrong; it names the key.
+            UserError: it cannot be read, or something in it is wrong.
         """
         try:
             return cls._of(load_yaml(file.read_text()))
-        except UserError as error:
-            raise UserError(f"{file}: {error}") from error
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
-            raise UserError(f"cannot read the sweep {file}: {reason}") from error
+        except (OSError, UserError, ValueError, TypeError, yaml.YAMLError) as error:
+            raise UserError(f"cannot read the sweep {file}: {' '.join(str(error).split())}") from error
 
     @classmethod
     def _of(cls, content: Any) -> "SweepConfig":
-        _need(isinstance(content, Mapping), "is not a sweep: it needs method, metric, parameters and command")
+        _need(isinstance(content, Mapping), "it needs method, metric, parameters and command")
         _known("a sweep", content, (*KEYS, *OTHER_KEYS))
-        method, metric, run_cap = content.get("method"), content.get("metric"), content.get("run_cap")
+        method, metric = content.get("method"), content.get("metric")
         _need(method in ("grid", "random", "bayes"), f"method must be grid, random or bayes, got {method!r}")
-        if not isinstance(metric, Mapping) or not isinstance(metric.get("name"), str):
+        if not isinstance(metric, Mapping) or "name" not in metric:
             raise UserError("metric needs a name, such as {name: val/loss, goal: minimize}")
         _known("metric", metric, ("name", "goal", "target"))
         metric = {"goal": "minimize", **metric}
         target = metric.pop("target", None)
         _need(metric["goal"] in ("minimize", "maximize"), f"goal must be minimize or maximize, got {metric['goal']!r}")
-        _need(type(target) in (int, float, type(None)), f"target must be a number, got {target!r}")
-        _need(run_cap is None or (type(run_cap) is int and run_cap > 0), f"run_cap must be above 0, got {run_cap!r}")
-        config = cls(
-            str(method), metric["name"], metric["goal"] == "maximize", parameters_of(content.get("parameters")),
-            _command(content.get("command")), *_early_ends(content.get("early_terminate")), run_cap, target,
-            json.loads(json.dumps({**{key: content.get(key) for key in KEYS}, "metric": metric})),
-        )  # fmt: skip
-        size = config.grid_size() if method == "grid" else 0
-        _need(size <= MAX_GRID, f"the grid has {size:,} points: more than {MAX_GRID:,}")
-        return config
+        parameters = parameters_of(content.get("parameters"))
+        pruner, strict = _early_ends(content.get("early_terminate"))
+        return cls(
+            method=str(method),
+            metric=str(metric["name"]),
+            maximize=metric["goal"] == "maximize",
+            parameters=[parameter.listed() for parameter in parameters] if method == "grid" else parameters,
+            command=_command(content.get("command")),
+            pruner=pruner,
+            strict=strict,
+            run_cap=int(content.get("run_cap") or 0),
+            target=None if target is None else float(target),
+            identity=json.loads(json.dumps({**{key: content.get(key) for key in KEYS}, "metric": metric})),
+        )
 
     def best(self, values: list[float]) -> float:
         """The best of some values of the metric."""
         return max(values) if self.maximize else min(values)
 
-    def grid_size(self) -> int:
-        """The number of points of the grid; raises UserError if a parameter has infinitely many values."""
-        return math.prod(len(parameter.grid()) for parameter in self.parameters)
-
     def trials(self, wanted: int | None) -> int:
         """How many trials there are to be: those wanted or `run_cap`, at most the whole grid; 0 if nothing tells."""
-        size = self.grid_size() if self.method == "grid" else 0
-        wanted = wanted or self.run_cap or size
-        return min(wanted, size) if size else wanted
+        wanted = wanted or self.run_cap
+        if self.method != "grid":
+            return wanted
+        size = math.prod(len(parameter.values()) for parameter in self.parameters)
+        return min(wanted or size, size)
 
     def point(self, number: int) -> dict[str, Any]:
         """A point of the grid; the last parameter changes fastest."""
-        points = itertools.product(*(parameter.grid() for parameter in self.parameters))
+        # machines that begin the last trial at once come to its beginning
+        points = itertools.cycle(itertools.product(*(parameter.values() for parameter in self.parameters)))
         return dict(zip([p.name for p in self.parameters], next(itertools.islice(points, number, None)), strict=True))
 
     def examples(self) -> list[dict[str, Any]]:
@@ -133,13 +133,9 @@ def _early_ends(section: Any) -> tuple[BasePruner, bool]:
     _known("hyperband", section, ("type", "min_iter", "max_iter", "s", "eta", "strict"))
     wanted = [{"min_iter"}, {"max_iter", "s"}]
     _need(section.keys() - {"type", "eta", "strict"} in wanted, "hyperband needs min_iter, or max_iter and s")
-    options = {"eta": 3, **section}
-    for key in options.keys() - {"type", "strict"}:
-        least = 2 if key == "eta" else 1
-        right = type(options[key]) is int and options[key] >= least
-        _need(right, f"early_terminate: {key} must be a whole number of at least {least}, got {options[key]!r}")
-    first = options.get("min_iter") or max(1, options["max_iter"] // options["eta"] ** options["s"])
-    return SuccessiveHalvingPruner(first, options["eta"], 0), bool(options.get("strict"))
+    eta = section.get("eta", 3)
+    first = section["min_iter"] if "min_iter" in section else max(1, section["max_iter"] // eta ** section["s"])
+    return SuccessiveHalvingPruner(first, eta, 0), bool(section.get("strict"))
 
 
 def _command(given: Any) -> list[str]:
@@ -153,8 +149,7 @@ def _command(given: Any) -> list[str]:
             _need(name in os.environ, f"the command needs the environment variable {name}, which is not set")
             words[n] = os.environ[name]
     macros = [word for word in words if word.startswith("${")]
-    _need(bool(macros), f"the command must end with --config {ARGUMENTS_FILE}, which hands over the parameters")
-    for word in macros:
-        known = word in (ARGUMENTS_FILE, "${args_json}", "${args}")
-        _need(known, f"{word} is not supported here (write {ARGUMENTS_FILE}, which keeps types)")
+    known = {ARGUMENTS_FILE, "${args_json}", "${args}"}
+    right = bool(macros) and known.issuperset(macros)
+    _need(right, f"the command must end with --config {ARGUMENTS_FILE}, got the macros {macros}")
     return words

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -12,7 +12,6 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from ..errors import UserError, did_you_mean
 
-MAX_GRID = 100_000  # points
 LIMITS = ("min", "max")
 KEYS = {
     "constant": ("value",), "categorical": ("values",), "categorical_w_probabilities": ("values", "probabilities"),
@@ -45,18 +44,22 @@ class Parameter:
             return self.value(trial.suggest_int(self.label, drawn.low, drawn.high, log=drawn.log))
         return self.value(trial.suggest_float(self.label, drawn.low, drawn.high, log=drawn.log))
 
-    def grid(self) -> list[Any]:
-        """All values; raises UserError if there are infinitely many, or too many."""
+    def values(self) -> list[Any]:
+        """All values; raises UserError if there are infinitely many."""
         if isinstance(self.drawn, CategoricalDistribution):
             return [self.value(choice) for choice in self.drawn.choices]
-        if isinstance(self.drawn, IntDistribution) and self.drawn.high - self.drawn.low < MAX_GRID:
+        if isinstance(self.drawn, IntDistribution):
             return [self.value(number) for number in range(self.drawn.low, self.drawn.high + 1)]
-        raise UserError(f"parameter {self.name}: a grid needs values, or whole or q_ numbers, at most {MAX_GRID:,}")
+        raise UserError(f"parameter {self.name}: a grid needs values, or whole or q_ numbers")
+
+    def listed(self) -> "Parameter":
+        """The same as a list of values, for a grid."""
+        return _list(self.name, self.values())
 
     def examples(self) -> list[Any]:
         """Values that show if the command line accepts the parameter: all of a list, the limits, or two quantiles."""
         if isinstance(self.drawn, CategoricalDistribution):
-            return self.grid()
+            return self.values()
         ends = (0.1, 0.9) if self.label.startswith("quantile") else (self.drawn.low, self.drawn.high)
         return [self.value(end) for end in ends]
 
@@ -72,18 +75,13 @@ def parameters_of(section: Any, group: str = "") -> list[Parameter]:
     found: list[Parameter] = []
     for key, content in section.items():
         name = f"{group}{key}"
+        if isinstance(content, Mapping) and "parameters" in content:
+            found += parameters_of(content["parameters"], f"{name}.")
+            continue
         try:
-            if isinstance(content, Mapping) and "parameters" in content:
-                found += parameters_of(content["parameters"], f"{name}.")
-            else:
-                found.append(_parameter(name, content))
-        except OverflowError as error:
-            raise UserError(f"parameter {name}: an exponent of e is out of range") from error
-        except (ValueError, TypeError) as error:
+            found.append(_parameter(name, content))
+        except (ValueError, TypeError, OverflowError) as error:
             raise UserError(f"parameter {name}: {error}") from error
-    names = [parameter.name for parameter in found]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f"parameter {twice[0]} is there twice, nested and flat")
     return found
 
 
@@ -101,12 +99,11 @@ def _parameter(name: str, content: Any) -> Parameter:
         raise ValueError(f"{kind} has no {unknown[0]} (it has {', '.join(KEYS[kind])})")
     if missing := [key for key in KEYS[kind] if key not in options and key not in DEFAULTS]:
         raise ValueError(f"{kind} needs {missing[0]}")
-    options = {key: options.get(key, DEFAULTS.get(key)) for key in KEYS[kind]}
     if "probabilities" in options:
         return _quantile(name, _by_share(options["values"], options["probabilities"]))
     if "value" in options or "values" in options:
-        values = options["values"] if "values" in options else [options["value"]]
-        return Parameter(name, CategoricalDistribution([json.dumps(value) for value in values]), json.loads, name)
+        return _list(name, options["values"] if "values" in options else [options["value"]])
+    options = {key: options.get(key, DEFAULTS.get(key)) for key in KEYS[kind]}
     for key, value in options.items():
         options[key] = float(value) if isinstance(value, str) else value  # YAML takes 1e-4 for text
         if not math.isfinite(options[key]) or (key in ("q", "sigma", "a", "b") and options[key] <= 0):
@@ -138,6 +135,11 @@ def _implied(options: Mapping[str, Any]) -> str | None:
     if all(limit in options for limit in LIMITS):
         return "int_uniform" if all(type(options[limit]) is int for limit in LIMITS) else "uniform"
     return "constant" if "value" in options else "categorical" if "values" in options else None
+
+
+def _list(name: str, values: Sequence[Any]) -> Parameter:
+    """As JSON, which keeps types; Optuna's own choices are scalars."""
+    return Parameter(name, CategoricalDistribution([json.dumps(value) for value in values]), json.loads, name)
 
 
 def _quantile(name: str, value: Callable[[float], Any]) -> Parameter:

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import optuna
 from filelock import FileLock
-from optuna.exceptions import ExperimentalWarning, OptunaError
+from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import SQLAlchemyError
 
 from ..errors import UserError
 from .config import SweepConfig
@@ -22,8 +22,7 @@ DATABASE = "study.db"
 HEARTBEAT = 10  # seconds
 GRACE = 60  # seconds without a heartbeat, after which another worker takes the trial
 STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped", TrialState.FAIL: "failed"}
-STORAGE_ERRORS = (OptunaError, SQLAlchemyError, ImportError, RuntimeError, AssertionError)
-warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, retries and TPE's options
+warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, retries, TPE's options and plots
 retry = RetryHeartbeatStaleTrialCallback()
 
 
@@ -56,34 +55,33 @@ class Study:
         url: of a database that several machines share; None for SQLite in the folder.
 
     Raises:
-        UserError: the folder cannot be written, or the study is another sweep's.
+        UserError: the study is another sweep's.
     """
 
     def __init__(self, folder: Path, config: SweepConfig, seed: int = 0, url: str | None = None) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.folder, self.config, self.seed = folder, config, seed
+        self.direction = StudyDirection.MAXIMIZE if config.maximize else StudyDirection.MINIMIZE
         self.name = folder.name if url else "sweep"  # the folder may be moved
         url = url or f"sqlite:///{folder / DATABASE}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self.lock = FileLock(folder / f"{DATABASE}.lock")
-            with self.lock:  # two processes cannot make the same tables
-                self.storage = RDBStorage(
-                    url,
-                    engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},  # for a lock
-                    heartbeat_interval=HEARTBEAT,
-                    grace_period=GRACE,
-                    heartbeat_stale_trial_callback=retry,
-                )
-                study = optuna.create_study(
-                    storage=self.storage, study_name=self.name, load_if_exists=True,
-                    direction=optuna.study.StudyDirection.MAXIMIZE if config.maximize else None,
-                )  # fmt: skip
-                if "sweep" not in study.user_attrs:
-                    study.set_user_attr("sweep", config.identity)
-        except OSError as error:
-            raise UserError(f"cannot write the sweep to {folder}: {error.strerror}") from error
-        stored = study.user_attrs["sweep"] if isinstance(study.user_attrs["sweep"], dict) else {}
+        folder.mkdir(parents=True, exist_ok=True)
+        self.lock = FileLock(folder / f"{DATABASE}.lock")
+        with self.lock:  # two processes cannot make the same tables
+            self.storage = RDBStorage(
+                url,
+                engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},  # for a lock
+                heartbeat_interval=HEARTBEAT,
+                grace_period=GRACE,
+                heartbeat_stale_trial_callback=retry,
+            )
+            study = optuna.create_study(
+                storage=self.storage,
+                study_name=self.name,
+                load_if_exists=True,
+                direction=self.direction,
+            )
+            stored = study.user_attrs.get("sweep", config.identity)
+            study.set_user_attr("sweep", stored)
         if changed := [key for key in config.identity if config.identity[key] != stored.get(key)]:
             raise UserError(f"{folder} holds another sweep (its {', '.join(changed)} differ): choose another --dir")
 
@@ -92,9 +90,8 @@ class Study:
         return optuna.load_study(study_name=self.name, storage=self.storage, pruner=self.config.pruner)
 
     def attempts(self) -> list[FrozenTrial]:
-        """All attempts at trials; not those that were one too many."""
-        found = self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
-        return [trial for trial in found if "surplus" not in trial.user_attrs]
+        """All attempts at trials."""
+        return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
 
     def begin(self, trial: optuna.Trial, name: str) -> int:
         """Gives an attempt the number, the run (in a folder of this name) and the values of its trial, if it has none.
@@ -108,8 +105,7 @@ class Study:
             number = sum(is_first(other) and other.number < origin for other in attempts)
             trial.set_user_attr("number", number)
             trial.set_user_attr("run", f"{name}/trial-{number:04d}")
-            if number < self.config.trials(number + 1):
-                trial.set_user_attr("values", draw(self.config, self.seed, number, trial))
+            trial.set_user_attr("values", draw(self.config, self.seed, number, trial))
         return trial.user_attrs["number"]
 
     def rows(self) -> list[Row]:
@@ -118,11 +114,15 @@ class Study:
         for trial in self.attempts():  # of several attempts the last one counts
             facts, reported = trial.user_attrs, [*trial.intermediate_values.values()]
             if "values" in facts:
-                value = self.config.best(reported) if reported else math.nan
                 found[facts["number"]] = Row(
-                    facts["number"], STATES.get(trial.state, "unfinished"), value, facts["values"],
-                    facts.get("seconds"), self.folder / facts["run"], facts.get("error", ""),
-                )  # fmt: skip
+                    number=facts["number"],
+                    state=STATES.get(trial.state, "unfinished"),
+                    value=self.config.best(reported) if reported else math.nan,
+                    values=facts["values"],
+                    seconds=round(trial.duration.total_seconds(), 1) if trial.duration else None,
+                    run=self.folder / facts["run"],
+                    error=facts.get("error", ""),
+                )
         sign = -1 if self.config.maximize else 1
         return sorted(found.values(), key=lambda row: (not row.good, sign * row.value if row.good else 0, row.number))
 
@@ -143,15 +143,11 @@ def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> di
     """The values of a trial, suggested by Optuna."""
     # unlike a sum, seeds next to each other share no draw
     seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
-    if config.method == "grid":
-        point = config.point(number)
-        fixed = {name: json.dumps(value) for name, value in point.items()}
-        trial.study.sampler = PartialFixedSampler(fixed, RandomSampler())
-        for parameter in config.parameters:
-            trial.suggest_categorical(parameter.name, [json.dumps(value) for value in parameter.grid()])
-        return point
     sampler: BaseSampler = RandomSampler(seed)
-    if config.method == "bayes":  # trials that run at the same time are kept apart
+    if config.method == "grid":
+        fixed = {name: json.dumps(value) for name, value in config.point(number).items()}
+        sampler = PartialFixedSampler(fixed, sampler)
+    elif config.method == "bayes":  # trials that run at the same time are kept apart
         sampler = TPESampler(seed=seed, multivariate=True, constant_liar=True)
     trial.study.sampler = sampler
     return {parameter.name: parameter.suggest(trial) for parameter in config.parameters}
