@@ -55,14 +55,13 @@ def full_path(name: str) -> str:
     Any other text, such as the path of a class of torch, is returned as it is.
     """
     package, _, rest = name.partition(".")
+    other = bool(rest) and package != PACKAGE
     paths = index().get(name.rpartition(".")[2], [])
-    if not paths or (rest and package != PACKAGE and _is_there(package)):
+    # of several classes of this name it is the one at this place
+    paths = [path for path in paths if path == f"{PACKAGE}.{rest}"] or paths
+    if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):
         return name
-    if f"{PACKAGE}.{rest}" in paths:  # of several of this name it is the one at this place
-        paths = [f"{PACKAGE}.{rest}"]
-    if len(paths) > 1:
-        return name
-    if rest and package != PACKAGE:
+    if other:
         _note(package)
     return paths[0]
 
@@ -76,14 +75,7 @@ def here(value: Any) -> Any:
             else here(item)
             for key, item in value.items()
         }
-    if isinstance(value, list | tuple):
-        items = [here(item) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    return value
-
-
-def _is_there(package: str) -> bool:
-    return not package.isidentifier() or package in sys.modules or find_spec(package) is not None
+    return type(value)(map(here, value)) if isinstance(value, list | tuple) else value
 
 
 @cache

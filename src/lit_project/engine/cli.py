@@ -222,26 +222,6 @@ def _emptied(value: Any) -> Any:
     return [] if _holds_mappings(value) else value
 
 
-def add_options(parser: LightningArgumentParser, links: Mapping[str, str]) -> None:
-    """Adds the options of the run and the links from data to model to the parser of a subcommand."""
-    add = parser.add_argument
-    add("--run", type=str | None, default=None, help="A run directory: `fit` resumes it, the others evaluate it.")
-    add("--run_name", type=str | None, default=None, help="Name of a new run; default: the time.")
-    add("--runs_dir", type=str, default="runs", help="Where new runs are made, as RUNS_DIR/CONFIG/NAME.")
-    add("--init_from", type=str | None, default=None, help="fit: a run or checkpoint whose weights to start from.")
-    add("--init_prefixes", type=dict[str, str | None] | None, default=None,
-        help='fit: how names of those weights begin → how they begin here, null: left out.')  # fmt: skip
-    add("--init_strict", type=bool, default=False, help="fit: weights that do not fit are an error.")
-    add("--find", type=What | None, default=None, help="fit: look for a learning rate or batch size, train nothing.")
-    add("--plot_lr", type=bool, default=False, help="fit: draw the planned learning rate, train nothing.")
-    add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
-    add("--allow_untrained", type=bool, default=False, help="validate, test, predict: without --run or a checkpoint.")
-    add("--images", type=str | None, default=None, help="predict: a folder of image files, not the test split.")
-    add("--table", type=str | None, default=None, help="predict: a file of rows (or texts), not the test split.")
-    for source, target in links.items():
-        parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
-
-
 def check(subcommand: str, options: Namespace) -> None:
     """Raises UserError for options that contradict each other."""
     commands = {
@@ -310,8 +290,23 @@ class LitCLI(LightningCLI):
         return {"fit": fit, "validate": common, "test": common, "predict": common}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Options of the run, and what the model takes from the data."""
-        add_options(parser, self.links)
+        """Adds the options of the run, and links the model to what the data tell."""
+        add = parser.add_argument
+        add("--run", type=str | None, default=None, help="A run directory: `fit` resumes it, the others evaluate it.")
+        add("--run_name", type=str | None, default=None, help="Name of a new run; default: the time.")
+        add("--runs_dir", type=str, default="runs", help="Where new runs are made, as RUNS_DIR/CONFIG/NAME.")
+        add("--init_from", type=str | None, default=None, help="fit: a run or checkpoint whose weights to start from.")
+        add("--init_prefixes", type=dict[str, str | None] | None, default=None,
+            help='fit: how names of those weights begin → how they begin here, null: left out.')  # fmt: skip
+        add("--init_strict", type=bool, default=False, help="fit: weights that do not fit are an error.")
+        add("--find", type=What | None, default=None, help="fit: look for a learning rate or batch size instead.")
+        add("--plot_lr", type=bool, default=False, help="fit: draw the planned learning rate instead.")
+        add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
+        add("--allow_untrained", type=bool, default=False, help="validate, test, predict: with initial weights.")
+        add("--images", type=str | None, default=None, help="predict: a folder of image files, not the test split.")
+        add("--table", type=str | None, default=None, help="predict: a file of rows (or texts), not the test split.")
+        for source, target in self.links.items():
+            parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses and checks; `seed_everything: true` becomes a random seed, which is then recorded."""
