@@ -39,7 +39,7 @@ def made(commands: str) -> list[str]:
 
 def test_make_knows_its_targets():
     rules = {rule for line in re.findall(r"^([a-z -]+):", MAKEFILE, re.MULTILINE) for rule in line.split()}
-    assert rules == TARGETS
+    assert rules == TARGETS >= set(made((ROOT / "README.md").read_text()))
     for target in TARGETS - {"clean"}:
         done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
