@@ -12,16 +12,18 @@ Q = "fit -c configs/quickstart.yaml"
 CASES = {
     # command: words that the message must contain
     f"{Q} --trainer.max_epoch=3": ["--trainer.max_epoch", "did you mean --trainer.max_epochs"],
+    f"{Q} --run_nam=x": ["--run_nam=x; did you mean --run_name?"],  # no abbreviations
+    # with LightningCLI's own, a scheduler without an optimizer is ignored and steps by epoch whatever it is
+    f"{Q} --lr_scheduler=StepLR": ["model.init_args"],
+    # never a start from scratch because a checkpoint was not found
+    f"{Q} --ckpt_path last": ["--run", "--init_from"],
     f"{Q} --trainer.max_epochs=abc": ["trainer.max_epochs", "abc", "int"],
     f"{Q} --trainer.precision=bf17": ["trainer.precision", "bf17", "did you mean bf16"],
     f"{Q} --seed_everything=-1": ["seed_everything", "from 0 to 4294967295", "-1"],
     "": ["a command is missing", "examples"],
     f"{Q} --model.net.hiden=3": ["model.net.hiden", "did you mean hidden"],
     f"{Q} --model.net CNM": ["model.net", "CNM", "did you mean CNN"],
-    f"{Q} --model lit_project.tasks.ImageClasifier": [
-        "ImageClasifier",
-        "did you mean ImageClassifier",
-    ],
+    f"{Q} --model lit_project.tasks.ImageClasifier": ["ImageClasifier", "did you mean ImageClassifier"],
     f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
     f"{Q} --model.optimizer.lr=-0.1": ["optimizer: ", "learning rate: -0.1"],
     f"{Q} --model.schedulers.scheduler=torch.optim.lr_scheduler.CosineAnnealingWarmRestarts "
@@ -31,10 +33,7 @@ CASES = {
     f"{Q} --model.optimizer=torch.nn.Linear": ["model.optimizer: ", "torch.nn.Linear", "Optimizer"],
     f"{Q} --model.top_k=30": ["top_k", "30", "10"],
     f"{Q} --model.net.num_classes=3": ["CNN: num_classes comes from Digits", "10", "given as 3", "leave it out"],
-    f"{Q} --trainer.callbacks+=EarlyStoping": [
-        "EarlyStoping",
-        "did you mean lightning.pytorch.callbacks.EarlyStopping",
-    ],
+    f"{Q} --trainer.callbacks+=EarlyStoping": ["did you mean lightning.pytorch.callbacks.EarlyStopping"],
     f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last of a list"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
     f"{Q} --run_name a/b": ["run_name", "a/b"],
@@ -44,6 +43,8 @@ CASES = {
     "fit -c configs": ["configs is a folder"],
     "fit -c README.md": ["README.md, line 4", "not YAML"],
     "fit -c list.yaml": ["list.yaml holds no options"],
+    f"{Q} -c twice.yaml": ["twice.yaml, line 5 is not YAML: the key trainer stands twice"],
+    f"{Q} -c run.yaml": ["run is no key of a config; --run runs/quickstart/base resumes that run"],
     f"{Q} --trainer.fast_dev_run": ["--trainer.fast_dev_run: expected one argument"],
     "fit -c configs/quikstart.yaml": ["quikstart.yaml", "did you mean quickstart.yaml"],
     "fit": ["a config", "configs/quickstart.yaml"],
@@ -54,10 +55,18 @@ CASES = {
 }
 
 
+FILES = {
+    "README.md": "# A project\n\nWords,\nnothing: but words: and colons\n",
+    "list.yaml": "- model\n- data\n",
+    "twice.yaml": "trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n",
+    "run.yaml": "run: runs/quickstart/base\n",
+}
+
+
 @pytest.mark.parametrize("command", CASES)
 def test_mistake(lit, command, workspace):
-    (workspace / "README.md").write_text("# A project\n\nWords,\nnothing: but words: and colons\n")
-    (workspace / "list.yaml").write_text("- model\n- data\n")
+    for name, text in FILES.items():
+        (workspace / name).write_text(text)
     result = lit(command)
     assert result.status == 2
     message = result.err.strip()
@@ -75,6 +84,7 @@ def test_mistake(lit, command, workspace):
         ("hidden: 64", "hiden: 64", ["model: ", "'hiden'", "did you mean hidden"]),
         ("max_epochs: 15", "max_epoch: 15", ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
         ("interval: step", "interval: stp", ["interval", "stp", "did you mean step"]),
+        ("        interval: step\n", "", ["interval"]),  # it has no default
         ("OneCycleLR", "OneCycelLR", ["OneCycelLR", "did you mean OneCycleLR"]),
         ("monitor: val/loss", "monitor: val/los", ["val/los", "val/loss"]),
     ],

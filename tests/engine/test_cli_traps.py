@@ -12,29 +12,6 @@ from lit_project.engine.cli import prepare
 from tiny import TINY
 
 
-def test_options_cannot_be_abbreviated(lit):
-    result = lit("fit -c configs/quickstart.yaml --run_nam=x")
-    assert result.status == 2
-    assert "--run_nam=x; did you mean --run_name?" in result.err
-
-
-def test_global_optimizer_and_scheduler_options_do_not_exist(lit):
-    """With LightningCLI's own, a scheduler without an optimizer is ignored and steps by epoch whatever it is."""
-    result = lit("fit -c configs/quickstart.yaml --lr_scheduler=StepLR")
-    assert result.status == 2
-    assert "model.init_args" in result.err
-
-
-def test_the_interval_has_no_default(lit, workspace):
-    path = workspace / "configs" / "quickstart.yaml"
-    text = path.read_text()
-    assert "        interval: step\n" in text
-    path.write_text(text.replace("        interval: step\n", ""))
-    result = lit("fit -c configs/quickstart.yaml")
-    assert result.status == 2
-    assert "interval" in result.err
-
-
 def test_what_the_data_do_not_tell_is_given_by_hand_and_kept(lit, workspace, monkeypatch):
     monkeypatch.syspath_prepend(str(workspace))
     (workspace / "blind.py").write_text(
@@ -60,13 +37,6 @@ def test_overlays_append_callbacks(lit):
 def test_no_overlay_replaces_callbacks(workspace):
     for overlay in (workspace / "configs" / "overlays").glob("*.yaml"):
         assert "callbacks" not in yaml.safe_load(overlay.read_text()).get("trainer", {}), overlay
-
-
-def test_fit_never_starts_from_scratch_because_a_checkpoint_was_not_found(lit):
-    result = lit("fit -c configs/quickstart.yaml --ckpt_path last")
-    assert result.status == 2
-    assert "--run" in result.err
-    assert "--init_from" in result.err
 
 
 def test_a_checkpoint_is_plain_data(trained):
@@ -111,17 +81,6 @@ def test_nothing_of_an_earlier_list_is_left_in_a_later_one(lit, workspace, capfd
 
     earlier, later = map(given, LISTS[key])
     assert printed(earlier, later) == printed(later) != printed(earlier)
-
-
-def test_a_key_that_stands_twice_and_a_run_in_a_config_are_errors(lit, workspace):
-    (workspace / "twice.yaml").write_text("trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n")
-    result = lit("fit -c configs/quickstart.yaml -c twice.yaml")
-    assert result.status == 2
-    assert "twice.yaml, line 5 is not YAML: the key trainer stands twice" in result.err
-    (workspace / "run.yaml").write_text("run: runs/quickstart/base\n")
-    result = lit("fit -c configs/quickstart.yaml -c run.yaml")
-    assert result.status == 2
-    assert "run is no key of a config; --run runs/quickstart/base resumes that run" in result.err
 
 
 @pytest.mark.parametrize("flag", ["--config=", "-c"])

@@ -89,16 +89,12 @@ def test_find_lr_from_the_command_line_trains_nothing(lit):
     assert lit(f"fit -c configs/quickstart.yaml {TINY} {option} --trainer.max_epochs=1").status == 0
 
 
-@pytest.mark.parametrize(("first", "found", "more"), [(64, 1024, "true"), (5000, 5000, "false")])
-def test_find_batch_size_ends_at_the_samples_there_are(lit, first, found, more):
-    options = f"--data.batch_size={first} --data.drop_last={more}"
-    result = lit(f"fit -c configs/quickstart.yaml {TINY} {options} --find batch_size")
+def test_find_batch_size_ends_at_the_samples_there_are(lit):
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --data.batch_size=64 --data.drop_last=true --find batch_size")
     assert result.status == 0
-    assert f"suggested: --data.batch_size={found} (" in result.out  # 1,257 samples of training
+    assert "suggested: --data.batch_size=1024 (" in result.out  # 1,257 samples of training
 
 
 def test_there_is_nothing_else_to_find(lit):
-    result = lit(f"fit -c configs/quickstart.yaml {TINY} --find luck")
-    assert result.status == 2
-    assert "find" in result.err
+    assert "find" in lit(f"fit -c configs/quickstart.yaml {TINY} --find luck").err
     assert lit(f"test -c configs/quickstart.yaml {TINY} --find lr").status == 2
