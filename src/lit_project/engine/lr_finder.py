@@ -134,58 +134,50 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any, 
     print_once(f"suggested: --data.batch_size={found} ({why})")
 
 
-class _Plan(Callback):
-    """Steps the schedules as training would, once everything is set up for it, and ends the fit."""
+class Plan(Callback):
+    """Steps the schedules as training would, once everything is set up for it, and ends the fit.
+
+    ReduceLROnPlateau never acts here.
+
+    Attributes:
+        curves: the rate of each parameter group at each optimizer step: name → points (step from 0, rate).
+    """
 
     class Made(Exception):
         """Raised before the first step."""
 
-    curves: dict[str, list[tuple[float, float]]]
+    def __init__(self) -> None:
+        self.curves: dict[str, list[tuple[float, float]]] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Task)
-        self.curves = planned_rates(trainer, pl_module)
+        epochs = steps_of_epochs(trainer, pl_module.accumulate)
+        if epochs is None:
+            raise UserError("a run without end has no plan of its learning rates: set trainer.max_epochs or max_steps")
+        schedules = [
+            (config.scheduler, schedule)
+            for config, schedule in zip(trainer.lr_scheduler_configs, pl_module.all_schedules, strict=True)
+            if not isinstance(config.scheduler, ReduceLROnPlateau)
+        ]
+        done = {"step": 0, "epoch": 0}
+        for steps in epochs:
+            for step in range(steps):
+                for name, rate in pl_module.learning_rates().items():
+                    self.curves.setdefault(name, []).append((done["step"], rate))
+                ended = {"step"} if step + 1 < steps else {"step", "epoch"}
+                for interval in ended:
+                    done[interval] += 1
+                for scheduler, schedule in schedules:
+                    if schedule.interval in ended and done[schedule.interval] % schedule.frequency == 0:
+                        scheduler.step()
         raise self.Made
 
 
-def planned_rates(trainer: Trainer, task: Task) -> dict[str, list[tuple[float, float]]]:
-    """The rate of each parameter group at each optimizer step: name → points (step from 0, rate).
-
-    ReduceLROnPlateau never acts here. The schedules are left at their end.
-
-    Raises:
-        UserError: the run has no end.
-    """
-    epochs = steps_of_epochs(trainer, task.accumulate)
-    if epochs is None:
-        raise UserError("a run without end has no plan of its learning rates: set trainer.max_epochs or max_steps")
-    curves: dict[str, list[tuple[float, float]]] = {}
-    schedules = [
-        (config.scheduler, schedule)
-        for config, schedule in zip(trainer.lr_scheduler_configs, task.all_schedules, strict=True)
-        if not isinstance(config.scheduler, ReduceLROnPlateau)
-    ]
-    done = {"step": 0, "epoch": 0}
-    for steps in epochs:
-        for step in range(steps):
-            for name, rate in task.learning_rates().items():
-                curves.setdefault(name, []).append((done["step"], rate))
-            ended = {"step"} if step + 1 < steps else {"step", "epoch"}
-            for interval in ended:
-                done[interval] += 1
-            for scheduler, schedule in schedules:
-                if schedule.interval in ended and done[schedule.interval] % schedule.frequency == 0:
-                    scheduler.step()
-    return curves
-
-
 def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
-    """Writes figures/planned_learning_rate.png; raises UserError if the model is no `Task`."""
-    if not isinstance(model, Task):
-        raise UserError("plot_lr needs a model that is a Task")
-    plan = _Plan()
+    """Writes figures/planned_learning_rate.png."""
+    plan = Plan()
     trainer.callbacks.insert(0, plan)  # type: ignore[attr-defined]
-    with suppress(_Plan.Made), warnings.catch_warnings():
+    with suppress(Plan.Made), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step")
         trainer.fit(model, datamodule=datamodule)
     for name, points in plan.curves.items():

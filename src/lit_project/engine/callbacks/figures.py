@@ -87,12 +87,10 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
     image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
     if size <= 30:  # beyond that the digits would not be legible
-        for row in range(size):
-            for column in range(size):
-                if counts[row, column] > 0:
-                    colour = "white" if shares[row, column] > 0.5 else "black"
-                    text = f"{int(counts[row, column])}"
-                    axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
+        for row, column in counts.nonzero().tolist():
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            text = f"{int(counts[row, column])}"
+            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
     shown = list(names) if size <= 60 else []
     axes.set_xticks(range(len(shown)), labels=shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
     axes.set_yticks(range(len(shown)), labels=shown, parse_math=False)
