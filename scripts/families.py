@@ -52,7 +52,7 @@ FAMILIES = {
         },
     ),
     # a kind of new_task.py
-    "sequence": Family(files="scripts/task_kinds/sequence/*", keys={MAIN: "input_size vocabularies"}),
+    "sequence": Family(files="scripts/task_kinds/sequence/*", keys={MAIN: "input_size"}),
     "translation": Family(
         files="""
             PACKAGE/data/parallel_text/* PACKAGE/models/seq2seq/* PACKAGE/text/* PACKAGE/tasks/translation/*

@@ -23,7 +23,7 @@ PROJECT = Project(
         "target_std": "target_std",
         "input_size": "net.init_args.input_size",
         "output_size": "net.init_args.output_size",
-        # translation: TranslationData → Translator and its net; `new_task.py --kind sequence` uses the first two, too
+        # translation: TranslationData → Translator and its net
         "vocabularies": "vocabularies",
         "source_size": "net.init_args.source_size",
         "target_size": "net.init_args.target_size",

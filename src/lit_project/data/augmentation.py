@@ -1,7 +1,7 @@
 """Augmentation of whole batches on the device, with random choices for each sample.
 
-`torchvision.transforms.v2` applied to a batch draws once a call: one crop offset, one flip for all images. Here the
-random ones are applied sample by sample; the two that nearly every recipe uses are vectorised.
+`torchvision.transforms.v2` applied to a batch draws once per call: one crop offset, one flip for all images. Here each
+sample gets its own draw; the two transforms that nearly every recipe uses are vectorised.
 """
 
 import math
@@ -61,9 +61,9 @@ class RandomResizedCrop(nn.Module):
     """Cuts a random part out of each image and resizes it: Szegedy et al. 2015, the augmentation of ImageNet.
 
     The part has `scale` of the area and proportions (width / height) whose logarithm is uniform in `ratio`, at a
-    uniform place; where ten draws do not fit into the image it is the largest one in the middle that does. As
-    torchvision's transform of that name (bilinear, no antialiasing), but for a whole batch at once and with a part for
-    each image.
+    uniform place; if ten draws do not fit into the image, it is the largest one in the middle that does. Like
+    torchvision's transform of that name (bilinear, no antialiasing), but for a whole batch at once, with a draw per
+    image.
 
     Args:
         size: of the results, height and width in pixels.
@@ -95,7 +95,7 @@ class RandomResizedCrop(nn.Module):
         ratio = torch.empty(count, tries).uniform_(math.log(self.ratio[0]), math.log(self.ratio[1])).exp()
         w, h = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
         fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-        first = fits.long().argmax(dim=1, keepdim=True)  # of equal values the first
+        first = fits.long().argmax(dim=1, keepdim=True)  # the first of equal values
         w, h = w.gather(1, first)[:, 0], h.gather(1, first)[:, 0]
         middle_w, middle_h = width, height
         if width / height < self.ratio[0]:
@@ -129,7 +129,7 @@ class ImageNetTrain(nn.Sequential):
     """Random part, resized, and random mirror: training on ImageNet since Szegedy et al. 2015.
 
     Args:
-        size: of the results in pixels. Networks do best when they are trained at a somewhat smaller size than they are
+        size: of the results in pixels. Networks do best when trained at a somewhat smaller size than they are
             used at (Touvron et al. 2019, "FixRes"; torchvision's recipes train at 176 and evaluate at 224).
         scale: smallest and largest share of the area of a part.
         flip: probability of mirroring.
@@ -147,7 +147,7 @@ class ImageNetEval(nn.Sequential):
 
     Args:
         size: of the results in pixels.
-        resize: what the shorter side becomes before; default: 8/7 of the size, such as 256 for 224.
+        resize: length of the shorter side before the cut; default: 8/7 of the size, such as 256 for 224.
 
     Raises:
         ValueError: it is resized to less than is cut out.

@@ -1,4 +1,4 @@
-"""A user's own images: one folder a class."""
+"""Images of your own: one folder per class."""
 
 import os
 import re
@@ -15,7 +15,7 @@ SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test
 
 
 def open_image(path: str) -> Image.Image:
-    """Reads an image file, see `plain`; an unreadable one is an error that names it."""
+    """Reads an image file, see `plain`; names it if it cannot be read."""
     try:
         with Image.open(path) as image:
             image.load()
@@ -28,14 +28,14 @@ class ImageFolder(DatasetImages):
     """Images in `root/train/CLASS/`, `root/val/CLASS/`, `root/test/CLASS/`; or all in `root/CLASS/`.
 
     Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without them a fixed `test_size` of
-    all images becomes the test split; without a `val` folder a fixed `val_size` of the rest becomes validation; either
-    has each class in its proportion. With split folders and none for the test there is no test. Hidden files and
+    all images becomes the test split; without a `val` folder a fixed `val_size` of the rest becomes validation; both
+    keep the proportions of the classes. With split folders but no test folder there is no test. Hidden files and
     folders are left out.
 
     Args:
         root: the folder.
         image_size: height and width that images are resized to, in pixels.
-        crop: keep their proportions, and cut off what is then too long; otherwise they are squashed.
+        crop: keep their proportions and cut off what is too long; otherwise they are squashed.
         channels: 3 for colour, 1 for grey.
         test_size: share of the images for the test split where there are no split folders; 0 for none.
         class_names: default: the names of the class folders, sorted. If given they must be the same; they are needed

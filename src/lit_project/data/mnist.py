@@ -100,7 +100,7 @@ class FashionMNIST(ImageData):
 
 
 class MNIST(FashionMNIST):
-    """70,000 grey images of 28×28 pixels, handwritten digits; otherwise as `FashionMNIST`."""
+    """70,000 grey images of 28×28 pixels, handwritten digits; see `FashionMNIST`."""
 
     NAME = "MNIST"
     CLASSES: ClassVar[list[str]] = [str(digit) for digit in range(10)]

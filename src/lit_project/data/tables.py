@@ -31,7 +31,7 @@ class ClassicFunction(TabularData):
 
 
 class Diabetes(TabularData):
-    """442 patients, bundled with scikit-learn: ten measurements, and how far the disease had gone a year later.
+    """442 patients, bundled with scikit-learn: ten measurements, and how far the disease had progressed a year later.
 
     Efron, Hastie, Johnstone & Tibshirani (2004), "Least angle regression". Age in years, sex (1 or 2), body mass index,
     blood pressure and six blood values in the units of the source; the target is a score from 25 to 346.

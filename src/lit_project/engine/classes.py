@@ -57,7 +57,7 @@ def full_path(name: str) -> str:
     package, _, rest = name.partition(".")
     other = bool(rest) and package != PACKAGE
     paths = index().get(name.rpartition(".")[2], [])
-    # of several classes of this name it is the one at this place
+    # the one at this place, of several classes with this name
     paths = [path for path in paths if path == f"{PACKAGE}.{rest}"] or paths
     if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):
         return name
@@ -67,7 +67,7 @@ def full_path(name: str) -> str:
 
 
 def here(value: Any) -> Any:
-    """Plain data in which each `class_path` is the `full_path`, and other dotted values of mappings are, too."""
+    """Plain data in which each `class_path`, and other dotted values of mappings, are the `full_path`."""
     if isinstance(value, Mapping):
         return {
             key: full_path(item)
@@ -140,7 +140,7 @@ def make(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, An
 
 
 def drop_weights(model: Any) -> None:
-    """Where a checkpoint gives the weights, the net is not to fetch those that it once began with."""
+    """If a checkpoint gives the weights, the net must not fetch those that it once began with."""
     net = model.get("net")
     if net and not isinstance(net, str) and "weights" in (net.get("init_args") or {}):
         net["init_args"]["weights"] = None

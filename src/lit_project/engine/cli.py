@@ -273,11 +273,11 @@ class LitCLI(LightningCLI):
             subclass_mode_data=True,
             parser_class=Parser,
             parser_kwargs={"description": f"{DESCRIPTION}{', '.join(commands)}.", "prog": PROGRAM},
-            seed_everything_default=42,  # any fixed number: Lightning's default is 0 and says that it is random
+            seed_everything_default=42,  # any fixed number, because Lightning calls its default of 0 random
             save_config_callback=None,  # the run directory keeps the config, once
-            trainer_defaults={"enable_model_summary": False},  # a line of ours says it
+            trainer_defaults={"enable_model_summary": False},  # we print a line of our own
             auto_configure_optimizers=False,  # optimizers and schedulers are injected into the task
-            load_from_checkpoint_support=False,  # done below, for it cannot skip links that a model does not have
+            load_from_checkpoint_support=False,  # done below, because it cannot skip links that a model does not have
             args=list(args),
         )
 
@@ -290,7 +290,7 @@ class LitCLI(LightningCLI):
         return {"fit": fit, "validate": common, "test": common, "predict": common}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the options of the run, and links the model to what the data tell."""
+        """Adds the options of the run, and links the model to the data."""
         add = parser.add_argument
         add("--run", type=str | None, default=None, help="A run directory: `fit` resumes it, the others evaluate it.")
         add("--run_name", type=str | None, default=None, help="Name of a new run; default: the time.")
@@ -321,7 +321,7 @@ class LitCLI(LightningCLI):
         add_given(self.plain["model"], self.options.model, self.links)
 
     def _parse_ckpt_path(self) -> None:
-        """Lightning lets the hyper-parameters of a checkpoint overrule the command line silently. Not here."""
+        """Does nothing: Lightning would let a checkpoint's hyper-parameters silently override the command line."""
 
     def instantiate_classes(self) -> None:
         """Not while parsing: `make` does it, once the run is known."""
@@ -415,7 +415,7 @@ def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str
 
 
 def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> None:
-    """Raises UserError for a value given by hand that the data give otherwise: it would be ignored."""
+    """Raises UserError for a value given by hand that differs from the data's: it would be ignored."""
     for source, argument, owner in _linked(model, links):
         by_hand = owner.get("init_args", {}).get(argument.name)
         if by_hand is not None and hasattr(data, source) and by_hand != _plain(getattr(data, source)):
@@ -426,11 +426,11 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
 
 
 def missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
-    """What a model must be told by the data and is not, for the case that it could not be made; None if nothing."""
+    """What a model that could not be made needs from the data but does not get; None if nothing."""
     try:
         known = resolve_name(data["class_path"])(**data.get("init_args", {}))
         missing = [s for s, a, _ in _linked(model, links) if a.default is a.empty and not hasattr(known, s)]
-    except Exception:  # then it is the data that cannot be made, or cannot tell
+    except Exception:  # then the data cannot be made, or lack it
         return None
     needs = f"{data['class_path']} must have {', '.join(missing)}: {model['class_path']} and what is in it need that"
     return needs if missing else None

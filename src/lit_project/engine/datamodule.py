@@ -146,7 +146,7 @@ class SplitData(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """Position in the epoch of training, and the number of samples of each split.
 
-        Lightning saves that of the loader, too, but does not restore it if a learning rate schedule has asked for the
+        Lightning also saves that of the loader, but does not restore it if a learning rate schedule has asked for the
         length of the run before.
         """
         position = {} if self._training is None else self._training.state_dict()
@@ -156,8 +156,8 @@ class SplitData(LightningDataModule):
         """Training continues at the position.
 
         Raises:
-            DataError: training is to go on, and a split has another number of samples. Evaluation warns: splits that
-                are carved out of other samples are others, and what is held out now may have been trained on.
+            DataError: training is to continue, and a split has another number of samples. Evaluation only warns that
+                what is held out now may have been trained on.
         """
         training = self.trainer is not None and self.trainer.training
         before = state_dict.get("samples", {})
@@ -172,7 +172,7 @@ class SplitData(LightningDataModule):
             self._resume = state_dict
 
     def __str__(self) -> str:
-        """Its name: Lightning would make all loaders to count their samples, and jsonargparse prints what it links."""
+        """Its name. jsonargparse prints what it links, and Lightning would make all loaders to count samples."""
         return type(self).__name__
 
 
@@ -196,9 +196,9 @@ def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
 
 
 def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
-    """As `random_split`, validation having each class in its proportion in `labels` `(N,)`, to within one sample.
+    """Like `random_split`, with the classes of `labels` `(N,)` in their proportions, to within one sample.
 
-    Parts of samples are rounded up where they are largest; but a class keeps its last sample for training as long as
+    Parts of samples are rounded up where they are largest, but a class keeps its last sample for training as long as
     another can give one instead.
     """
     size = len(labels)

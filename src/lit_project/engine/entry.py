@@ -80,7 +80,7 @@ def _run(commands: Mapping[str, str], args: Sequence[str]) -> int:
         print(f"error: {explain(error, args)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python would flush at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush it at its end
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -110,14 +110,14 @@ def digest(folder: Path) -> str:
 
 
 def quiet_lightning() -> None:
-    """Leaves warnings and errors, and drops advertisements and notices that the command line gives itself."""
+    """Drops advertisements, and notices that the command line gives itself; warnings and errors stay."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed"):  # fmt: skip
         logger = logging.getLogger(name)
         if _wanted not in logger.filters:
             logger.addFilter(_wanted)
     for message in (
-        r"You requested to overfit but .*",  # `SplitData.shuffles` has seen to it
+        r"You requested to overfit but .*",  # `SplitData.shuffles` takes care of it
         r".*number of training batches .* is smaller than the logging interval.*",
         r".*LeafSpec.* is deprecated.*",  # within Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # a resumed run

@@ -32,13 +32,13 @@ def no_access(error: OSError) -> str | None:
 
 
 def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The candidate most like a name: first the one that differs in case alone; None below a likeness of `cutoff`."""
+    """The candidate most like a name, first of all one that differs in case only; None below a likeness of `cutoff`."""
     candidates = list(candidates)
     other_case = [candidate for candidate in candidates if candidate.lower() == name.lower()]
     return next(iter(other_case or get_close_matches(name, candidates, n=1, cutoff=cutoff)), None)
 
 
 def did_you_mean(name: str, candidates: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
-    """`; did you mean X?` with the `nearest` candidate, or what is to be said where none is near."""
+    """`; did you mean X?` with the `nearest` candidate, or what to say if none is near."""
     near = nearest(name, candidates, cutoff)
     return otherwise if near is None else f"; did you mean {near}?"

@@ -17,7 +17,7 @@ class Totals:
         self.mark()
 
     def add(self, count: int | Tensor, **sums: Tensor) -> None:
-        """Adds sums over `count` samples (or tokens); each is a scalar tensor. The device is not waited for."""
+        """Adds sums over `count` samples (or tokens), scalar tensors, without waiting for the device."""
         self.count += count
         for name, value in sums.items():
             value = value.detach()
@@ -32,11 +32,11 @@ class Totals:
         return {"sums": dict(self.sums), "count": int(self.count)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from there."""
+        """Continues with saved sums."""
         self.sums, self.count = {name: value.clone() for name, value in state["sums"].items()}, state["count"]
 
     def mark(self) -> None:
-        """Remembers what there is."""
+        """Remembers the sums so far."""
         self._marked, self._marked_count = dict(self.sums), self.count
 
     def since_mark(self, name: str) -> float | None:
@@ -86,7 +86,7 @@ class StepMean:
         self._unit: int | Tensor = 1
 
     def reset(self) -> None:
-        """Forgets what came before."""
+        """Drops what is left of an earlier step."""
         self._count = None
 
     def weigh(self, loss: Tensor, count: int | Tensor, world_size: int) -> Tensor:
@@ -122,7 +122,7 @@ class StepMean:
 
 
 class Clock:
-    """Seconds of laps, without what lies between a pause and its end."""
+    """A stopwatch that can pause."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.seconds = seconds

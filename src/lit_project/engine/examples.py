@@ -1,4 +1,4 @@
-"""`examples`: the configs that come with the project, a line each; with a NAME the text of one.
+"""`examples`: lists the configs that come with the project; with a NAME prints one.
 
 A checkout has them in `configs/`; a wheel brings them along within the package.
 """

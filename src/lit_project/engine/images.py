@@ -17,7 +17,7 @@ from .sampler import Loader, seed_step
 
 
 class PerSample(nn.Module):
-    """Applies a transform to each image of a batch by itself, so that it draws its random numbers for each."""
+    """Applies a transform to each image of a batch, so that it draws for each."""
 
     def __init__(self, transform: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class PictureFiles(Dataset):
         return len(self.files)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch:
-        """A batch without the files that cannot be read; it may be empty."""
+        """A batch without unreadable files; it may be empty."""
         images = [torch.empty(0, *self.input_shape, dtype=torch.uint8)]
         readable = []
         for index in indices.tolist():
@@ -338,7 +338,7 @@ class DatasetImages(ImageData):
     `targets`, as those of torchvision have; without `test`, only `fit` and `validate` work.
 
     Args:
-        train: training samples; the other splits likewise.
+        train: training samples.
         val: of validation.
         test: of the test.
         val_size: samples of validation if `val` is not given; a share of `train` if below 1.
@@ -378,7 +378,7 @@ class DatasetImages(ImageData):
         self._val_size = val_size
 
     def setup(self, stage: str) -> None:
-        """Makes all splits at once: none of them is read yet."""
+        """Makes all splits at once, without reading them."""
         if self.new is None and not self.splits:
             for split, dataset in self._given.items():
                 self.check_targets(labels_of(dataset), split)

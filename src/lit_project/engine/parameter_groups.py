@@ -151,7 +151,7 @@ def apply_factors(groups: Iterable[dict[str, Any]]) -> None:
 
 
 def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
-    """Raises GroupError for an option of a group that its optimizer does not know, and would pass over."""
+    """Raises GroupError for an option of a group that its optimizer does not know and would ignore."""
     for group in groups:
         for name in group if isinstance(group, dict) else ():
             if name not in (*optimizer.defaults, "params", "name", "lr_factor"):

@@ -167,7 +167,7 @@ class SequentialLR(lr_scheduler.SequentialLR):
         parts: list[LRScheduler] = []
         starts = []
         for start, stop, factory in zip([0, *borders], [*borders, end], schedulers, strict=True):
-            if start == stop:  # a share of a short run has rounded to nothing
+            if start == stop:  # a share of a short run was rounded to 0
                 continue
             starts.append(start)
             with horizon_is(None if stop is None else stop - start):
@@ -318,7 +318,7 @@ def configure(
         }
         if schedule.monitor is not None:
             config["monitor"] = schedule.monitor
-            # Lightning would step it after it has saved the epoch's checkpoint, and end the run if an epoch was not
+            # Lightning would step it after it saved the epoch's checkpoint, and end the run if an epoch was not
             # validated: the task does it
             config["reduce_on_plateau"] = schedule.interval == "step"
         configs.append(config)

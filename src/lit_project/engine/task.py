@@ -1,4 +1,4 @@
-"""What all tasks share: optimizer and schedules, exact running means, rates and speed, one random stream a step."""
+"""What all tasks share: optimizer and schedules, exact running means, rates and speed, one random stream per step."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -227,7 +227,7 @@ class Task(LightningModule):
         checkpoint["running"] = {**self.running.reduce(self).state_dict(), "seconds": self._clock.seconds}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Goes on with the sums, which are those of all processes, in the first one."""
+        """Continues with the sums, which are those of all processes, in the first one."""
         running = checkpoint.get("running", {})
         self._clock = Clock(running.get("seconds", 0.0))
         if running and self.global_rank == 0:
@@ -329,7 +329,7 @@ class Task(LightningModule):
                 continue
             monitor = str(schedule.monitor)
             if monitor.startswith("val/") and not self._validated:
-                continue  # an epoch without validation tells nothing: what is known is of an earlier one
+                continue  # without validation in this epoch, the value is of an earlier one
             if monitor not in metrics:
                 raise ScheduleError(f"ReduceLROnPlateau watches {monitor!r}; there are: {', '.join(sorted(metrics))}")
             config.scheduler.step(metrics[monitor])

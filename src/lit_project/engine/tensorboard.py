@@ -43,7 +43,7 @@ class TensorBoardExtras(Callback):
             try:
                 for writer in writers:
                     writer.add_graph(pl_module, images[:1])
-            except Exception as error:  # a net that is compiled, or that torch cannot trace for another reason
+            except Exception as error:  # a compiled net, or one that torch cannot trace for another reason
                 print(f"note: TensorBoard gets no graph of the model: {str(error).strip().splitlines()[0]}", flush=True)
             finally:
                 for module, training in modes.items():

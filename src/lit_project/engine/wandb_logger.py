@@ -1,4 +1,4 @@
-"""The Weights & Biases logger of the overlay `wandb`: Lightning's, for which training neither waits nor ends."""
+"""The Weights & Biases logger of the overlay `wandb`: Lightning's, but training never waits for it or fails with it."""
 
 import contextlib
 import csv

@@ -48,7 +48,7 @@ def check_fits(model: nn.Module, checkpoint: Path) -> list[str]:
 def check_kept(run: Path, config: str) -> None:
     """Raises UserError if a run that is resumed would have another optimizer or other schedules than it has.
 
-    Its checkpoint would put the old ones back, without a word. To go on without any schedule is possible.
+    Its checkpoint would silently restore the old ones. Resuming without any schedule is possible.
     """
     file = run / "config.yaml"
     texts = (file.read_text(), config)

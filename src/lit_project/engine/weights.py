@@ -37,7 +37,7 @@ class Match:
 def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
     """Compares names and shapes.
 
-    Norms of old files have no `num_batches_tracked`, which is not missed: torch takes them so, too.
+    Norms of old files have no `num_batches_tracked`, which torch does not require either.
     """
     own = model.state_dict()
     common = [name for name in own if name in state]
@@ -51,7 +51,7 @@ def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
 
 
 def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """The state with other beginnings of its names; of several that apply the longest counts, and None leaves out.
+    """The state with other prefixes of its names; the longest that applies counts, and None drops a weight.
 
     `{"encoder.": "net.backbone.", "": "net."}` makes `encoder.x` into `net.backbone.x` and `y` into `net.y`.
 
@@ -96,7 +96,7 @@ def load_fitting(model: nn.Module, state: Mapping[str, Tensor], source: str, str
     if strict and not found.complete:
         raise CheckpointError(f"the weights of {source} are not those of the model:\n{found}")
     fitting = OrderedDict((name, state[name]) for name in found.loaded)
-    # the names are those of this version: some nets of torchvision refuse, or rename, weights that do not say so
+    # the names are those of this version: some torchvision nets refuse or rename weights without it
     fitting._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
     model.load_state_dict(fitting, strict=False)
     return found

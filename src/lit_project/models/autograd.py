@@ -1,6 +1,6 @@
 """Autograd functions of your own: two examples to copy, whose tests compare them with finite differences (`gradcheck`).
 
-`backward` gets the gradient by the output and returns one by each argument of `forward`, None for what is no tensor. It
+`backward` gets the gradient by the output and returns one by each argument of `forward`, None if that is no tensor. It
 may leave out what `ctx.needs_input_grad` does not ask for.
 """
 

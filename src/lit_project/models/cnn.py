@@ -10,7 +10,7 @@ KERNEL_SIZE = 3
 
 
 def output_size(size: Sequence[int], layers: Sequence[int | str], padding: int) -> tuple[int, int]:
-    """Height and width that `layers` leave of an image of `size` = (H, W).
+    """Height and width after `layers` of an image of `size` = (H, W).
 
     Raises:
         ValueError: nothing is left.

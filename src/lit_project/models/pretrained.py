@@ -45,7 +45,7 @@ def download(architecture: str, name: str) -> dict[str, Tensor]:
 def from_file(path: Path) -> dict[str, Tensor]:
     """The state dict in a file: one saved by `torch.save(net.state_dict(), path)`, or a checkpoint's `state_dict`.
 
-    Tensors land on the CPU, whatever device saved them; nothing but plain data is unpickled.
+    Tensors land on the CPU, whichever device saved them; only plain data are unpickled.
 
     Raises:
         CheckpointError: it cannot be read, or holds something else.
@@ -53,7 +53,7 @@ def from_file(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         return dict(content.get("state_dict", content))
-    except Exception as error:  # whatever the file holds
+    except Exception as error:  # any error, depending on what the file holds
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise CheckpointError(f"cannot read weights from {path}: {reason}") from error
 

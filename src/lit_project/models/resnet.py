@@ -12,7 +12,7 @@ class BilinearPool(nn.Module):
 
     Bilinear pooling of one net with itself (Lin, RoyChowdhury & Maji 2015): with features `x_p` of the places p,
     `z = Σ_p x_p x_pᵀ / P`, `y = sign(z) √|z|`, `y / ‖y‖`. It tells fine-grained classes apart by which features occur
-    together, and needs channels² weights a class: `channels` first maps the features to fewer.
+    together, and needs channels² weights per class: `channels` first maps the features to fewer.
 
     Args:
         in_channels: of the features, C.

@@ -40,11 +40,11 @@ class SeveralOptimizers(Task):
     """Mixed in before a task: one optimizer per part, all stepped together, as one step.
 
     Lightning leaves accumulation, clipping and schedules to a task that optimises by itself, and refuses the trainer's
-    options for them: they are options of the task. The gradient is that of the mean over the whole step, as ever.
+    options for them: they are options of the task. The gradient is still that of the mean over the whole step.
 
     Args:
         parts: together they hold every trainable parameter once.
-        accumulate: micro-batches an optimizer step.
+        accumulate: micro-batches per optimizer step.
         clip_norm: greatest norm of the gradient of all parts together; null for any.
         kwargs: of the task; it takes no `optimizer`, `schedulers` or `parameter_groups`.
 

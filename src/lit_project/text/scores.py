@@ -42,7 +42,7 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     """BLEU and chrF of detokenised, cased text.
 
     Args:
-        hypotheses: one translation a sentence.
+        hypotheses: one translation per sentence.
         references: one or more for each; the numbers may differ.
         language: its code, such as `en`.
     """
@@ -64,10 +64,10 @@ def lowercase_tokenised_bleu(
     `l'` from its noun; "13a" does not, and gives about a point less there.
 
     Args:
-        hypotheses: one translation a sentence.
+        hypotheses: one translation per sentence.
         references: one or more for each.
-        language: code of two letters; where there are no rules for it, those of English are taken; one of `UNSPACED`
-            is tokenised as in `corpus_scores`.
+        language: code of two letters; English rules if it has none of its own; one of `UNSPACED` is tokenised as in
+            `corpus_scores`.
     """
     from sacrebleu.metrics import BLEU
     from sacremoses import MosesPunctNormalizer, MosesTokenizer

@@ -81,7 +81,7 @@ def split_words(sentence: str, language: str = "") -> list[str]:
             opening = part[0].isalnum() and not before[-1:].isalnum()
             if not before:
                 tokens.append(part)
-            elif elided or opening:  # these hold on to the next word, everything else to the previous one
+            elif elided or opening:  # these belong to the next word, everything else to the previous one
                 tokens[-1] += JOINER
                 tokens.append(part)
             else:

@@ -37,7 +37,7 @@ class Vocabulary(ABC):
 
     @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """One label an id, for the axes of attention maps."""
+        """One label per id, for the axes of attention maps."""
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Vocabulary(ABC):
         return [self.encode(sentence) for sentence in sentences]
 
     def unknown(self, sentence: str) -> list[str]:
-        """The words of a prepared sentence that the vocabulary has not, or of which it lacks letters."""
+        """The words of a prepared sentence that the vocabulary lacks, or whose letters it lacks."""
         return [word for word in sentence.split() if UNK in self.encode(word)]
 
     @staticmethod
@@ -68,7 +68,7 @@ class Vocabulary(ABC):
 
 
 class WordVocabulary(Vocabulary):
-    """Whole words and punctuation marks; what it has never seen is UNK.
+    """Whole words and punctuation marks; unknown ones are UNK.
 
     Args:
         words: tokens of `lit_project.text.tokens.split_words`, from id 4 on.

@@ -31,8 +31,8 @@ class TranslationData(SplitData):
         root: folder of the data; trained subword models are kept in `root/vocabularies`.
         source: code of the language to translate from.
         target: code of the language to translate into.
-        batch_tokens: positions an optimizer micro-batch and process, padding counted, in the longer of source and
-            target; batches hold pairs of similar length.
+        batch_tokens: positions per micro-batch and process, with padding, in the longer of source and target; batches
+            hold pairs of similar length.
         batch_size: the same as a number of pairs; 128 if neither is given.
         eval_batch_tokens: positions without gradients; it changes no result, only memory and speed.
         vocabulary: whole words, or subwords by BPE or a unigram language model.
@@ -181,7 +181,7 @@ class TranslationData(SplitData):
             print_once(lines(self.report))
 
     def size_of(self, split: Split) -> int:
-        """Number of pairs of a split that has been set up (those that were dropped not counted)."""
+        """Number of pairs of a split that has been set up, without dropped ones."""
         return len(self.splits[split][0])
 
     def dataset(self, split: Split) -> EncodedPairs:
@@ -191,7 +191,7 @@ class TranslationData(SplitData):
         return EncodedPairs(source, target, texts)
 
     def order(self, dataset: EncodedPairs, split: Split) -> TokenBatches:
-        """The batches of a split for this process: shuffled ones of training; others from short to long."""
+        """The batches of a split for this process: shuffled in training, otherwise from short to long."""
         train = split == "train"
         return TokenBatches(
             dataset.source.lengths,
@@ -203,7 +203,7 @@ class TranslationData(SplitData):
         )
 
     def transfer_batch_to_device(self, batch: PairBatch, device: torch.device, dataloader_idx: int) -> PairBatch:
-        """Moves the tensors; the text is not looked through."""
+        """Moves the tensors and leaves the text as it is."""
         if batch.source.device == device:
             return batch
         source, lengths, target, indices = (tensor.to(device, non_blocking=True) for tensor in batch[:4])

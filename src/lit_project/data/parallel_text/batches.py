@@ -14,7 +14,7 @@ from lit_project.text.vocabulary import PAD
 
 
 class PairText(NamedTuple):
-    """The text of a pair, prepared and restored: what a reader sees and what scores are computed on.
+    """The text of a pair, prepared and restored: what a reader sees and what is scored.
 
     Attributes:
         source: the source sentence.
@@ -52,16 +52,16 @@ class TokenBatches(EpochBatches):
 
     The pairs are sorted by (target length, source length) and cut into batches; when shuffling, pairs of equal lengths
     trade places and the batches change their order with (seed, epoch). The sequence of lengths is the same in each
-    epoch, hence so are the number and the shapes of the batches. Over all processes each pair occurs exactly once an
+    epoch, hence so are the number and the shapes of the batches. Over all processes each pair occurs exactly once per
     epoch, and every process makes the same number of batches: the largest are split in two until that holds. The
     batches of one step have similar lengths on all processes, so that none waits long for another.
 
     Args:
         lengths_source: `(N,)`, tokens of each source as it stands in the batch (EOS counted).
         lengths_target: `(N,)`, tokens of each target as it stands in the batch (BOS and EOS counted).
-        batch_tokens: at most this many positions a batch and process, padding counted, in the source and in the
-            target; a longer pair is a batch of its own.
-        batch_size: pairs a batch and process. Exactly one of the two is given.
+        batch_tokens: at most this many positions per batch and process, with padding, in the source and in the target;
+            a longer pair is a batch of its own.
+        batch_size: pairs per batch and process. Exactly one of the two is given.
         shuffle: see above; otherwise from short to long, ties in the order of the data.
         seed: with the epoch, all that the order depends on.
         num_replicas: number of processes.

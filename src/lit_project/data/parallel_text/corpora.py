@@ -68,7 +68,7 @@ def fetch(path: Path, address: str) -> None:
     print_once(f"downloading {address} to {path}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # manythings.org refuses clients that do not name themselves as browsers do
+        # manythings.org refuses clients that do not look like browsers
         request = urllib.request.Request(address, headers={"User-Agent": "Mozilla/5.0 (lit-project)"})
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             part.write_bytes(answer.read())
@@ -90,8 +90,8 @@ class ParallelText(CarvedData):
     """Any parallel corpus, plain or `.gz`, in UTF-8.
 
     A split is a list of two files (line n of the source file, line n of the target file) or one file of lines
-    `source<TAB>target`. Validation or test that is not given is carved out of train without leaks; training pairs of
-    which a sentence occurs in the one that is given are then left out, and counted. Where both are given, all three are
+    `source<TAB>target`. Validation or test that is not given is carved out of train without leaks; training pairs
+    that share a sentence with a given split are then left out, and counted. Where both are given, all three are
     used as they are, and the report says what they share.
 
     Args:

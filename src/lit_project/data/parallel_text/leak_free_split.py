@@ -1,6 +1,6 @@
 """Splits of a parallel corpus that share no sentence.
 
-A corpus of many translations a sentence is a graph: sentences are nodes, pairs are edges. If a random share of the
+A corpus with many translations per sentence is a graph: sentences are nodes, pairs are edges. If a random share of the
 pairs is held out, most of its sentences stay in train with another translation. Here whole connected components are
 held out instead.
 """
@@ -35,9 +35,9 @@ def sentence_key(sentence: str) -> str:
 
 
 def components(pairs: Pairs) -> np.ndarray:
-    """The number of the connected component that each pair belongs to: `(N,)`, from 0 in the order of the pairs.
+    """The number of the connected component of each pair: `(N,)`, from 0 in the order of the pairs.
 
-    It is the same whichever side is the source, so that both directions of a corpus are split alike.
+    It does not depend on which side is the source, so that both directions of a corpus are split alike.
     """
     sides = []
     start = 0

@@ -137,7 +137,7 @@ ARTICLES = {  # masculine, feminine, plural, before a vowel: masculine, feminine
 PLURAL_ARTICLES = {"the": "the", "my": "my", "this": "these", "a": "some"}
 
 
-_SEED = 1066  # chooses among all sentences; its own constant, so that the corpus is always the same
+_SEED = 1066  # chooses among all sentences; a constant of its own, so that the corpus is always the same
 _TENSES = ("present", "past", "future")
 
 
@@ -237,7 +237,7 @@ def sentences(size: int) -> list[tuple[str, str]]:
     for number, kind in enumerate((_motions, _states, _actions)):
         own = [pair for subject in subjects for pair in kind(subject)]
         generator.shuffle(own)
-        # the kinds that make fewer sentences leave their share to the next
+        # kinds with fewer sentences leave their share to the next
         chosen += own[: (size - len(chosen)) // (3 - number)]
     if size < 3 or len(chosen) < size:
         raise DataError(f"size {size}: the grammar makes 3 to {len(chosen)} pairs")

@@ -112,14 +112,14 @@ def _subwords(sentences: Sequence[str], language: str, options: VocabularyOption
         folder.mkdir(parents=True, exist_ok=True)
         part.write_bytes(vocabulary.model)
         os.replace(part, path)
-    except OSError:  # data may lie in a read-only folder or on a full disk; then each run trains
+    except OSError:  # in a read-only folder or on a full disk, each run trains
         with suppress(OSError):
             part.unlink(missing_ok=True)
     return vocabulary
 
 
 def check_languages(name: str, known: Sequence[str], source: str, target: str) -> None:
-    """Raises DataError if `name` has no such translations; no known languages: any two will do."""
+    """Raises DataError if `name` has no such translations; without known languages any two will do."""
     if source == target or (known and not {source, target} <= set(known)):
         has = f"it has {', '.join(known)}" if known else "give two different languages"
         raise DataError(f"{name} has no translations from {source} to {target}: {has}")

@@ -32,7 +32,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | None = None) -> Figure:
-    """One panel a metric, one line a split; losses on a logarithmic axis.
+    """One panel per metric, one line per split; losses on a logarithmic axis.
 
     Args:
         curves: metric → split → points (epoch, value), such as `{"loss": {"train": [(0, 2.3), …]}}`.
@@ -86,7 +86,7 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
-    if size <= 30:  # beyond that the digits would not be legible
+    if size <= 30:  # with more, the digits would not be legible
         for row, column in counts.nonzero().tolist():
             colour = "white" if shares[row, column] > 0.5 else "black"
             text = f"{int(counts[row, column])}"
@@ -130,7 +130,7 @@ class Figures(Callback):
         self._wrong: list[Wrong] = []
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws the curves from metrics.csv, that is, of a resumed run from its beginning."""
+        """Draws the curves from metrics.csv, for a resumed run from its beginning."""
         file = Path(trainer.default_root_dir) / "metrics.csv"
         if not trainer.is_global_zero or not file.exists():
             return
@@ -228,7 +228,7 @@ def _curves(rows: list[dict[str, str]], x: str, columns: Mapping[str, str]) -> d
 
 
 def _best_epoch(trainer: Trainer) -> float | None:
-    """Epoch of the best checkpoint, as its file name tells."""
+    """Epoch of the best checkpoint, from its file name."""
     best = best_checkpoint(trainer)
     found = re.search(r"epoch=?(\d+)", Path(best.best_model_path).stem) if best else None
     return float(found[1]) if found else None

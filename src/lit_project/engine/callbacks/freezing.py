@@ -10,9 +10,9 @@ from ..task import Task
 
 
 class Unfreezing(Callback):
-    """Trains each part of the task from its epoch on; until then it is frozen, its batch-norm statistics too.
+    """Trains each part of the task from its epoch on; until then it is frozen, with its batch-norm statistics.
 
-    What is frozen is a function of the epoch alone, so that a resumed run goes on as if it had not been stopped.
+    What is frozen is a function of the epoch alone, so that a resumed run continues as if it had not been stopped.
     Parameters that are frozen for a while are in the optimizer's groups from the first step, but have no gradient and
     no state there; those that never train are left out. The longest of several paths counts.
 
@@ -44,7 +44,7 @@ class Unfreezing(Callback):
         return begins is None or epoch < begins
 
     def of_first_epoch(self) -> "Unfreezing":
-        """For a search: what is frozen in epoch 0 is so throughout."""
+        """For a search: what is frozen in epoch 0 stays frozen."""
         return Unfreezing({path: None if epoch != 0 else 0 for path, epoch in self.schedule.items()})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -63,7 +63,7 @@ class Unfreezing(Callback):
                 parameter.requires_grad_(False)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Freezes for the epoch in which the run starts or goes on."""
+        """Freezes for the epoch in which the run starts or resumes."""
         epochs = pl_module.length("epoch") if isinstance(pl_module, Task) else None
         for path, epoch in self.schedule.items():
             if epochs is not None and epoch is not None and epoch >= epochs and not fast_dev_run(trainer):
@@ -74,7 +74,7 @@ class Unfreezing(Callback):
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Lets parts go whose epoch has come."""
+        """Unfreezes parts whose epoch has come."""
         epoch = trainer.current_epoch
         changed = False
         for name, parameter in pl_module.named_parameters():

@@ -14,7 +14,7 @@ from ..run import write_text
 
 
 class PredictionTable(Callback):
-    """Writes one row a sample, ordered by index, from tasks whose `predict_step` gives columns with an `index`.
+    """Writes one row per sample, ordered by index, from tasks whose `predict_step` gives columns with an `index`.
 
     Args:
         file: where to; its folder is made.
@@ -49,7 +49,7 @@ class PredictionTable(Callback):
             found = {row["index"] for row in rows}
             samples = list(self.inputs.items())
             rows = [_with_inputs(row, *samples[row["index"]]) for row in rows]
-            # with a limit, what comes after the last one that was predicted may not have been read
+            # with a limit, samples after the last predicted one may not have been read
             limit = trainer.limit_predict_batches
             limited = isinstance(limit, int) or limit != 1.0  # 1 is a batch, 1.0 are all
             read = range(max(found, default=-1) + 1 if limited else len(samples))
@@ -65,6 +65,6 @@ class PredictionTable(Callback):
 
 
 def _with_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with what it was predicted on after its index; `input/NAME` is a column whose name is taken."""
+    """A row with its inputs after its index; a column whose name is taken becomes `input/NAME`."""
     named = {f"input/{name}" if name in row else name: value for name, value in inputs.items()}
     return {"index": index, **named, **{name: value for name, value in row.items() if name != "index"}}

@@ -1,4 +1,4 @@
-"""Progress: a rich bar on a terminal, a line an epoch elsewhere; both show the exact running means of the task."""
+"""Progress: a rich bar on a terminal, a line per epoch elsewhere; both show the exact running means of the task."""
 
 from time import perf_counter
 from typing import Any
@@ -15,7 +15,7 @@ def shown(trainer: Trainer, pl_module: LightningModule) -> dict[str, str]:
     running = getattr(pl_module, "running", None)
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
     for name in (*(f"val/{name}" for name in getattr(pl_module, "shown", ())), *monitored(trainer)):
-        if name in trainer.callback_metrics and not name.startswith("train/"):  # which is of the epoch before
+        if name in trainer.callback_metrics and not name.startswith("train/"):  # the epoch before
             values[name] = trainer.callback_metrics[name].item()
     return {name: f"{value:.4f}" for name, value in values.items()}
 
@@ -24,8 +24,8 @@ class RichProgress(RichProgressBar):
     """Rich's bar with loss and accuracy.
 
     Args:
-        seconds: between two refreshes; each costs about as much as a small training step, so that a refresh every so
-            many batches would be too slow for small nets and too rare for large ones.
+        seconds: between two refreshes. Each costs about as much as a small training step: a refresh every so many
+            batches would be too slow for small nets and too rare for large ones.
     """
 
     def __init__(self, seconds: float = 0.25) -> None:

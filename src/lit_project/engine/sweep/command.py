@@ -1,6 +1,6 @@
 """A sweep in W&B's format without an account.
 
-%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     searches; again, here or elsewhere: goes on
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     searches; started again, here or elsewhere, it continues
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        the table and the plots so far
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       all commands, nothing is run
 """

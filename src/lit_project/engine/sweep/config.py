@@ -18,7 +18,7 @@ from ..project import PROGRAM
 from .space import Parameter, parameters_of
 
 KEYS = ("method", "metric", "parameters", "command", "early_terminate")
-OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # may change while a sweep goes on
+OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # may change during a sweep
 ARGUMENTS_FILE = "${args_json_file}"
 
 
@@ -35,7 +35,7 @@ class SweepConfig:
     strict: bool  # the pruner sees the last value of the metric; otherwise the best so far
     run_cap: int
     target: float | None  # no trial begins after one has reached it
-    identity: dict[str, Any]  # what may not change while a sweep goes on
+    identity: dict[str, Any]  # what may not change during a sweep
 
     @classmethod
     def read(cls, file: Path) -> "SweepConfig":
@@ -95,7 +95,7 @@ class SweepConfig:
         return dict(zip([p.name for p in self.parameters], next(itertools.islice(points, number, None)), strict=True))
 
     def examples(self) -> list[dict[str, Any]]:
-        """As few points as show every value of a list and the limits of every distribution."""
+        """The fewest points with every value of each list and the limits of each distribution."""
         values = {parameter.name: parameter.examples() for parameter in self.parameters}
         longest = max(map(len, values.values()))
         return [{name: found[min(n, len(found) - 1)] for name, found in values.items()} for n in range(longest)]

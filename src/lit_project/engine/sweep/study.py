@@ -33,7 +33,7 @@ class Row(NamedTuple):
     state: str  # finished, stopped (by hyperband), failed, unfinished
     value: float  # the best that the metric was; nan if it was never logged
     values: dict[str, Any]
-    seconds: float | None  # that the last attempt took
+    seconds: float | None  # of the last attempt
     run: Path
     error: str
 
@@ -96,7 +96,7 @@ class Study:
     def begin(self, trial: optuna.Trial, name: str) -> int:
         """Gives an attempt the number, the run (in a folder of this name) and the values of its trial, if it has none.
 
-        The number is how many trials were begun before: the storage keeps the order, whoever begins them.
+        The number is how many trials began before, in the order of the storage.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()

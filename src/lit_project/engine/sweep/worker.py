@@ -98,7 +98,7 @@ class Workers:
         run, log = RunDir(self.folder / trial.user_attrs["run"]), self.folder / "logs" / f"{number:04d}.log"
         curve = Curve(run.path / "metrics.csv", metric)
         status, pruned = self._fit(trial, run, log, slot, curve)
-        if status and self.status:  # another attempt goes on
+        if status and self.status:  # another attempt continues
             retry(trial.study, trial.study.get_trials(deepcopy=False)[trial.number])
             raise TrialEnded
         if status == 0 and metric not in curve.columns:
@@ -120,7 +120,7 @@ class Workers:
         return value
 
     def _fit(self, trial: optuna.Trial, run: RunDir, log: Path, slot: int, curve: "Curve") -> tuple[int, bool]:
-        """Trains, or goes on from the last checkpoint; returns the exit status and if hyperband has ended it."""
+        """Trains, or resumes from the last checkpoint; returns the exit status and whether hyperband ended it."""
         while run.path.exists() and not self.status:
             with contextlib.suppress(RunError):  # a `fit` that has outlived its worker still trains it
                 run.lock().release()

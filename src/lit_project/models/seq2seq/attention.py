@@ -9,7 +9,7 @@ def weigh(scores_BTS: Tensor, mask_BS: Tensor, states_BSD: Tensor) -> tuple[Tens
 
     Args:
         scores_BTS: any real numbers.
-        mask_BS: bool, true where there is a token; at least one a row.
+        mask_BS: bool, true where there is a token; at least one per row.
         states_BSD: what is averaged.
 
     Returns:
@@ -88,7 +88,7 @@ class AdditiveAttention(nn.Module):
 
 
 class LocationAttention(nn.Module):
-    """Score of position s = (W query)_s: a linear map to a fixed number of positions, blind to what stands there.
+    """Score of position s = (W query)_s: a linear map to a fixed number of positions that ignores their tokens.
 
     That of the classic PyTorch translation tutorial, whose query is the embedded input and the hidden state (Luong et
     al. 2015, "location"), with padding masked.

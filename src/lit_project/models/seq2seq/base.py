@@ -12,7 +12,7 @@ class Memory(NamedTuple):
     Attributes:
         states: `(B, S, D)`.
         mask: bool `(B, S)`, true where there is a token.
-        keys: what the attention compares with queries, `(B, S, K)`; computed once a sentence.
+        keys: what the attention compares with queries, `(B, S, K)`; computed once per sentence.
         final: state for the decoder to begin with: a tensor or a tuple of tensors, batch first; None for none.
     """
 
@@ -72,7 +72,7 @@ class Seq2Seq(nn.Module):
         raise NotImplementedError
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
-        """Goes on with T tokens after `state`; one call on T tokens equals T calls on one.
+        """Continues with T tokens after `state`; one call on T tokens equals T calls on one.
 
         Args:
             tokens_BT: target tokens; the first of all is the beginning-of-sentence token.

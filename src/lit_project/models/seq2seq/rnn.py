@@ -139,7 +139,7 @@ class AttentionAfter(RNNDecoder):
 
 
 class AttentionBefore(RNNDecoder):
-    """Attention from the state before goes into each step (input feeding): one step of the RNN a target token.
+    """Attention from the state before goes into each step (input feeding): one step of the RNN per target token.
 
     With additive attention that of Bahdanau et al. 2015; with location attention that of the classic PyTorch tutorial,
     whose query is the embedded input next to the hidden state.
@@ -271,7 +271,7 @@ class RNNSeq2Seq(Seq2Seq):
         return finals if self.cell == "lstm" else finals[0]
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
-        """Goes on with T tokens; see `Seq2Seq.decode`."""
+        """Continues with T tokens; see `Seq2Seq.decode`."""
         embedded_BTE = self.dropout(self.target_embedding(tokens_BT) * self.target_embedding.embedding_dim**0.5)
         output_BTO, state, weights_BTS = self.decoder(embedded_BTE, state, memory)
         return Decoded(self.output(self.norm(output_BTO)), state, weights_BTS)

@@ -133,7 +133,7 @@ class TransformerSeq2Seq(Seq2Seq):
         return tuple(memory.states.new_zeros(len(memory.states), 0, self.size) for _ in self.decoder)
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
-        """Goes on with T tokens; the attention is that of the last layer, averaged over heads."""
+        """Continues with T tokens; the attention is that of the last layer, averaged over heads."""
         x_BTD = self._embed(self.target_embedding, tokens_BT, state[0].shape[1])
         seen, weights_BTS = [], None
         for layer, before in zip(self.decoder, state, strict=True):

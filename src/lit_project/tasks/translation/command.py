@@ -54,7 +54,7 @@ def translate(args: Sequence[str]) -> int:
     """
     options = option_parser().parse_intermixed_args(list(args))
     on_terminal = not options.text and options.input is None and sys.stdin.isatty()
-    # before the checkpoint is loaded: mistakes are cheap, and soon known
+    # before the checkpoint is loaded, so that mistakes show at once
     sentences = [] if on_terminal else sentences_of(options)
     if options.attention is not None and len(sentences) != 1:
         raise UserError(f"--attention draws one sentence, got {len(sentences)}")

@@ -101,7 +101,7 @@ class Translations(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        """Looks at the attention with the weights that translated: averaged ones leave at the epoch's end."""
+        """Collects the attention now, because averaged weights are swapped out at the epoch's end."""
         if batch_idx + 1 == trainer.num_val_batches[0] and not trainer.sanity_checking:
             self._look(trainer, pl_module)
 
@@ -112,7 +112,7 @@ class Translations(Callback):
             self._look(trainer, pl_module)
 
     def _look(self, trainer: Trainer, task: Any) -> None:
-        """At the first sentences of this process; those of all are among them."""
+        """Collects the first sentences of this process."""
         if not fast_dev_run(trainer):
             for row in first_of_each_source(getattr(task, "rows", []))[: self.sentences]:
                 row.attention = task.attention(row.text.source, row.tokens)
@@ -177,7 +177,7 @@ def _rows(trainer: Trainer, task: Any) -> list[Row]:
 
 
 def by_length(rows: Sequence[Row], language: str = "en") -> list[tuple[str, float, int]]:
-    """Words of the source (such as "6–10"), BLEU and number of the sentences of this length; short ones first."""
+    """Words of the source (such as "6–10"), and BLEU and number of the sentences of this length; short ones first."""
     groups: dict[int, list[Row]] = defaultdict(list)
     lengths = [len(row.text.source.split()) for row in rows]
     longest = max(lengths)

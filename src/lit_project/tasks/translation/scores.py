@@ -1,4 +1,4 @@
-"""What an evaluation of translations is summed up to."""
+"""Scores of an evaluation of translations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[s
 
 
 def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
-    """The same of what needs no net: copying the source, and remembering training pairs."""
+    """The same for baselines without a net: copying the source, and remembering training pairs."""
     once = first_of_each_source(rows)
     references = [row.text.references for row in once]
     values: dict[str, float] = {}
