@@ -40,24 +40,17 @@ def test_grey_by_summed_weights_is_the_image_repeated(official):
     assert torch.allclose(summed(images), repeated(images), atol=1e-4)
 
 
-def test_without_network_it_says_which_file_to_put_where(tmp_path, monkeypatch):
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    with pytest.raises(CheckpointError) as caught:
-        TorchvisionNet(COLOUR, 7, weights="DEFAULT")
-    assert "resnet18-f37072fd.pth" in str(caught.value)
-    assert str(tmp_path / "hub" / "checkpoints") in str(caught.value)
-
-
-def test_damaged_download_is_named(official, tmp_path):
+def test_without_network_it_says_which_file_to_put_where(official, tmp_path):
     file = tmp_path / "torch/hub/checkpoints/resnet18-f37072fd.pth"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(CheckpointError, match=r"resnet18-f37072fd.pth is damaged: delete it"):
+    with pytest.raises(CheckpointError, match=f"{file} is damaged: delete it"):
+        TorchvisionNet(COLOUR, 7, weights="DEFAULT")
+    file.unlink()
+    with pytest.raises(CheckpointError, match=f"{file} is not there: put the file of https"):
         TorchvisionNet(COLOUR, 7, weights="DEFAULT")
 
 
-@pytest.mark.parametrize(
-    ("architecture", "channels"), [("resnet18", 4), ("mobilenet_v3_small", 1), ("shufflenet_v2_x0_5", 3), ("swin_t", 1)]
-)
+@pytest.mark.parametrize(("architecture", "channels"), [("mobilenet_v3_small", 4), ("swin_t", 1)])
 def test_another_backbone_is_another_name(architecture, channels):
     net = TorchvisionNet((channels, 64, 64), 5, architecture=architecture).eval()
     assert net(torch.rand(2, channels, 64, 64)).shape == (2, 5)
@@ -98,8 +91,6 @@ def test_weights_under_other_names(tmp_path):
         TorchvisionNet(COLOUR, 4, weights=file)
     loaded = TorchvisionNet(COLOUR, 4, weights=file, prefixes={"encoder.": "backbone."})
     assert torch.equal(loaded.backbone.conv1.weight, net.conv1.weight)
-    with pytest.raises(CheckpointError, match=r"no weight begins with 'decoder.'; they begin with encoder"):
-        TorchvisionNet(COLOUR, 4, weights=file, prefixes={"decoder.": "backbone."})
 
 
 def test_weights_of_another_architecture(tmp_path):
@@ -115,14 +106,9 @@ def test_weights_of_another_architecture(tmp_path):
         TorchvisionNet(COLOUR, 4, weights=file, strict=False)
 
 
-@pytest.mark.parametrize("content", [b"", b"not weights", None])
-def test_files_that_hold_no_weights(tmp_path, content):
-    file = tmp_path / "a.pt"
-    if content is None:
-        torch.save([1, 2, 3], file)
-    else:
-        file.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"a\.pt"):
-        TorchvisionNet(COLOUR, 4, weights=str(file))
-    with pytest.raises(CheckpointError, match=r"cannot read weights from .*missing\.pt"):
-        TorchvisionNet(COLOUR, 4, weights=str(tmp_path / "missing.pt"))
+def test_files_that_hold_no_weights(tmp_path):
+    torch.save([1, 2, 3], tmp_path / "list.pt")
+    (tmp_path / "text.pt").write_bytes(b"not weights")
+    for name in ("list.pt", "text.pt", "missing.pt"):
+        with pytest.raises(CheckpointError, match=f"cannot read weights from .*{name}"):
+            TorchvisionNet(COLOUR, 4, weights=str(tmp_path / name))
