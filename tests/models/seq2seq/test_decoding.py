@@ -44,13 +44,6 @@ def both(net, source, lengths, options, limits=None):
     return greedy(net, memory, limits, options), beam_search(net, memory, limits, options)
 
 
-def never_ending(name, **kwargs):
-    net = make(name, **kwargs)
-    with torch.no_grad():
-        net.output.bias[EOS] -= 50
-    return net
-
-
 @pytest.mark.parametrize("name", FEW)
 def test_greedy_is_beam_search_of_size_1(name):
     same(*both(shared(name), *sources(*LENGTHS), Decoding(length_penalty=0.5, **SHORT)))
@@ -133,7 +126,9 @@ def repeats(tokens, n):
 
 @pytest.mark.parametrize(("name", "n"), [(FEW[0], 1), (FEW[1], 2), (FEW[2], 3)])
 def test_no_ngram_occurs_twice(name, n):
-    net = never_ending(name)
+    net = make(name)
+    with torch.no_grad():
+        net.output.bias[EOS] -= 50  # never ends by itself
     source, lengths = sources(*LENGTHS)
     free, blocked = (Decoding(beam_size=3, n_best=3, no_repeat_ngram=k, **SHORT) for k in (0, n))
     for ours, theirs in zip(both(net, source, lengths, free), both(net, source, lengths, blocked), strict=True):
@@ -155,7 +150,7 @@ def test_blocking_changes_nothing_where_nothing_repeats():
     assert 4 < changed < 28
 
 
-@pytest.mark.parametrize(("name", "size"), [(FEW[0], 3), (FEW[1], 3), (FEW[2], 1)])
+@pytest.mark.parametrize(("name", "size"), [(FEW[1], 3), (FEW[2], 1)])
 def test_where_the_net_gives_no_numbers_nothing_is_found(name, size):
     net = make(name)
     source, lengths = sources(*LENGTHS)

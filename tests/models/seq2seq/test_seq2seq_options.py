@@ -121,8 +121,7 @@ def test_dropout_acts_in_training_alone(kind):
     assert torch.equal(net(source, lengths, tokens), net(source, lengths, tokens))
 
 
-@pytest.mark.parametrize("name", ["lstm, general, both ways", "transformer"])
-@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize(("name", "autocast"), [("lstm, general, both ways", True), ("transformer", False)])
 def test_bfloat16(name, autocast):
     net = make(name).float()
     source, lengths = sources(3, 5)
