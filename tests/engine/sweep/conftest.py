@@ -52,7 +52,6 @@ class Sweep:
 
     def __init__(self, folder, config, **options):
         self.study, self.said = Study(folder / "s", config), deque()
-        options = {"options": [f"--runs_dir={folder / 's'}"], **options}
         self.workers, self.then = Workers(self.study, "x", **options), {}
 
     def say(self, line, flush):

@@ -39,8 +39,9 @@ def test_the_command_line_accepts_the_shipped_sweeps(lit, name):
     assert result.status == 0, result.err
     commands = [line for line in result.out.splitlines() if line.startswith("lit-project fit ")]
     content = yaml.safe_load((ROOT / "configs" / "sweeps" / name).read_text())
-    assert len(commands) == content.get("run_cap", 4)
-    assert all("--config configs/" in line and "--run_name=trial-" in line for line in commands)
+    for key, section in content["parameters"].items():
+        assert all(f'"{key}": {json.dumps(value)}' in result.out for value in section.get("values", []))
+    assert all("--config configs/" in line for line in commands)
     assert not Path("sweeps").exists()
     assert f"lit-project sweep configs/sweeps/{name}" in (ROOT / "configs" / "sweeps" / name).read_text()
 
@@ -63,12 +64,8 @@ def test_what_fit_does_not_accept_is_said_before_the_first_trial(lit, written, p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--workers 0", "workers must be at least 1, got 0"),
-        ("--count -1", "count must be at least 1, got -1"),
-        ("--seed -1", "seed must be at least 0, got -1"),
         ("--worker 2", "--worker 2; did you mean --workers?"),
         ("--workers two", "--workers: invalid int value: 'two'"),
-        ("--count", "--count: expected one argument"),
     ],
 )
 def test_options_are_checked(lit, written, options, message):
@@ -123,7 +120,7 @@ def test_a_disk_that_is_full(lit, written, monkeypatch):
 
     file = written({})
     Study(Path("sweeps/sweep"), SweepConfig.read(Path(file)))
-    monkeypatch.setattr(command, "_check", lambda config, file: {})
+    monkeypatch.setattr(command, "_check", lambda *_: None)
     event.listen(Engine, "connect", full)
     try:
         result = lit(f"sweep {file}")

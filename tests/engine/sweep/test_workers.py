@@ -119,18 +119,18 @@ def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep):
     assert again.rows == [(0, "finished", 0.1), (1, "finished", 0.1)]
 
 
-@pytest.mark.parametrize("survives", [True, False])
+@pytest.mark.parametrize("survives", [True, False], ids=["its fit survives", "its fit is killed"])
 def test_the_trial_of_a_killed_worker_is_taken_by_another(sweep, tmp_path, monkeypatch, survives):
     monkeypatch.setattr(study, "HEARTBEAT", 1)
     monkeypatch.setattr(study, "GRACE", 2)
-    trials = {"curve": [[0.1] * 50, [0.2]], "pause": 0.1}
+    trials = {"curve": [[0.1] * 30, [0.2]], "pause": 0.1}
     fit = killed_worker(lambda: sweep(**trials), tmp_path / "s" / "x" / "trial-0000")
     if not survives:
         os.kill(fit, signal.SIGKILL)
     one = sweep(**trials)
     assert one.run() == 0
     assert one.rows == [(1, "finished", 0.2), (0, "finished", 0.1)]
-    assert len((tmp_path / "s" / "x" / "trial-0000" / "metrics.csv").read_text().splitlines()) == 51
+    assert len((tmp_path / "s" / "x" / "trial-0000" / "metrics.csv").read_text().splitlines()) == 31
 
 
 def test_each_worker_has_its_part_of_the_machine(monkeypatch):

@@ -2,7 +2,7 @@
 
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     searches; started again, here or elsewhere, it continues
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        the table and the plots so far
-%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       all commands, nothing is run
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       commands with all values and limits, not run
 """
 
 import argparse
@@ -33,7 +33,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", type=Path, help="where the sweep is kept (default: sweeps/NAME_OF_THE_FILE)")
     parser.add_argument("--storage", metavar="URL", help="of a database of several machines (default: a file in --dir)")
     parser.add_argument("--seed", type=int, default=0, help="of the search (default: 0)")
-    parser.add_argument("--dry_run", action="store_true", help="check all, print the commands as without results")
+    parser.add_argument("--dry_run", action="store_true", help="only check and print the commands")
     parser.add_argument("--report", action="store_true", help="only write and print what is known")
     return parser
 
@@ -47,9 +47,6 @@ def sweep(args: Sequence[str]) -> int:
     options = option_parser().parse_args(list(args))
     if find_spec("optuna") is None:
         raise UserError(f"sweeps without W&B need Optuna: pip install '{PROGRAM}[sweep]'")
-    for name, least in (("workers", 1), ("count", 1), ("seed", 0)):
-        if getattr(options, name) is not None and getattr(options, name) < least:
-            raise UserError(f"{name} must be at least {least}, got {getattr(options, name)}")
     from optuna.exceptions import OptunaError
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -57,23 +54,22 @@ def sweep(args: Sequence[str]) -> int:
     from .study import Study
 
     config, folder = SweepConfig.read(options.file), options.dir or Path("sweeps") / options.file.stem
-    most, words = config.trials(options.count), []
+    most = config.trials(options.count)
     if not options.report:
         if not most:
             raise UserError(f"{config.method} search has no end: give --count N, or run_cap in {options.file}")
-        words = [f"--runs_dir={folder}", "--test_after_fit=false"]
-        _check(config, options.file)
+        _check(config, options.file, options.dry_run)
         if options.dry_run:
-            return _print_commands(config, most, options.seed, folder, words)
+            return 0
     try:
         study = Study(folder, config, options.seed, options.storage)
-        return _report(study) if options.report else _run(study, words, options.workers, most)
-    except (OptunaError, SQLAlchemyError, ImportError, OSError, RuntimeError) as error:
+        return _report(study) if options.report else _run(study, options.workers, most)
+    except (OptunaError, SQLAlchemyError, ImportError, OSError, RuntimeError, ValueError) as error:
         reason = str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).splitlines()[0]
         raise UserError(f"cannot use the study in {options.storage or folder}: {reason}") from error
 
 
-def _run(study: "Study", options: list[str], workers: int, most: int) -> int:
+def _run(study: "Study", workers: int, most: int) -> int:
     from ..cli import prepare
     from .worker import Workers
 
@@ -82,7 +78,7 @@ def _run(study: "Study", options: list[str], workers: int, most: int) -> int:
     print(f"sweep: {study.folder} ({most} trials, {workers} at a time{more})", flush=True)
     name = prepare(study.config.command).config_name
     try:
-        status = Workers(study, name, options, workers, most).run()
+        status = Workers(study, name, workers, most).run()
     finally:
         found = _report(study)
     if best := study.reached():
@@ -104,24 +100,8 @@ def _report(study: "Study") -> int:
     return 0 if any(row.good for row in rows) else 1
 
 
-def _print_commands(config: "SweepConfig", most: int, seed: int, folder: Path, options: list[str]) -> int:
-    """Draws trials into a study in memory."""
-    import optuna
-
-    from .study import draw
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study()
-    for number in range(most):
-        point = draw(config, seed, number, study.ask())
-        values = folder / "values" / f"{number:04d}.json"
-        words = [*config.words(point, values), *options, f"--run_name=trial-{number:04d}"]
-        print(f"{PROGRAM} {shlex.join(words)}\n    {values}: {json.dumps(point)}")
-    return 0
-
-
-def _check(config: "SweepConfig", file: Path) -> None:
-    """Parses command lines that show all parameters, as a trial would.
+def _check(config: "SweepConfig", file: Path, show: bool) -> None:
+    """Parses command lines with all values and limits, as trials would.
 
     Raises:
         UserError: the command line does not accept one.
@@ -133,6 +113,8 @@ def _check(config: "SweepConfig", file: Path) -> None:
             values = Path(scratch) / "values.json"
             values.write_text(json.dumps(point))
             words = config.words(point, values)
+            if show:
+                print(f"{PROGRAM} {shlex.join(words)}\n    {values.name}: {json.dumps(point)}")
             try:
                 LitCLI(this_project(), prepare(words).args)
             except UserError as error:

@@ -1,9 +1,11 @@
 """The parameters of a sweep: W&B's distributions as those of Optuna."""
 
+import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
 from typing import Any
 
@@ -11,19 +13,6 @@ import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from ..errors import UserError, did_you_mean
-
-LIMITS = ("min", "max")
-KEYS = {
-    "constant": ("value",), "categorical": ("values",), "categorical_w_probabilities": ("values", "probabilities"),
-    "int_uniform": LIMITS, "uniform": LIMITS, "log_uniform": LIMITS, "log_uniform_values": LIMITS,
-    "inv_log_uniform": LIMITS, "inv_log_uniform_values": LIMITS,
-    "normal": ("mu", "sigma"), "log_normal": ("mu", "sigma"), "beta": ("a", "b"),
-}  # fmt: skip
-KEYS |= {
-    f"q_{name}": (*KEYS[name], "q")
-    for name in ("uniform", "log_uniform", "log_uniform_values", "normal", "log_normal", "beta")
-}
-DEFAULTS = {"q": 1, "mu": 0.0, "sigma": 1.0, "a": 1.0, "b": 1.0}
 
 
 @dataclass(frozen=True)
@@ -80,81 +69,69 @@ def parameters_of(section: Any, group: str = "") -> list[Parameter]:
             continue
         try:
             found.append(_parameter(name, content))
-        except (ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, ArithmeticError) as error:
             raise UserError(f"parameter {name}: {error}") from error
     return found
 
 
 def _parameter(name: str, content: Any) -> Parameter:
-    """Reads one; raises ValueError, TypeError or OverflowError if it is wrong."""
+    """Reads one; raises ValueError, TypeError or ArithmeticError if it is wrong."""
     options = dict(content) if isinstance(content, Mapping) else {}
-    kind = options.pop("distribution", None) or _implied(options)
-    if kind is None:
-        raise ValueError(f"needs value, values, min and max, or a distribution, got {content!r}")
-    if kind == "categorical" and "probabilities" in options:
-        kind = "categorical_w_probabilities"
-    if kind not in KEYS:
-        raise ValueError(f"W&B has no distribution {kind}" + did_you_mean(str(kind), KEYS, f" ({', '.join(KEYS)})"))
-    if unknown := [key for key in options if key not in KEYS[kind]]:
-        raise ValueError(f"{kind} has no {unknown[0]} (it has {', '.join(KEYS[kind])})")
-    if missing := [key for key in KEYS[kind] if key not in options and key not in DEFAULTS]:
-        raise ValueError(f"{kind} needs {missing[0]}")
-    if "probabilities" in options:
-        return _quantile(name, _by_share(options["values"], options["probabilities"]))
-    if "value" in options or "values" in options:
-        return _list(name, options["values"] if "values" in options else [options["value"]])
-    options = {key: options.get(key, DEFAULTS.get(key)) for key in KEYS[kind]}
-    for key, value in options.items():
-        options[key] = float(value) if isinstance(value, str) else value  # YAML takes 1e-4 for text
-        if not math.isfinite(options[key]) or (key in ("q", "sigma", "a", "b") and options[key] <= 0):
-            raise ValueError(f"{key} must be a number{' above 0' if key not in (*LIMITS, 'mu') else ''}, got {value!r}")
-    if kind == "int_uniform":
-        if not all(type(limit) is int for limit in options.values()):
-            raise ValueError(f"int_uniform needs whole numbers, got {options['min']} and {options['max']}")
-        return Parameter(name, IntDistribution(options["min"], options["max"]), int, name)
-    q = options.pop("q", None)
-
-    def multiple(count: int) -> float:
-        return count * q if isinstance(q, int) else round(count * float(q), 12)  # no noise of binary fractions
-
-    if "min" not in options:
-        continuous = _inverse(kind.removeprefix("q_"), *options.values())
-        continuous(1.0)  # can be too large for a float
-        return _quantile(name, (lambda share: multiple(round(continuous(share) / q))) if q else continuous)
-    low, high = options["min"], options["max"]
-    if kind.endswith("log_uniform"):  # the limits are exponents of e; log(1/x) is uniform if log(x) is
-        low, high = (math.exp(-high), math.exp(-low)) if kind == "inv_log_uniform" else (math.exp(low), math.exp(high))
-    log = "log" in kind
-    if q:  # multiples within the limits
-        first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
-        return Parameter(name, IntDistribution(max(first, int(log)), last, log), multiple, f"multiple of {name}")
-    return Parameter(name, FloatDistribution(low, high, log), float, name)
+    whole = all(type(options.get(limit)) is int for limit in ("min", "max"))
+    implied = {"value": "constant", "values": "categorical", "max": "int_uniform" if whole else "uniform"}
+    kind = options.pop("distribution", None) or next((implied[key] for key in implied if key in options), None)
+    if kind not in DISTRIBUTIONS:
+        hint = did_you_mean(str(kind), DISTRIBUTIONS, f" ({', '.join(DISTRIBUTIONS)})")
+        raise ValueError(f"needs value, values, min and max, or a distribution of W&B, got {content!r}{hint}")
+    make = DISTRIBUTIONS[kind]
+    # YAML takes 1e-4 for text
+    options = {key: float(v) if isinstance(v, str) and key != "value" else v for key, v in options.items()}
+    inspect.signature(make).bind(name, **options)  # names the key that is missing or unknown
+    return make(name, **options)
 
 
-def _implied(options: Mapping[str, Any]) -> str | None:
-    if all(limit in options for limit in LIMITS):
-        return "int_uniform" if all(type(options[limit]) is int for limit in LIMITS) else "uniform"
-    return "constant" if "value" in options else "categorical" if "values" in options else None
-
-
-def _list(name: str, values: Sequence[Any]) -> Parameter:
-    """As JSON, which keeps types; Optuna's own choices are scalars."""
+def _list(name: str, values: Sequence[Any], probabilities: Sequence[float] | None = None) -> Parameter:
+    if probabilities is not None:
+        return _quantile(name, _by_share(values, probabilities))
+    # JSON keeps types; Optuna's own choices are scalars
     return Parameter(name, CategoricalDistribution([json.dumps(value) for value in values]), json.loads, name)
 
 
-def _quantile(name: str, value: Callable[[float], Any]) -> Parameter:
+def _whole(name: str, min: int, max: int) -> Parameter:
+    if type(min) is not int or type(max) is not int:
+        raise ValueError(f"int_uniform needs whole numbers, got {min} and {max}")
+    return Parameter(name, IntDistribution(min, max), int, name)
+
+
+def _range(name: str, low: float, high: float, q: float | None = None, log: bool = False) -> Parameter:
+    """Uniform, of the logarithm or not; with q over the multiples within the limits."""
+    if q is None:
+        return Parameter(name, FloatDistribution(low, high, log), float, name)
+    first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
+    drawn = IntDistribution(max(first, int(log)), last, log)
+    return Parameter(name, drawn, lambda count: _multiple(count, q), f"multiple of {name}")
+
+
+def _quantile(name: str, value: Callable[[float], Any], q: float | None = None) -> Parameter:
     """For what Optuna does not have: it searches over the quantile."""
-    return Parameter(name, FloatDistribution(0.0, 1.0), value, f"quantile of {name}")
+    used = value if q is None else lambda share: _multiple(round(value(share) / q), q)
+    used(1.0)  # can be too large for a float
+    return Parameter(name, FloatDistribution(0.0, 1.0), used, f"quantile of {name}")
 
 
-def _inverse(kind: str, first: float, second: float) -> Callable[[float], float]:
-    """The quantile function of normal, log_normal or beta, whose ends are cut off if they are infinite."""
-    if kind == "beta":
-        from scipy.special import betaincinv
+def _multiple(count: int, q: float) -> float:
+    return count * q if isinstance(q, int) else round(count * float(q), 12)  # no noise of binary fractions
 
-        return lambda share: float(betaincinv(first, second, share))
-    normal = lambda share: NormalDist(first, second).inv_cdf(min(max(share, 1e-9), 1 - 1e-9))  # noqa: E731
-    return normal if kind == "normal" else lambda share: math.exp(normal(share))
+
+def _normal(mu: float, sigma: float, of: Callable[[float], float] = float) -> Callable[[float], float]:
+    """The quantile function, whose ends are cut off: they are infinite."""
+    return lambda share: of(NormalDist(mu, sigma).inv_cdf(min(max(share, 1e-9), 1 - 1e-9)))
+
+
+def _beta(a: float, b: float) -> Callable[[float], float]:
+    from scipy.special import betaincinv
+
+    return lambda share: float(betaincinv(a, b, share))
 
 
 def _by_share(values: Any, chances: Any) -> Callable[[float], Any]:
@@ -162,3 +139,24 @@ def _by_share(values: Any, chances: Any) -> Callable[[float], Any]:
         raise ValueError(f"probabilities must be a list of {len(values)} numbers that sum to 1, got {chances}")
     possible = [n for n, chance in enumerate(chances) if chance]
     return lambda share: values[next((n for n in possible if share < sum(chances[: n + 1])), possible[-1])]
+
+
+# Arguments are the keys in W&B's YAML.
+DISTRIBUTIONS: dict[str, Callable[..., Parameter]] = {
+    "constant": lambda name, value: _list(name, [value]),
+    "categorical": _list,
+    "categorical_w_probabilities": _list,
+    "int_uniform": _whole,
+    "uniform": lambda name, min, max, q=None: _range(name, min, max, q),
+    # limits are exponents of e
+    "log_uniform": lambda name, min, max, q=None: _range(name, math.exp(min), math.exp(max), q, log=True),
+    "log_uniform_values": lambda name, min, max, q=None: _range(name, min, max, q, log=True),
+    # log(1/x) is uniform if log(x) is
+    "inv_log_uniform": lambda name, min, max: _range(name, math.exp(-max), math.exp(-min), log=True),
+    "inv_log_uniform_values": lambda name, min, max: _range(name, min, max, log=True),
+    "normal": lambda name, mu=0.0, sigma=1.0, q=None: _quantile(name, _normal(mu, sigma), q),
+    "log_normal": lambda name, mu=0.0, sigma=1.0, q=None: _quantile(name, _normal(mu, sigma, math.exp), q),
+    "beta": lambda name, a=1.0, b=1.0, q=None: _quantile(name, _beta(a, b), q),
+}
+for _name in ("uniform", "log_uniform", "log_uniform_values", "normal", "log_normal", "beta"):
+    DISTRIBUTIONS[f"q_{_name}"] = partial(DISTRIBUTIONS[_name], q=1)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -39,14 +38,13 @@ class Workers:
     Args:
         study: where trials come from and go to.
         name: of the folder of runs within that of the sweep.
-        options: of each trial's command line, after those of the sweep.
         workers: trials at a time.
         most: trials in all.
     """
 
-    def __init__(self, study: Study, name: str, options: Sequence[str] = (), workers: int = 1, most: int = 100) -> None:
+    def __init__(self, study: Study, name: str, workers: int = 1, most: int = 100) -> None:
         self.study, self.config, self.folder, self.name = study, study.config, study.folder, name
-        self.options, self.workers, self.most = options, workers, self.config.trials(most)
+        self.workers, self.most = workers, self.config.trials(most)
         self.status = 0  # of the program, which ends as soon as it is not 0
 
     def run(self) -> int:
@@ -162,8 +160,10 @@ class Workers:
                 resumed = False
         shown = "  ".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
         print(f"trial {number} {'resumed' if resumed else 'started'}: {shown}", flush=True)
-        begin = [*self.config.words(values, file), *self.options, f"--run_name={run.path.name}"]
-        return ["fit", "--run", str(run.path)] if resumed else begin
+        if resumed:
+            return ["fit", "--run", str(run.path)]
+        place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}"]
+        return [*self.config.words(values, file), *place, "--test_after_fit=false"]
 
     def _report(self, trial: optuna.Trial, curve: "Curve") -> bool:
         """Reports new values of the metric; whether hyperband ends the trial."""
