@@ -11,7 +11,7 @@ import signal
 import sys
 import tomllib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -61,17 +61,13 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if args is None else args)
     quiet_lightning()
     commands = {**COMMANDS, **project.commands}
-    if args and args[0] in commands:
-        return _run(commands, args)
-    from .session import run
+    if not args or args[0] not in commands:
+        from .session import run
 
-    return run(project, args, commands)
-
-
-def _run(commands: Mapping[str, str], args: Sequence[str]) -> int:
+        return run(project, args, commands)
     module, _, function = commands[args[0]].partition(":")
     try:
-        status = getattr(import_module(f"{PACKAGE}.{module}"), function)(list(args[1:]))
+        status = getattr(import_module(f"{PACKAGE}.{module}"), function)(args[1:])
         sys.stdout.flush()
         return status
     except UserError as error:
@@ -87,17 +83,13 @@ def _run(commands: Mapping[str, str], args: Sequence[str]) -> int:
 
 
 def version(args: Sequence[str]) -> int:
-    """Prints the version of the project, and whether its engine was edited by hand."""
-    print(f"{PROGRAM} {import_module(PACKAGE).__version__}{engine_state()}")
-    return 0
-
-
-def engine_state() -> str:
-    """` (engine edited by hand)` if it is not the one that `.template.toml` of the project records, else nothing."""
+    """Prints the version of the project, and whether its engine is another than `.template.toml` records."""
     root = Path(__file__).parent
     record = root.parents[2] / ".template.toml"
     recorded = tomllib.loads(record.read_text()).get("engine") if record.is_file() else None
-    return "" if recorded in (None, digest(root)) else " (engine edited by hand)"
+    edited = "" if recorded in (None, digest(root)) else " (engine edited by hand)"
+    print(f"{PROGRAM} {import_module(PACKAGE).__version__}{edited}")
+    return 0
 
 
 def digest(folder: Path) -> str:
