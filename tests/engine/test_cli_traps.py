@@ -101,12 +101,16 @@ BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 )
 
 
-@pytest.mark.parametrize("text", [BOMB, "data: &d {x: *d}\n", "data: " + "[" * 5000])
-def test_yaml_that_stands_for_more_than_memory_holds_is_an_error(lit, workspace, trained, text):
-    (workspace / "bomb.yaml").write_text(text)
-    (trained / "config.yaml").write_text(text)
-    for command in ("fit -c bomb.yaml", "fit -c configs/quickstart.yaml -c bomb.yaml", f"test --run {trained}"):
+def test_yaml_that_stands_for_more_than_memory_holds_is_an_error(lit, workspace, trained):
+    (workspace / "bomb.yaml").write_text(BOMB)
+    (workspace / "self.yaml").write_text("data: &d {x: *d}\n")
+    (workspace / "deep.yaml").write_text("data: " + "[" * 1500)
+    (trained / "config.yaml").write_text(BOMB)
+    bombs = ("bomb.yaml", "configs/quickstart.yaml -c bomb.yaml", "self.yaml", "deep.yaml")
+    for command in (*(f"fit -c {file}" for file in bombs), f"test --run {trained}"):
         result = lit(command)
         assert result.status == 2
-        assert re.search(r"(bomb|config)\.yaml.* is not YAML: (its aliases|too many levels)", result.err), result.err
+        assert re.search(r"(bomb|self|deep|config)\.yaml.* is not YAML: (its aliases|too many levels)", result.err), (
+            result.err
+        )
         assert len(result.err.splitlines()) == 1

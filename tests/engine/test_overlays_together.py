@@ -42,6 +42,7 @@ def test_tensorboard_moves_no_frozen_statistics_and_needs_no_graph(lit):
         "fit -c configs/quickstart.yaml",
         [f"--trainer.callbacks+={unfreezing}", "--model.compile=aot_eager"],
         "-c configs/overlays/tensorboard.yaml --trainer.max_epochs=1 --test_after_fit=false",
+        "--trainer.limit_train_batches=2 --trainer.limit_val_batches=1",
     )
     assert result.status == 0, result.err
     assert "note: TensorBoard gets no graph of the model" in result.out
