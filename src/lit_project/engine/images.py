@@ -74,7 +74,7 @@ def check_images(images: Tensor, input_shape: tuple[int, int, int], what: str) -
     if not (low >= -0.5 and high <= 1.5):  # NaN, too
         raise DataError(
             f"{what} has values from {low:g} to {high:g}: floats must be in [0, 1], "
-            "and no `Normalize` is needed, for the task does that with mean and std"
+            "and the task normalises by mean and std, so drop any `Normalize`"
         )
 
 

@@ -51,7 +51,7 @@ class RangeTest(Callback):
         optimizer, *others = trainer.optimizers
         rate = optimizer.defaults.get("lr")
         if others or not rate:
-            raise UserError("a learning rate is looked for with one optimizer, whose lr is above 0")
+            raise UserError("--find lr needs one optimizer, whose lr is above 0")
         self._factors = [float(group["lr"] / rate) for group in optimizer.param_groups]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -27,7 +27,7 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return None if self.lost else method(self, *args, **kwargs)
         except Exception as error:  # wandb raises its own errors, TimeoutError, OSError and more
-            print(f"note: W&B has failed ({error}); the run goes on without it", file=sys.stderr)
+            print(f"note: W&B has failed ({error}); the run continues without it", file=sys.stderr)
             self.lost = True
             with contextlib.suppress(Exception):  # else wandb prints a traceback when the process ends
                 import_module("wandb").teardown()

@@ -84,7 +84,7 @@ def _run(study: "Study", workers: int, most: int) -> int:
     if best := study.reached():
         print(f"trial {best.number} has reached the target {study.config.target:g}")
     if status:
-        print("interrupted; the same command goes on")
+        print("interrupted; the same command continues")
     return status or found
 
 

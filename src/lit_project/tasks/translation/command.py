@@ -31,7 +31,7 @@ def option_parser() -> argparse.ArgumentParser:
     add("text", nargs="*", metavar="TEXT", help="A sentence; quote it.")
     add("--run", metavar="DIR", help="The run whose checkpoint translates.")
     add("--ckpt_path", metavar="best|last|average|PATH", help="Which checkpoint; default: best. A PATH needs no --run.")
-    add("--input", metavar="FILE", help="A text file (UTF-8, also .gz) with one sentence a line.")
+    add("--input", metavar="FILE", help="A text file (UTF-8, also .gz) with one sentence per line.")
     add("--output", metavar="FILE", help="Where to write; default: standard output.")
     add("--beam_size", type=int, metavar="N", help="Hypotheses kept at each step; 1 is greedy; default: the run's.")
     add("--n_best", type=int, metavar="N", default=1, help="Translations of each sentence, with scores; default: 1.")
