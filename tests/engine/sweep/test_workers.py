@@ -87,11 +87,10 @@ def test_hyperband_ends_the_worse_trials(sweep, strict, state):
     assert 2 <= len(one.study.attempts()[2].intermediate_values) < 600
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_as_many_trials_at_a_time_as_workers(sweep, workers):
-    one = sweep(options={"workers": workers}, curve=[[0.1] * 4], number=[1, 2, 3], pause=0.1)
+def test_as_many_trials_at_a_time_as_workers(sweep):
+    one = sweep(options={"workers": 2}, curve=[[0.1] * 4], number=[1, 2, 3], pause=0.1)
     assert one.run() == 0
-    assert next(n for n, line in enumerate(one.said) if "finished" in line) == workers
+    assert next(n for n, line in enumerate(one.said) if "finished" in line) == 2
     assert sorted(row.values["number"] for row in one.study.rows()) == [1, 2, 3]
 
 
@@ -188,10 +187,8 @@ def test_two_sweeps_share_a_database(tmp_path, read):
     url = f"sqlite:///{tmp_path / 'all.db'}"
     for name in ("s", "t"):
         Searched(tmp_path / name, read(method="random", parameters=SPACE), url=url).search(2)
-    assert [len(Study(tmp_path / name, read(method="random", parameters=SPACE), url=url).rows()) for name in "st"] == [
-        2,
-        2,
-    ]
+    for name in "st":
+        assert len(Study(tmp_path / name, read(method="random", parameters=SPACE), url=url).rows()) == 2
     assert not (tmp_path / "s" / "study.db").exists()
 
 

@@ -44,15 +44,9 @@ class Row(NamedTuple):
 
 
 class Study:
-    """The stored study of one sweep.
+    """The stored study of one sweep, in a database at `url`, or in its folder.
 
     Each attempt at a trial is a trial of Optuna. Attempts share the attributes `number`, `run` and `values`.
-
-    Args:
-        folder: of the sweep.
-        config: of the sweep.
-        seed: of the search. Each draw depends on it and on the number of the trial.
-        url: of a database that several machines share; None for SQLite in the folder.
 
     Raises:
         UserError: the study is another sweep's.
@@ -128,10 +122,10 @@ class Study:
 
     def reached(self) -> Row | None:
         """The best trial, if it has reached the target of the metric."""
-        target, best = self.config.target, next(iter(self.rows()), None)
-        if target is None or best is None or not best.good:
+        target, good = self.config.target, [row for row in self.rows() if row.good]
+        if target is None or not good or self.config.best([good[0].value, target]) != good[0].value:
             return None
-        return best if self.config.best([best.value, target]) == best.value else None
+        return good[0]
 
 
 def is_first(trial: FrozenTrial) -> bool:

@@ -33,14 +33,7 @@ class TrialEnded(Exception):
 
 
 class Workers:
-    """Runs trials in as many threads as workers until there are enough, here or elsewhere.
-
-    Args:
-        study: where trials come from and go to.
-        name: of the folder of runs within that of the sweep.
-        workers: trials at a time.
-        most: trials in all.
-    """
+    """Runs trials, in a thread per worker, until the study has `most`; their runs are in `name` within its folder."""
 
     def __init__(self, study: Study, name: str, workers: int = 1, most: int = 100) -> None:
         self.study, self.config, self.folder, self.name = study, study.config, study.folder, name
