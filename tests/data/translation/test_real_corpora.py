@@ -37,9 +37,9 @@ def test_the_classic_filter_is_of_all_splits(tatoeba):
     assert sum(data.size_of(split) for split in ("train", "val", "test")) == 10_860
     assert data.report["left_out"]["overlong"] == 13_515 - 10_860
     assert data.report["overlap_with_train"] == {"val": NOTHING, "test": NOTHING}
-    for source, target in data.splits.values():  # nothing is cut: BOS and EOS are counted here
-        assert source.lengths.max() <= 10
-        assert target.lengths.max() <= 11
+    for pairs in data.splits.values():  # nothing is cut: BOS and EOS are counted here
+        assert pairs.source.lengths.max() <= 10
+        assert pairs.target.lengths.max() <= 11
 
 
 def test_tatoeba_round_trip(tatoeba):

@@ -26,18 +26,12 @@ def test_components_are_those_of_the_graph():
     assert components([(t, s) for s, t in pairs]).tolist() == [0, 1, 0, 0, 2, 1]
 
 
-@pytest.mark.parametrize("name", ["val", "test"])
-def test_no_sentence_is_shared(name):
+def test_every_pair_is_in_one_split_of_about_the_size_asked_and_no_sentence_is_shared():
     pairs = many_to_many()
     split = leak_free_split(pairs, val=200, test=300)
     part = {key: [pairs[i] for i in own] for key, own in split.items()}
-    assert overlap(part["train"], part[name]) == {"sources": 0, "targets": 0, "pairs": 0}
-    assert overlap(part["val"], part["test"]) == {"sources": 0, "targets": 0, "pairs": 0}
-
-
-def test_every_pair_is_in_one_split_of_about_the_size_asked():
-    pairs = many_to_many()
-    split = leak_free_split(pairs, val=200, test=300)
+    for one, other in (("train", "val"), ("train", "test"), ("val", "test")):
+        assert overlap(part[one], part[other]) == {"sources": 0, "targets": 0, "pairs": 0}
     assert sorted(np.concatenate(list(split.values()))) == list(range(len(pairs)))
     assert 200 <= len(split["val"]) < 210
     assert 300 <= len(split["test"]) < 310

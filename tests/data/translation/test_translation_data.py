@@ -28,21 +28,7 @@ def test_batches_hold_the_pairs(tmp_path):
     assert sorted(seen) == list(range(data.size_of("train")))
 
 
-def test_evaluation_batches_hold_text(tmp_path):
-    data, split = toy(tmp_path), "test"
-    data.setup(split)
-    loader = data.test_dataloader()
-    seen = 0
-    for batch in loader:
-        for text, index in zip(batch.texts, batch.indices.tolist(), strict=True):
-            assert (text.source, text.target) == data.pairs(split)[index]
-            assert text.references == [text.target]
-            assert text.memory == ""
-            seen += 1
-    assert seen == data.size_of(split) >= 60
-
-
-def test_references_and_memory(corpus, tmp_path):
+def test_evaluation_batches_hold_text_references_and_memory(corpus, tmp_path):
     (tmp_path / "test.tsv").write_text("Hi !\tSalut !\nHi !\tCoucou !\nHi !\tSalut !\nNo\tNon\n")
     train = [("Hi!", "Allô !"), ("Hi !", "Bonjour"), ("Hi!", "Salut !"), ("Hi!", "Salut!")]
     test = str(tmp_path / "test.tsv")
@@ -51,8 +37,8 @@ def test_references_and_memory(corpus, tmp_path):
     texts = {}
     for batch in data.test_dataloader():
         texts.update(zip(batch.indices.tolist(), batch.texts, strict=True))
-    assert texts[0].source == "Hi!"
-    assert texts[1].target == "Coucou!"
+    assert [text.source for _, text in sorted(texts.items())] == ["Hi!", "Hi!", "Hi!", "No"]
+    assert [text.target for _, text in sorted(texts.items())] == ["Salut!", "Coucou!", "Salut!", "Non"]
     assert texts[0].references == texts[1].references == ["Salut!", "Coucou!"]
     assert texts[0].memory == "Salut!"
     assert texts[3].references == ["Non"]
@@ -67,9 +53,7 @@ def test_report(tmp_path, capsys):
     assert sum(own["pairs"] for own in data.report["splits"].values()) == 900
     assert data.report["unknown"]["train"] == {"source": 0, "target": 0}
     assert 0 <= data.report["padding"]["target"] < 0.5
-    printed = capsys.readouterr().out
-    assert "also in train of test: 0 sources, 0 targets, 0 pairs" in printed
-    assert "padding" in printed
+    assert "also in train of test: 0 sources, 0 targets, 0 pairs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -77,13 +61,6 @@ def test_report(tmp_path, capsys):
     [
         ({"target": "de"}, "no translations from en to de: it has en, fr"),
         ({"target": "en"}, "from en to en"),
-        ({"batch_tokens": 10, "batch_size": 10}, "not both"),
-        ({"batch_tokens": 0}, "batch_tokens must be"),
-        ({"batch_size": 0}, "batch_size must be"),
-        ({"eval_batch_tokens": 0}, "eval_batch_tokens must be"),
-        ({"max_length": 0}, "max_length must be"),
-        ({"overlong": "shorten"}, "shorten"),
-        ({"vocabulary": "letters"}, "letters"),
         ({"vocabulary_size": 4}, "vocabulary_size"),
         ({"min_freq": 0}, "min_freq"),
         ({"joint": True}, "joint"),

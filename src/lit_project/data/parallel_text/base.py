@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import torch
-
-from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, PairBatch, TokenBatches
-from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, short, with_prefix, within
+from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, TokenBatches
+from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, with_prefix, within
 from lit_project.data.parallel_text.leak_free_split import Pairs, apart, leak_free_split
 from lit_project.data.parallel_text.report import describe, lines, pair_texts
 from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, check_languages, from_plain
@@ -41,7 +39,7 @@ class TranslationData(SplitData):
         min_freq: words that are rarer in train are unknown.
         max_length: tokens of a sentence (BOS and EOS not counted) that the model must take.
         overlong: what happens to training pairs with a longer side; the number is printed. Pairs of official or given
-            evaluation splits are never dropped: of those the source is cut, and counted. Where evaluation pairs are
+            evaluation splits are never dropped: of those the source is cut, and counted. If evaluation pairs are
             carved out of the corpus, `drop` drops before that, by words and marks (by words, if there are subwords).
         lowercase: lower-case both sides.
         strip_accents: remove accents from both sides.
@@ -53,7 +51,7 @@ class TranslationData(SplitData):
             the preparation and maximum length in them.
 
     Raises:
-        DataError: options that exclude each other or are out of range, or languages that the data do not have.
+        DataError: options that exclude each other, or languages that the data do not have.
     """
 
     LANGUAGES: ClassVar[tuple[str, ...]] = ()  # what the data have; empty: anything
@@ -81,20 +79,10 @@ class TranslationData(SplitData):
     ) -> None:
         super().__init__(seed=seed)
         check_languages(type(self).__name__, self.LANGUAGES, source, target)
-        if batch_tokens is not None and batch_size is not None:
-            raise DataError(f"give batch_tokens or batch_size, not both (got {batch_tokens} and {batch_size})")
-        if batch_tokens is None and batch_size is None:
-            batch_size = BATCH_SIZE
-        sizes = {"batch_tokens": batch_tokens, "batch_size": batch_size, "eval_batch_tokens": eval_batch_tokens}
-        for name, value in {**sizes, "max_length": max_length}.items():
-            if value is not None and value < 1:
-                raise DataError(f"{name} must be at least 1, got {value}")
-        if overlong not in ("drop", "truncate", "error"):
-            raise DataError(f"overlong must be drop, truncate or error, got {overlong!r}")
         self.root = Path(root).expanduser()
         self.source, self.target = source, target
         self.batch_tokens, self.eval_batch_tokens = batch_tokens, eval_batch_tokens
-        self.batch_size = batch_size  # type: ignore[assignment]
+        self.batch_size = BATCH_SIZE if batch_tokens is batch_size is None else batch_size  # type: ignore[assignment]
         self.options = VocabularyOptions(vocabulary, vocabulary_size, joint, min_freq)
         self.overlong = overlong
         self.prefixes: Sequence[str] | None = CLASSIC_PREFIXES if prefixes == "classic" else prefixes
@@ -110,9 +98,15 @@ class TranslationData(SplitData):
         self._counts: dict[str, dict[str, int]] = {}  # dropped and truncated pairs
         self.left_out: dict[str, int] = {}  # pairs that are in no split, by reason
 
-    def read(self, split: Split) -> list[tuple[str, str]]:
+    def read(self, split: Split) -> Pairs:
         """The pairs of a split as (source, target), as they are written in the data."""
         raise NotImplementedError
+
+    def _built(self) -> tuple[Vocabulary, Vocabulary]:
+        if self._vocabularies is None:
+            languages = self.source, self.target
+            self._vocabularies = build(self.pairs("train"), languages, self.options, self.root / "vocabularies")
+        return self._vocabularies
 
     @property
     def source_vocabulary(self) -> Vocabulary:
@@ -180,16 +174,6 @@ class TranslationData(SplitData):
             self.report = describe(pairs, self.splits, self._counts, waste, self.left_out)
             print_once(lines(self.report))
 
-    def size_of(self, split: Split) -> int:
-        """Number of pairs of a split that has been set up, without dropped ones."""
-        return len(self.splits[split][0])
-
-    def dataset(self, split: Split) -> EncodedPairs:
-        """A split that has been set up: training without its text, others with it."""
-        texts = None if split == "train" else pair_texts(self.pairs(split), self.pairs("train"), self.preparation)
-        source, target = self.splits[split]
-        return EncodedPairs(source, target, texts)
-
     def order(self, dataset: EncodedPairs, split: Split) -> TokenBatches:
         """The batches of a split for this process: shuffled in training, otherwise from short to long."""
         train = split == "train"
@@ -202,21 +186,8 @@ class TranslationData(SplitData):
             **self.share(),
         )
 
-    def transfer_batch_to_device(self, batch: PairBatch, device: torch.device, dataloader_idx: int) -> PairBatch:
-        """Moves the tensors and leaves the text as it is."""
-        if batch.source.device == device:
-            return batch
-        source, lengths, target, indices = (tensor.to(device, non_blocking=True) for tensor in batch[:4])
-        return PairBatch(source, lengths, target, indices, batch.texts)
-
-    def _built(self) -> tuple[Vocabulary, Vocabulary]:
-        if self._vocabularies is None:
-            languages = self.source, self.target
-            self._vocabularies = build(self.pairs("train"), languages, self.options, self.root / "vocabularies")
-        return self._vocabularies
-
-    def loaded(self, split: Split) -> tuple[EncodedText, EncodedText]:
-        """Ids of a split; sentences that are too long are treated as the config says, and counted."""
+    def loaded(self, split: Split) -> EncodedPairs:
+        """Ids of a split, and its text unless it is training; sentences that are too long are cut or left out."""
         pairs = self.pairs(split)
         train = split == "train"
         sources, targets, self._counts[split] = within(
@@ -230,13 +201,15 @@ class TranslationData(SplitData):
             if count:
                 what = f"{count:,} of {len(pairs):,} {split} pairs exceed max_length {self.max_length}"
                 print_once(f"{what} and were {done}")
-        return EncodedText([[*ids, EOS] for ids in sources]), EncodedText([[BOS, *ids, EOS] for ids in targets])
+        texts = None if train else pair_texts(pairs, self.pairs("train"), self.preparation)
+        source = EncodedText([[*ids, EOS] for ids in sources])
+        return EncodedPairs(source, EncodedText([[BOS, *ids, EOS] for ids in targets]), texts)
 
 
 class CarvedData(TranslationData):
     """Base of corpora that come as one list of pairs; a subclass implements `pool`.
 
-    No sentence of validation or test occurs in train, on either side: see `graph.leak_free_split`. The split depends
+    No sentence of validation or test occurs in train, on either side: see `leak_free_split`. The split depends
     on the data (after the filters of prefixes and length) alone, not on a seed or the direction.
 
     Args:
@@ -255,45 +228,38 @@ class CarvedData(TranslationData):
         """All pairs as (source, target), as they are written in the data."""
         raise NotImplementedError
 
-    def carved(self) -> tuple[Split, ...]:
-        """The splits that are taken out of the pool."""
-        return ("val", "test")
-
-    def given(self) -> Pairs:
+    def given(self) -> dict[str, Pairs]:
         """The pairs of the splits that are not taken out of the pool."""
-        return []
+        return {}
 
-    def read(self, split: Split) -> list[tuple[str, str]]:
+    def read(self, split: Split) -> Pairs:
         """The pairs of a split."""
         if not self._carved:
-            pool = self.keep(self.pool())
-            if self.carved():
-                pool = self._apart(self._short(pool))
+            given, pool = self.given(), self.keep(self.pool())
             sizes = {"val": self.val_size, "test": self.test_size}
-            indices = leak_free_split(pool, **{name: sizes[name] for name in self.carved()})
-            self._carved = {name: [pool[i] for i in own] for name, own in indices.items()}
-        return list(self._carved[split])
+            sizes = {name: size for name, size in sizes.items() if name not in given}
+            if sizes and self.overlong == "drop":
+                kept: Pairs = [pair for pair in pool if not self._is_overlong(pair)]
+                self._leave_out("overlong", pool, kept, f"exceed max_length {self.max_length}")
+                pool = kept
+            if sizes:
+                kept = apart(pool, [pair for pairs in given.values() for pair in pairs]) if given else pool
+                self._leave_out("given", pool, kept, "share a sentence with the given evaluation pairs")
+                pool = kept
+            indices = leak_free_split(pool, **sizes)
+            self._carved = {**{name: [pool[i] for i in own] for name, own in indices.items()}, **given}
+        return self._carved[split]
 
-    def words(self, sentence: str, language: str) -> int:
-        """Length that `max_length` limits: words and punctuation marks, also if the vocabulary holds subwords."""
-        prepared = self.preparation(sentence)
-        return len(split_words(prepared, language) if self.options.kind == "word" else prepared.split())
-
-    def _short(self, pool: Pairs) -> Pairs:
-        """Without the pairs that are longer than the config says, if they are to be dropped."""
-        if self.overlong != "drop":
-            return pool
-        sides = (lambda text: self.words(text, self.source)), (lambda text: self.words(text, self.target))
-        kept = short(pool, self.max_length, sides)
-        self._leave_out("overlong", pool, kept, f"exceed max_length {self.max_length}")
-        return kept
-
-    def _apart(self, pool: Pairs) -> Pairs:
-        """Without the pairs that share a sentence with a given split."""
-        given = self.given()
-        kept = apart(pool, given) if given else pool
-        self._leave_out("given", pool, kept, "share a sentence with the given evaluation pairs")
-        return kept
+    def _is_overlong(self, pair: tuple[str, str]) -> bool:
+        """Whether a side has more than `max_length` words and punctuation marks, also if tokens will be subwords."""
+        for sentence, language in zip(pair, (self.source, self.target), strict=True):
+            if len(sentence) <= self.max_length:  # never fewer characters than words
+                continue
+            prepared = self.preparation(sentence)
+            words = split_words(prepared, language) if self.options.kind == "word" else prepared.split()
+            if len(words) > self.max_length:
+                return True
+        return False
 
     def _leave_out(self, name: str, pool: Pairs, kept: Pairs, why: str) -> None:
         self.left_out[name] = len(pool) - len(kept)

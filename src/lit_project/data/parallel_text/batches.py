@@ -14,19 +14,12 @@ from lit_project.text.vocabulary import PAD
 
 
 class PairText(NamedTuple):
-    """The text of a pair, prepared and restored: what a reader sees and what is scored.
-
-    Attributes:
-        source: the source sentence.
-        target: its translation in this pair.
-        references: every translation of this source in the split, `target` among them.
-        memory: the most frequent translation of an identical training source (the earliest among equals), or "".
-    """
+    """The text of a pair, prepared and restored: what a reader sees and what is scored."""
 
     source: str
     target: str
-    references: list[str]
-    memory: str
+    references: list[str]  # every translation of this source in the split, `target` among them
+    memory: str  # the most frequent translation of an identical training source (the earliest among equals), or ""
 
 
 class PairBatch(NamedTuple):
@@ -57,8 +50,8 @@ class TokenBatches(EpochBatches):
     batches of one step have similar lengths on all processes, so that none waits long for another.
 
     Args:
-        lengths_source: `(N,)`, tokens of each source as it stands in the batch (EOS counted).
-        lengths_target: `(N,)`, tokens of each target as it stands in the batch (BOS and EOS counted).
+        lengths_source: `(N,)`, tokens of each source (EOS counted).
+        lengths_target: `(N,)`, tokens of each target (BOS and EOS counted).
         batch_tokens: at most this many positions per batch and process, with padding, in the source and in the target;
             a longer pair is a batch of its own.
         batch_size: pairs per batch and process. Exactly one of the two is given.
@@ -68,7 +61,7 @@ class TokenBatches(EpochBatches):
         rank: this process, from 0.
 
     Raises:
-        DataError: both sizes or none, a size below 1, or fewer pairs than processes.
+        DataError: not exactly one size, a size below 1, or fewer pairs than processes.
     """
 
     def __init__(
@@ -85,22 +78,18 @@ class TokenBatches(EpochBatches):
     ) -> None:
         if (batch_tokens is None) == (batch_size is None):
             raise DataError(f"give one of batch_tokens and batch_size, got {batch_tokens} and {batch_size}")
-        for name, value in (("batch_tokens", batch_tokens), ("batch_size", batch_size)):
-            if value is not None and value < 1:
-                raise DataError(f"{name} must be at least 1, got {value}")
+        budget = batch_tokens or batch_size or 0
+        if budget < 1:
+            raise DataError(f"batch_tokens or batch_size must be at least 1, got {budget}")
         size = len(lengths_source)
         super().__init__(
             size, max(size, 2), shuffle=shuffle, seed=seed, num_replicas=num_replicas, rank=rank
         )  # which refuses fewer pairs than processes
-        self.together = (batch_tokens or batch_size or 0) * num_replicas  # positions, or pairs
+        self.together = budget * num_replicas  # positions, or pairs
         self.lengths_source = lengths_source.numpy()
         self.lengths_target = lengths_target.numpy()
         longest = np.maximum(self.lengths_source, self.lengths_target)[self._sorted(0)]
-        if batch_size is not None:
-            bounds = [*range(0, size, batch_size), size]
-        else:
-            assert batch_tokens is not None
-            bounds = _cut(longest.tolist(), batch_tokens)
+        bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), budget)
         self.bounds = _divisible(bounds, num_replicas)  # where batches begin in the sorted sequence, and its end
 
     def __len__(self) -> int:
@@ -165,9 +154,6 @@ def _divisible(bounds: list[int], count: int) -> list[int]:
 class EncodedText:
     """N sentences of token ids.
 
-    Args:
-        sentences: the ids of each.
-
     Attributes:
         flat: int32 `(number of tokens,)`, all sentences one after another.
         offsets: int64 `(N + 1,)`, where each begins.
@@ -194,11 +180,11 @@ class EncodedText:
 
 
 class EncodedPairs:
-    """N pairs of encoded sentences; a tensor of indices `(b,)` gives a batch.
+    """N pairs of encoded sentences, `… EOS` and `BOS … EOS`; a tensor of indices `(b,)` gives a batch.
 
     Args:
-        source: ids, each sentence ends with EOS.
-        target: ids, each sentence is BOS … EOS.
+        source: ids.
+        target: ids.
         texts: the pairs as text, which then accompany the batches.
     """
 
@@ -209,7 +195,6 @@ class EncodedPairs:
         return len(self.source)
 
     def __getitem__(self, indices: Tensor) -> PairBatch:
-        """The pairs `indices` `(b,)` as one batch."""
         texts = None if self.texts is None else [self.texts[i] for i in indices.tolist()]
         source, target = self.source.padded(indices), self.target.padded(indices)
         return PairBatch(source, self.source.lengths[indices], target, indices, texts)

@@ -107,32 +107,20 @@ class ParallelText(CarvedData):
 
     def __init__(self, train: Files, val: Files | None = None, test: Files | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.files = {"train": train, "val": val, "test": test}
-        for split, files in self.files.items():
+        self.train, self.files = train, {"val": val, "test": test}
+        for files in (train, val, test):
             if isinstance(files, list) and len(files) not in (1, 2):
-                raise DataError(f"{split} must be one file with tabs or [source file, target file], got {files}")
-
-    def carved(self) -> tuple[Split, ...]:
-        """The splits that have no files."""
-        names: tuple[Split, ...] = ("val", "test")
-        return tuple(name for name in names if self.files[name] is None)
+                raise DataError(f"a split must be one file with tabs or [source file, target file], got {files}")
 
     def pool(self) -> Pairs:
         """The pairs of the training files."""
-        return self._read("train")
+        return self._read(self.train)
 
-    def given(self) -> Pairs:
+    def given(self) -> dict[str, Pairs]:
         """The pairs of the validation and test files."""
-        names: tuple[Split, ...] = ("val", "test")
-        return [pair for name in names if self.files[name] is not None for pair in self._read(name)]
+        return {split: self._read(files) for split, files in self.files.items() if files is not None}
 
-    def read(self, split: Split) -> list[tuple[str, str]]:
-        """The pairs of a split."""
-        return super().read(split) if self.files[split] is None or split == "train" else self._read(split)
-
-    def _read(self, split: Split) -> list[tuple[str, str]]:
-        files = self.files[split]
-        assert files is not None
+    def _read(self, files: Files) -> Pairs:
         paths = [Path(file).expanduser() for file in ([files] if isinstance(files, str) else files)]
         return read_tsv(paths[0]) if len(paths) == 1 else read_aligned(paths[0], paths[1])
 

@@ -1,6 +1,6 @@
 """Which pairs are left out: too long ones, and all that do not begin as the classic tutorial asks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from lit_project.data.parallel_text.leak_free_split import Pairs
@@ -47,27 +47,6 @@ def within(
         return [sources[i] for i in kept], [targets[i] for i in kept], counts
     counts["truncated"] = count
     return [s[:max_length] for s in sources], [t[:max_length] for t in targets] if train else targets, counts
-
-
-def short(pairs: Pairs, max_length: int, words: tuple[Callable[[str], int], ...]) -> list[tuple[str, str]]:
-    """The pairs with at most `max_length` words on both sides.
-
-    Args:
-        pairs: as they are written in the data.
-        max_length: words of a side.
-        words: counts those of a source and those of a target; never more than there are characters.
-
-    Raises:
-        DataError: none is left.
-    """
-    kept = [
-        pair
-        for pair in pairs
-        if all(len(text) <= max_length or count(text) <= max_length for text, count in zip(pair, words, strict=True))
-    ]
-    if pairs and not kept:
-        raise DataError(f"max_length {max_length} drops all {len(pairs)} pairs")
-    return kept
 
 
 # With a space for the apostrophe, as text without punctuation has it, and with the apostrophe.

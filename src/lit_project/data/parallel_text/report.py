@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from lit_project.data.parallel_text.batches import EncodedText, PairText
+from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, PairText
 from lit_project.data.parallel_text.leak_free_split import Pairs, overlap
 from lit_project.text.preparation import Preparation
 from lit_project.text.vocabulary import EOS, UNK
@@ -28,7 +28,7 @@ def pair_texts(pairs: Pairs, train: Pairs, preparation: Preparation) -> list[Pai
 
 def describe(
     pairs: dict[str, Pairs],
-    encoded: dict[str, tuple[EncodedText, EncodedText]],
+    encoded: dict[str, EncodedPairs],
     counts: dict[str, dict[str, int]],
     padding: tuple[float, float],
     left_out: dict[str, int],
@@ -37,7 +37,7 @@ def describe(
 
     Args:
         pairs: prepared pairs by split.
-        encoded: source and target ids by split, for those that are set up.
+        encoded: by split, for those that are set up.
         counts: by split, how many pairs were "dropped" and "truncated".
         padding: share of padding in training batches, of source and target.
         left_out: pairs that are in no split, by reason.
@@ -49,8 +49,7 @@ def describe(
         "left_out": dict(left_out),
         "overlong": {name: dict(own) for name, own in counts.items()},
         "unknown": {
-            name: {side: _unknown(text) for side, text in zip(("source", "target"), sides, strict=True)}
-            for name, sides in encoded.items()
+            name: {"source": _unknown(own.source), "target": _unknown(own.target)} for name, own in encoded.items()
         },
         "padding": {"source": padding[0], "target": padding[1]},
     }

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -30,15 +31,14 @@ class Subject(NamedTuple):
 
     @property
     def plural(self) -> bool:
-        """Whether it is more than one."""
         return self.person > 2
 
 
 class Verb(NamedTuple):
     """A verb in the forms that the grammar needs."""
 
-    english: tuple[str, str, str]  # base, third person, past
-    present: tuple[str, str, str, str, str]  # by person
+    english: str  # base, third person, past
+    present: str  # by person
     participle: str
     future: str  # stem
 
@@ -92,29 +92,17 @@ COLOURS = {
     "black": ("noir", "noire", "noirs", "noires"),
 }
 MOTIONS = (  # with être in the past
-    Verb(
-        ("arrive", "arrives", "arrived"), ("arrive", "arrives", "arrive", "arrivons", "arrivent"), "arrivé", "arriver"
-    ),
-    Verb(("leave", "leaves", "left"), ("pars", "pars", "part", "partons", "partent"), "parti", "partir"),
-    Verb(
-        ("come back", "comes back", "came back"),
-        ("reviens", "reviens", "revient", "revenons", "reviennent"),
-        "revenu",
-        "reviendr",
-    ),
-    Verb(("stay", "stays", "stayed"), ("reste", "restes", "reste", "restons", "restent"), "resté", "rester"),
+    Verb("arrive, arrives, arrived", "arrive arrives arrive arrivons arrivent", "arrivé", "arriver"),
+    Verb("leave, leaves, left", "pars pars part partons partent", "parti", "partir"),
+    Verb("come back, comes back, came back", "reviens reviens revient revenons reviennent", "revenu", "reviendr"),
+    Verb("stay, stays, stayed", "reste restes reste restons restent", "resté", "rester"),
 )
 ACTIONS = (  # with avoir
-    Verb(("see", "sees", "saw"), ("vois", "vois", "voit", "voyons", "voient"), "vu", "verr"),
-    Verb(("buy", "buys", "bought"), ("achète", "achètes", "achète", "achetons", "achètent"), "acheté", "achèter"),
-    Verb(("sell", "sells", "sold"), ("vends", "vends", "vend", "vendons", "vendent"), "vendu", "vendr"),
-    Verb(
-        ("look for", "looks for", "looked for"),
-        ("cherche", "cherches", "cherche", "cherchons", "cherchent"),
-        "cherché",
-        "chercher",
-    ),
-    Verb(("find", "finds", "found"), ("trouve", "trouves", "trouve", "trouvons", "trouvent"), "trouvé", "trouver"),
+    Verb("see, sees, saw", "vois vois voit voyons voient", "vu", "verr"),
+    Verb("buy, buys, bought", "achète achètes achète achetons achètent", "acheté", "achèter"),
+    Verb("sell, sells, sold", "vends vends vend vendons vendent", "vendu", "vendr"),
+    Verb("look for, looks for, looked for", "cherche cherches cherche cherchons cherchent", "cherché", "chercher"),
+    Verb("find, finds, found", "trouve trouves trouve trouvons trouvent", "trouvé", "trouver"),
 )
 ADVERBS = {
     "present": (("today", "aujourd'hui"), ("every day", "chaque jour")),
@@ -135,10 +123,8 @@ ARTICLES = {  # masculine, feminine, plural, before a vowel: masculine, feminine
     "a": ("un", "une", "des", "un", "une"),
 }
 PLURAL_ARTICLES = {"the": "the", "my": "my", "this": "these", "a": "some"}
-
-
-_SEED = 1066  # chooses among all sentences; a constant of its own, so that the corpus is always the same
-_TENSES = ("present", "past", "future")
+TENSES = ("present", "past", "future")
+SEED = 1066  # chooses among all sentences; a constant of its own, so that the corpus is always the same
 
 
 def _vowel(word: str) -> bool:
@@ -182,7 +168,7 @@ def _sentence(subject: Subject, english: str, french: str) -> tuple[str, str]:
 
 def _states(subject: Subject) -> Iterator[tuple[str, str]]:
     """Is tired, was very happy, will not be ready."""
-    for tense, (state, forms), how in product(_TENSES, STATES.items(), ("", "very", "not")):
+    for tense, (state, forms), how in product(TENSES, STATES.items(), ("", "very", "not")):
         being = TO_BE[tense][subject.person]
         if how == "not":
             being = f"{'n' + chr(39) if _vowel(being) else 'ne '}{being} pas"
@@ -196,9 +182,9 @@ def _states(subject: Subject) -> Iterator[tuple[str, str]]:
 
 
 def _conjugated(subject: Subject, verb: Verb, tense: str, with_be: bool) -> tuple[str, str]:
-    base, third, past = verb.english
+    base, third, past = verb.english.split(", ")
     if tense == "present":
-        return third if subject.person == 2 else base, verb.present[subject.person]
+        return third if subject.person == 2 else base, verb.present.split()[subject.person]
     if tense == "future":
         return f"will {base}", verb.future + FUTURE[subject.person]
     if not with_be:
@@ -209,7 +195,7 @@ def _conjugated(subject: Subject, verb: Verb, tense: str, with_be: bool) -> tupl
 
 def _motions(subject: Subject) -> Iterator[tuple[str, str]]:
     """Arrives, came back yesterday, will leave on Monday."""
-    for verb, tense in product(MOTIONS, _TENSES):
+    for verb, tense in product(MOTIONS, TENSES):
         english, french = _conjugated(subject, verb, tense, with_be=True)
         for when, quand in (("", ""), *ADVERBS[tense]):
             yield _sentence(subject, f"{english} {when}".strip(), f"{french} {quand}".strip())
@@ -219,12 +205,13 @@ def _actions(subject: Subject) -> Iterator[tuple[str, str]]:
     """Sees the tree, bought a red hat, will look for these keys."""
     objects = product(ARTICLES, THINGS, (False, True), (None, *COLOURS))
     phrases = [_noun_phrase(article, noun, plural, colour) for article, noun, plural, colour in objects]
-    for verb, tense in product(ACTIONS, _TENSES):
+    for verb, tense in product(ACTIONS, TENSES):
         english, french = _conjugated(subject, verb, tense, with_be=False)
         for thing, chose in phrases:
             yield _sentence(subject, f"{english} {thing}", f"{french} {chose}")
 
 
+@cache  # a second
 def sentences(size: int) -> list[tuple[str, str]]:
     """English-French pairs, a third of each kind of predicate; always the same ones.
 
@@ -232,7 +219,7 @@ def sentences(size: int) -> list[tuple[str, str]]:
         DataError: a size that is not between 3 and what the grammar makes.
     """
     chosen: list[tuple[str, str]] = []
-    generator = random.Random(_SEED)
+    generator = random.Random(SEED)
     subjects = list(_subjects())
     for number, kind in enumerate((_motions, _states, _actions)):
         own = [pair for subject in subjects for pair in kind(subject)]
