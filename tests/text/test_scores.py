@@ -5,9 +5,13 @@ import math
 import pytest
 from sacrebleu.metrics import BLEU
 
-from lit_project.text.scores import corpus_scores, group_bleu, lowercase_tokenised_bleu, sentence_bleu
+from lit_project.text.scores import corpus_scores, group_bleu, lowercase_tokenised_bleu
 
 REFERENCE = "The quick brown fox jumps over the dog."
+
+
+def bleu(*args):
+    return corpus_scores(*args)["bleu"][0]
 
 
 def test_bleu_by_hand():
@@ -15,18 +19,18 @@ def test_bleu_by_hand():
     hypothesis = "The quick brown cat jumps over the dog."
     precisions = [8 / 9, 6 / 8, 4 / 7, 2 / 6]
     expected = 100 * math.exp(sum(map(math.log, precisions)) / 4)
-    assert corpus_scores([hypothesis], [[REFERENCE]]).bleu == pytest.approx(expected)
+    assert bleu([hypothesis], [[REFERENCE]]) == pytest.approx(expected)
     perfect = corpus_scores([REFERENCE], [[REFERENCE]])
-    assert (perfect.bleu, perfect.chrf) == pytest.approx((100, 100))
+    assert [score for score, _ in perfect.values()] == pytest.approx([100, 100])
 
 
 def test_numbers_of_references_may_differ():
     hypotheses = ["A small cat sleeps here.", REFERENCE]
     references = [["One little cat is asleep.", "A small cat sleeps here."], [REFERENCE]]
-    scores = corpus_scores(hypotheses, references)
-    assert scores.bleu == pytest.approx(100)
-    assert "nrefs:var" in scores.signatures["bleu"]
-    assert corpus_scores(hypotheses, [own[:1] for own in references]).bleu < 90
+    score, signature = corpus_scores(hypotheses, references)["bleu"]
+    assert score == pytest.approx(100)
+    assert "nrefs:var" in signature
+    assert bleu(hypotheses, [own[:1] for own in references]) < 90
 
 
 def test_case_counts_only_in_the_cased_score():
@@ -34,18 +38,17 @@ def test_case_counts_only_in_the_cased_score():
     assert score == pytest.approx(100)
     assert "case:lc" in signature
     assert "tok:moses-en" in signature
-    assert corpus_scores([REFERENCE.upper()], [[REFERENCE]]).bleu < 10
+    assert bleu([REFERENCE.upper()], [[REFERENCE]]) < 10
 
 
-@pytest.mark.parametrize(("language", "name"), [("zh", "zh"), ("zh-CN", "zh"), ("ja", "char")])
+@pytest.mark.parametrize(("language", "name"), [("zh-CN", "zh"), ("ja", "char")])
 def test_languages_without_spaces_are_scored_by_smaller_parts(language, name):
     reference, other = "我们明天早上去学校读书。", "我们明天晚上去学校读书。"
-    scores = corpus_scores([reference], [[reference]], language)
-    assert scores.bleu == pytest.approx(100)
-    assert f"tok:{name}" in scores.signatures["bleu"]
-    assert 50 < corpus_scores([other], [[reference]], language).bleu < 90  # one of twelve characters
+    score, signature = corpus_scores([reference], [[reference]], language)["bleu"]
+    assert score == pytest.approx(100)
+    assert f"tok:{name}" in signature
+    assert 50 < bleu([other], [[reference]], language) < 90  # one of twelve characters
     assert lowercase_tokenised_bleu([reference], [[reference]], language)[0] == pytest.approx(100)
-    assert group_bleu([other], [[reference]], language) == pytest.approx(sentence_bleu(other, [reference], language))
 
 
 def test_french_is_tokenised_by_its_own_rules():
@@ -58,7 +61,8 @@ def test_french_is_tokenised_by_its_own_rules():
 
 
 def test_sentence_scores_rank():
-    scores = [sentence_bleu(text, [REFERENCE]) for text in ("", "The fox.", "The quick brown fox jumps.", REFERENCE)]
+    texts = ("", "The fox.", "The quick brown fox jumps.", REFERENCE)
+    scores = [group_bleu([text], [[REFERENCE]]) for text in texts]
     assert scores == sorted(scores)
     assert scores[0] == 0
     assert scores[-1] == pytest.approx(100)

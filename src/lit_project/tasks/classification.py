@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-from lit_project.engine.distributed import print_once
 from lit_project.engine.exact import Totals
 from lit_project.engine.schedules import OptimizerFactory
 from lit_project.engine.task import Task
@@ -190,8 +189,6 @@ class ImageClassifier(Classifier):
         """Learns how long the run is, for mixing that ends before it does."""
         super().on_train_start()
         self.epochs = self.length("epoch")
-        if self.mixing is not None and not self.mixing.active(0, self.epochs):
-            print_once(f"mixing: nothing is mixed: off_last_epochs leaves out all of the run's {self.epochs} epochs")
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch, mixed and with the penalty."""

@@ -22,20 +22,17 @@ if TYPE_CHECKING:
 MOST_POINTS = 5000  # more would hide each other
 
 
-def predicted_against_true(
-    points: Mapping[str, tuple[Tensor, Tensor]], titles: Mapping[str, str], title: str = ""
-) -> Figure:
+def predicted_against_true(panels: Mapping[str, tuple[Tensor, Tensor]], title: str = "") -> Figure:
     """One panel per target, with the diagonal on which a perfect prediction lies.
 
     Args:
-        points: target → true values and predictions, both `(N,)`; of many, points at even distances are drawn.
-        titles: target → title of its panel.
+        panels: title → true values and predictions, both `(N,)`; of many, points at even distances are drawn.
         title: of the figure.
     """
-    columns = min(4, len(points))
-    rows = -(-len(points) // columns)
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
     figure = new_figure(4.6 * columns, 4.8 * rows)
-    for number, (name, (true, predicted)) in enumerate(points.items()):
+    for number, (name, (true, predicted)) in enumerate(panels.items()):
         step = -(-len(true) // MOST_POINTS) or 1
         true, predicted = true[::step], predicted[::step]
         axes = figure.add_subplot(rows, columns, number + 1)
@@ -44,7 +41,7 @@ def predicted_against_true(
         margin = 0.05 * (high - low) or 1.0
         ends = low - margin, high + margin
         axes.plot(ends, ends, color="grey", linewidth=0.8, linestyle="--", label="predicted = true")
-        axes.set(xlabel=f"true {name}", ylabel=f"predicted {name}", title=titles.get(name, name), xlim=ends, ylim=ends)
+        axes.set(xlabel="true", ylabel="predicted", title=name, xlim=ends, ylim=ends)
         axes.set_aspect("equal")
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left")
@@ -80,10 +77,10 @@ class PredictedAgainstTrue(Callback):
         task: Any = pl_module
         split = "test" if trainer.testing else "val"
         true, predicted = (torch.cat(values) for values in zip(*points, strict=True))
-        panels = {name: (true[:, k], predicted[:, k]) for k, name in enumerate(task.target_names)}
-        # of all samples, also where not all are drawn
-        titles = {name: f"{name}: R² {value:.4f}" for name, value in task.r2.items()}
-        figure = predicted_against_true(panels, titles, f"{split}: {len(true)} samples")
+        # R² is of all samples, also if not all are drawn; a target that is constant has none
+        titles = [f"{name}: R² {task.r2[name]:.4f}" if name in task.r2 else name for name in task.target_names]
+        panels = {title: (true[:, k], predicted[:, k]) for k, title in enumerate(titles)}
+        figure = predicted_against_true(panels, f"{split}: {len(true)} samples")
         save_figure(trainer, f"{split}_predicted", figure)
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:

@@ -49,17 +49,12 @@ class SeveralOptimizers(Task):
         kwargs: of the task; it takes no `optimizer`, `schedulers` or `parameter_groups`.
 
     Raises:
-        ValueError: no part, or `accumulate` below 1.
         GroupError: a parameter in no part or in two, or a pattern that matches nothing.
     """
 
     untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
 
     def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:
-        if not parts:
-            raise ValueError("parts is empty: there is nothing to optimise")
-        if accumulate < 1:
-            raise ValueError(f"accumulate must be at least 1, got {accumulate}")
         super().__init__(optimizer=parts[0].optimizer, schedulers=None, parameter_groups=None, **kwargs)
         self.automatic_optimization = False
         self.parts = parts

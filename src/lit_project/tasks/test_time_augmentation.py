@@ -22,9 +22,6 @@ def views(images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Iterato
         images: `(B, C, H, W)`.
         flips: mirror images; two of them add the image turned by half, too.
         shift: pixels; 0 for none.
-
-    Yields:
-        Tensor: `(B, C, H, W)`.
     """
     height, width = images.shape[-2:]
     padded = F.pad(images, [shift] * 4)
@@ -37,17 +34,7 @@ def views(images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Iterato
 
 
 def mean_logits(net: Callable[[Tensor], Tensor], images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Tensor:
-    """The logarithm of the mean probabilities over the views; the logits as they are where there is one view.
-
-    Args:
-        net: `(B, C, H, W)` → logits `(B, K)`.
-        images: `(B, C, H, W)`.
-        flips: see `views`.
-        shift: see `views`.
-
-    Returns:
-        `(B, K)`.
-    """
+    """The logarithm of the mean probabilities over the `views`, `(B, K)`; with one view the logits as they are."""
     logits = [net(view).float() for view in views(images, flips, shift)]
     if len(logits) == 1:
         return logits[0]

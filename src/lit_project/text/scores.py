@@ -4,7 +4,6 @@ sacrebleu takes a quarter of a second to import: functions do so when they need 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 # Languages that put no spaces between words: Chinese in sacrebleu's own way, the others as single characters.
@@ -16,43 +15,34 @@ def tokeniser(language: str) -> str:
     return UNSPACED.get(language.lower().replace("_", "-").split("-")[0], "13a")
 
 
-@dataclass
-class Scores:
-    """Corpus scores, 0 to 100.
-
-    Attributes:
-        bleu: cased BLEU (Papineni et al. 2002) of detokenised text, tokenised by sacrebleu's "13a", or as `UNSPACED`
-            says.
-        chrf: chrF2 (Popović 2015).
-        signatures: sacrebleu's description of how each was computed, by name.
-    """
-
-    bleu: float
-    chrf: float
-    signatures: dict[str, str]
-
-
 def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
     """References as sacrebleu takes them: first ones, second ones, …, with None where a sentence has fewer."""
     most = max(map(len, references))
     return [[own[i] if i < len(own) else None for own in references] for i in range(most)]
 
 
-def corpus_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en") -> Scores:
-    """BLEU and chrF of detokenised, cased text.
+def corpus_scores(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en"
+) -> dict[str, tuple[float, str]]:
+    """BLEU (`bleu`, Papineni et al. 2002) and chrF2 (`chrf`, Popović 2015) of detokenised, cased text.
 
     Args:
         hypotheses: one translation per sentence.
         references: one or more for each; the numbers may differ.
         language: its code, such as `en`.
+
+    Returns:
+        Name → score, 0 to 100, and sacrebleu's signature, which says how it was computed.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
     streams = _streams(references)
     # force: only silences a warning about spaces before full stops
-    bleu, chrf = BLEU(tokenize=tokeniser(language), force=True), CHRF()
-    values = bleu.corpus_score(hypotheses, streams).score, chrf.corpus_score(hypotheses, streams).score
-    return Scores(*values, {"bleu": str(bleu.get_signature()), "chrf": str(chrf.get_signature())})
+    metrics = {"bleu": BLEU(tokenize=tokeniser(language), force=True), "chrf": CHRF()}
+    return {
+        name: (metric.corpus_score(hypotheses, streams).score, str(metric.get_signature()))
+        for name, metric in metrics.items()
+    }
 
 
 def lowercase_tokenised_bleu(
@@ -88,18 +78,11 @@ def lowercase_tokenised_bleu(
 
 
 def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en") -> float:
-    """BLEU of a few sentences that may all be shorter than four words: of n-grams only as long as they have any.
+    """Smoothed BLEU of one or a few sentences that may be shorter than four words: of the n-grams that they have.
 
-    To compare groups of one test set, not to publish.
+    To compare sentences or groups of them, not to publish.
     """
     from sacrebleu.metrics import BLEU
 
     bleu = BLEU(effective_order=True, tokenize=tokeniser(language), force=True)
     return bleu.corpus_score(hypotheses, _streams(references)).score
-
-
-def sentence_bleu(hypothesis: str, references: Sequence[str], language: str = "en") -> float:
-    """Smoothed BLEU of one sentence, 0 to 100: to rank sentences, not to publish."""
-    from sacrebleu.metrics import BLEU
-
-    return BLEU(effective_order=True, tokenize=tokeniser(language)).sentence_score(hypothesis, list(references)).score

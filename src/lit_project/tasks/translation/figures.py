@@ -18,7 +18,7 @@ from lit_project.engine.callbacks.figures import new_figure, save_figure
 from lit_project.engine.checkpoints import fast_dev_run
 from lit_project.engine.run import write_text
 from lit_project.tasks.translation.scores import Row, first_of_each_source
-from lit_project.text.scores import group_bleu, sentence_bleu
+from lit_project.text.scores import group_bleu
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -197,7 +197,7 @@ def ranked_samples(rows: Sequence[Row], samples: int, language: str = "en") -> d
 
     The random ones are the same at each evaluation of the same sentences, so that checkpoints can be compared.
     """
-    scored = [(sentence_bleu(row.hypothesis, row.text.references, language), row) for row in rows]
+    scored = [(group_bleu([row.hypothesis], [row.text.references], language), row) for row in rows]
     ranked = sorted(scored, key=lambda item: (-item[0], item[1].index))
     chosen = sorted(random.Random(0).sample(range(len(scored)), min(samples, len(scored))))
     return {"Best": ranked[:samples], "Worst": ranked[::-1][:samples], "Random": [scored[i] for i in chosen]}

@@ -40,15 +40,12 @@ def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[s
     """Scores of the hypotheses, in `language`, 0 to 100, by name, and sacrebleu's signatures."""
     once = first_of_each_source(rows)
     hypotheses, references = [row.hypothesis for row in once], [row.text.references for row in once]
-    several = corpus_scores(hypotheses, references, language)
-    lowercase, signature = lowercase_tokenised_bleu(hypotheses, references, language)
-    values = {"bleu": several.bleu, "chrf": several.chrf, "bleu_lowercase": lowercase}
-    signatures = {**several.signatures, "bleu_lowercase": signature}
+    found = corpus_scores(hypotheses, references, language)
+    found["bleu_lowercase"] = lowercase_tokenised_bleu(hypotheses, references, language)
     if len(rows) > len(once):
         single = corpus_scores([row.hypothesis for row in rows], [[row.text.target] for row in rows], language)
-        values |= {"bleu_single": single.bleu, "chrf_single": single.chrf}
-        signatures |= {f"{name}_single": text for name, text in single.signatures.items()}
-    return values, signatures
+        found |= {f"{name}_single": score for name, score in single.items()}
+    return {name: score for name, (score, _) in found.items()}, {name: text for name, (_, text) in found.items()}
 
 
 def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
@@ -58,5 +55,5 @@ def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
     values: dict[str, float] = {}
     for name, texts in (("copy", [row.text.source for row in once]), ("memory", [row.text.memory for row in once])):
         found = corpus_scores(texts, references, language)
-        values |= {f"bleu_{name}": found.bleu, f"chrf_{name}": found.chrf}
+        values |= {f"{metric}_{name}": score for metric, (score, _) in found.items()}
     return values
