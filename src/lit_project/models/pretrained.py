@@ -74,7 +74,7 @@ class TorchvisionNet(nn.Module):
             `convnext_tiny`, `vit_b_16`…
         weights: where to start: the name of torchvision's weights (`DEFAULT`, `IMAGENET1K_V1`…, downloaded to its
             cache), a file with a state dict of this net or of torchvision's, or null for random ones. They are not
-            asked for where a checkpoint gives the weights.
+            asked for if a checkpoint gives the weights.
         prefixes: for a file: how names there begin → how they begin here, such as `{"encoder.": "backbone."}`. Default:
             the names of torchvision, or those of this net.
         strict: for a file: anything missing, unexpected or of another shape is an error; otherwise it is reported.

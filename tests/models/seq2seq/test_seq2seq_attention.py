@@ -44,7 +44,7 @@ def score(kind, w, query, states):
     [
         ("dot", lambda: DotAttention(D, D)),
         ("general", lambda: GeneralAttention(H, D)),
-        ("additive", lambda: AdditiveAttention(H, D, 9)),
+        ("additive", lambda: AdditiveAttention(H, D)),
         ("location", lambda: LocationAttention(H, 8)),
     ],
 )

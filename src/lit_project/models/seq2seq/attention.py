@@ -21,12 +21,7 @@ def weigh(scores_BTS: Tensor, mask_BS: Tensor, states_BSD: Tensor) -> tuple[Tens
 
 
 class DotAttention(nn.Module):
-    """Score = query · state (Luong et al. 2015, "dot"); both need the same size.
-
-    Args:
-        query_size: H of the queries.
-        state_size: D of the source states.
-    """
+    """Score = query · state (Luong et al. 2015, "dot"); both need the same size: H = D."""
 
     def __init__(self, query_size: int, state_size: int) -> None:
         super().__init__()
@@ -60,30 +55,23 @@ class GeneralAttention(DotAttention):
 
 
 class AdditiveAttention(nn.Module):
-    """Score = v · tanh(W query + U state) (Bahdanau et al. 2015).
+    """Score = v · tanh(W query + U state) (Bahdanau et al. 2015)."""
 
-    Args:
-        query_size: H of the queries.
-        state_size: D of the source states.
-        size: K of the layer in between; default: that of the queries.
-    """
-
-    def __init__(self, query_size: int, state_size: int, size: int | None = None) -> None:
+    def __init__(self, query_size: int, state_size: int) -> None:
         super().__init__()
-        size = size or query_size
-        self.query = nn.Linear(query_size, size, bias=False)
-        self.key = nn.Linear(state_size, size)
-        self.score = nn.Linear(size, 1, bias=False)
+        self.query = nn.Linear(query_size, query_size, bias=False)
+        self.key = nn.Linear(state_size, query_size)
+        self.score = nn.Linear(query_size, 1, bias=False)
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """U state, `(B, S, K)`."""
+        """U state, `(B, S, H)`."""
         return self.key(states_BSD)
 
     def forward(
-        self, query_BTH: Tensor, keys_BSK: Tensor, states_BSD: Tensor, mask_BS: Tensor
+        self, query_BTH: Tensor, keys_BSH: Tensor, states_BSD: Tensor, mask_BS: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Contexts `(B, T, D)` and weights `(B, T, S)`."""
-        scores_BTS = self.score(torch.tanh(self.query(query_BTH)[:, :, None] + keys_BSK[:, None])).squeeze(-1)
+        scores_BTS = self.score(torch.tanh(self.query(query_BTH)[:, :, None] + keys_BSH[:, None])).squeeze(-1)
         return weigh(scores_BTS, mask_BS, states_BSD)
 
 

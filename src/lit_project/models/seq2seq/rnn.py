@@ -22,25 +22,19 @@ def recurrent(cell: Cell, input_size: int, hidden_size: int, layers: int, dropou
 class RNNEncoder(nn.Module):
     """GRU or LSTM over packed sequences, so that padding never changes a result.
 
-    Args:
-        embedding: source embedding, tokens to `(B, S, E)`.
-        hidden_size: H of each direction.
-        layers: stacked.
-        bidirectional: reads both ways; D is then 2 H, otherwise H.
-        cell: `gru` or `lstm`.
-        dropout: of the embedded source and between layers.
-        layer_norm: normalise the states.
+    Its states have D = 2 × `hidden_size` numbers if it reads both ways, otherwise `hidden_size`. Arguments: see
+    `RNNSeq2Seq`.
     """
 
     def __init__(
         self,
         embedding: nn.Embedding,
         hidden_size: int,
-        layers: int = 1,
-        bidirectional: bool = True,
-        cell: Cell = "gru",
-        dropout: float = 0.0,
-        layer_norm: bool = False,
+        layers: int,
+        bidirectional: bool,
+        cell: Cell,
+        dropout: float,
+        layer_norm: bool,
     ) -> None:
         super().__init__()
         self.embedding = embedding
@@ -80,15 +74,7 @@ def _hidden(state: Any) -> Tensor:
 class RNNDecoder(nn.Module):
     """What the recurrent decoders share: the recurrence, and the layer that combines what it has seen.
 
-    Args:
-        attention: how it looks at the source; None for not at all.
-        embedding_size: E.
-        hidden_size: H.
-        state_size: D of the source states.
-        output_size: O of what the output layer gets.
-        layers: stacked.
-        cell: `gru` or `lstm`.
-        dropout: between layers, and of the output.
+    Sizes: embedding E, hidden H, source states D, and O of what the output layer gets.
     """
 
     FEEDS: ClassVar[bool]  # whether context goes into each step of the recurrence, and the input into the combination
