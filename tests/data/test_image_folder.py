@@ -33,39 +33,27 @@ def test_split_folders(splits):
         assert data.size_of(split) == len(values)
 
 
+def values(data, split):
+    return [value for batch in batches(data, split) for value in brightness(batch.images)]
+
+
 def test_without_a_val_folder_a_fixed_part_of_train_is_validation(splits):
     root, _ = splits
     shutil.rmtree(root / "val")
-    first, again = (batches(small(root, val_size=0.3, seed=seed), "val") for seed in (1, 2))
-    values = [brightness(batch.images) for batch in first]
-    assert values == [brightness(batch.images) for batch in again]
-    data = small(root, val_size=6)
-    train = [value for batch in batches(data, "train") for value in brightness(batch.images)]
-    val = [value for batch in batches(data, "val") for value in brightness(batch.images)]
-    assert len(val) == 6
-    assert sorted(train + val) == list(range(21))
+    data = small(root, val_size=6, seed=1)
+    assert len(values(data, "val")) == 6
+    assert values(data, "val") == values(small(root, val_size=6, seed=2), "val")
+    assert sorted(values(data, "train") + values(data, "val")) == list(range(21))
 
 
 def test_single_folder_is_split_into_three(tmp_path):
     classes = write(tmp_path / "root", 20)
     data = small(tmp_path / "root", test_size=0.25, val_size=0.2)
-    values = {}
-    for split in ("train", "val", "test"):
-        for batch in batches(data, split):
-            for value, target in zip(brightness(batch.images), batch.targets.tolist(), strict=True):
-                assert classes[value] == target
-                assert value not in values
-                values[value] = split
-    assert sorted(values) == list(range(60))
-    assert [data.size_of(split) for split in ("train", "val", "test")] == [36, 9, 15]
+    found = {split: values(data, split) for split in ("train", "val", "test")}
+    assert sorted(value for own in found.values() for value in own) == list(range(60))
     for split, of_each in (("train", 12), ("val", 3), ("test", 5)):
-        assert [[classes[v] for v in values if values[v] == split].count(label) for label in range(3)] == [of_each] * 3
-    other = {
-        v
-        for batch in batches(small(tmp_path / "root", test_size=0.25, seed=9), "test")
-        for v in brightness(batch.images)
-    }
-    assert other == {value for value, split in values.items() if split == "test"}
+        assert [[classes[value] for value in found[split]].count(label) for label in range(3)] == [of_each] * 3
+    assert values(small(tmp_path / "root", test_size=0.25, seed=9), "test") == found["test"]
 
 
 def test_a_task_gets_what_data_in_memory_would_give(splits, trainer):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from torch.utils.data import Dataset
 
 from lit_project.engine.errors import DataError
 from lit_project.engine.images import UNREADABLE, DatasetImages, is_picture, plain, split_by_class
@@ -14,14 +15,37 @@ from lit_project.engine.images import UNREADABLE, DatasetImages, is_picture, pla
 SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
 
 
-def open_image(path: str) -> Image.Image:
-    """Reads an image file, see `plain`; names it if it cannot be read."""
-    try:
-        with Image.open(path) as image:
-            image.load()
-            return plain(image)
-    except UNREADABLE as error:
-        raise DataError(f"cannot read the image {path}: {error}") from error
+class Pictures(Dataset):
+    """`(image, class)` of the files in `folder/CLASS/`, by name.
+
+    Raises:
+        DataError: other classes than `class_names`, fewer than two, or one without an image.
+    """
+
+    def __init__(self, folder: Path, class_names: list[str] | None) -> None:
+        self.classes = [path.name for path in _folders_in(folder)]
+        if len(self.classes) < 2:
+            raise DataError(f"{folder} needs two class folders at least; it has: {', '.join(self.classes) or 'none'}")
+        if class_names and self.classes != list(class_names):
+            differing = ", ".join(sorted(set(self.classes) ^ set(class_names))) or "their order, which must be sorted"
+            raise DataError(f"{folder} has other classes than expected; they differ in: {differing}")
+        found = {name: _pictures_in(folder / name) for name in self.classes}
+        if empty := [name for name, files in found.items() if not files]:
+            raise DataError(f"{folder} has no image in {', '.join(empty)}")
+        self.samples = [(file, target) for target, files in enumerate(found.values()) for file in files]
+        self.targets = [target for _, target in self.samples]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        path, target = self.samples[index]
+        try:
+            with Image.open(path) as image:
+                image.load()
+                return plain(image), target
+        except UNREADABLE as error:
+            raise DataError(f"cannot read the image {path}: {error}") from error
 
 
 class ImageFolder(DatasetImages):
@@ -91,18 +115,20 @@ def _read_splits(root: Path, test_size: float, class_names: list[str] | None) ->
         raise DataError(f"no such folder of images: {root}")
     folders = _split_folders(root)
     if not folders:
-        if not class_names:
-            _check_no_splits(root)
-        everything = _read_folder(root, class_names)
+        classes = _folders_in(root)
+        if classes and not class_names and not any(is_picture(file) for path in classes for file in path.iterdir()):
+            raise DataError(
+                f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) hold no images: expected "
+                "train/CLASS, val/CLASS and test/CLASS, or CLASS with images; give class_names if they are classes"
+            )
+        everything = Pictures(root, class_names)
         rest, test = split_by_class(everything, round(len(everything) * test_size))
         rest.classes = everything.classes  # type: ignore[attr-defined]
         return {"train": rest, **({"test": test} if len(test) else {})}
     if "train" not in folders:
-        found = ", ".join(sorted(folder.name for folder in folders.values()))
-        raise DataError(f"{root} has split folders ({found}), but no `train` to learn from")
-    train = _read_folder(folders["train"], class_names)
-    others = {split: _read_folder(folder, train.classes) for split, folder in folders.items() if split != "train"}
-    return {"train": train, **others}
+        raise DataError(f"{root} has split folders ({', '.join(sorted(folders))}), but no `train` to learn from")
+    train = Pictures(folders.pop("train"), class_names)
+    return {"train": train, **{split: Pictures(folder, train.classes) for split, folder in folders.items()}}
 
 
 def _folders_in(folder: Path) -> list[Path]:
@@ -127,19 +153,6 @@ def _split_folders(root: Path) -> dict[str, Path]:
     return found
 
 
-def _check_no_splits(root: Path) -> None:
-    """Raises DataError if what would be taken for classes looks like splits of other names."""
-    classes = _folders_in(root)
-    if classes and not any(path.is_file() for folder in classes for path in folder.glob("[!.]*")):
-        inner = sorted({path.name for folder in classes for path in _folders_in(folder)})
-        if inner:
-            raise DataError(
-                f"the folders in {root} ({', '.join(f.name for f in classes[:4])}) hold folders "
-                f"({', '.join(inner[:4])}) and no images: expected train/CLASS, val/CLASS and test/CLASS, or CLASS "
-                "with images in it; give class_names if they are classes"
-            )
-
-
 def _pictures_in(folder: Path) -> list[str]:
     """The image files below a folder; links that lead up, or where it has been, are not followed."""
     found = []
@@ -150,32 +163,3 @@ def _pictures_in(folder: Path) -> list[str]:
         seen |= real.keys()
         found.append((path, [str(Path(path, name)) for name in sorted(files) if is_picture(Path(name))]))
     return [file for _, inner in sorted(found) for file in inner]
-
-
-def _read_folder(folder: Path, class_names: list[str] | None) -> Any:
-    from torchvision.datasets import ImageFolder as Folder
-
-    class Visible(Folder):
-        def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
-            names = [path.name for path in _folders_in(Path(directory))]
-            if not names:
-                raise FileNotFoundError(f"no class folder in {directory}")
-            return names, {name: index for index, name in enumerate(names)}
-
-        @staticmethod
-        def make_dataset(directory: str | Path, class_to_idx: dict[str, int], *_: Any, **__: Any) -> list[Any]:
-            found = {name: _pictures_in(Path(directory, name)) for name in class_to_idx}
-            if empty := [name for name, files in found.items() if not files]:
-                raise FileNotFoundError(f"{directory} has no image in {', '.join(empty)}")
-            return [(file, class_to_idx[name]) for name, files in found.items() for file in files]
-
-    try:
-        dataset = Visible(str(folder), loader=open_image)
-    except FileNotFoundError as error:  # no class folder, or one without an image
-        raise DataError(str(error)) from error
-    if len(dataset.classes) < 2:
-        raise DataError(f"{folder} has one class folder only ({dataset.classes[0]}): there is nothing to tell apart")
-    if class_names and dataset.classes != list(class_names):
-        differing = ", ".join(sorted(set(dataset.classes) ^ set(class_names))) or "their order, which must be sorted"
-        raise DataError(f"{folder} has other classes than expected; they differ in: {differing}")
-    return dataset
