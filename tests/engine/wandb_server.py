@@ -37,13 +37,11 @@ class Run:
 
     @property
     def state(self) -> str:
-        """As W&B shows it."""
         if self.exit_code is None:
             return "running"
         return "failed" if self.exit_code else "finished"
 
     def logged(self, metric: str) -> list[Any]:
-        """The values of a metric, in order."""
         return [row[metric] for row in self.rows if metric in row]
 
 
@@ -91,7 +89,6 @@ class Server(ThreadingHTTPServer):
                 self.unknown.append(traceback.format_exc())
 
     def answer(self, method: str, path: str, body: bytes) -> dict[str, Any]:
-        """The answer to one request."""
         if path == "/graphql":
             request = json.loads(body)
             name = OPERATION.search(request["query"])
@@ -116,15 +113,12 @@ class Server(ThreadingHTTPServer):
         return {}
 
     def on_Viewer(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Whose key it is."""
         return {"viewer": {"id": "1", "entity": ENTITY, "username": ENTITY, "flags": "{}", "teams": {"edges": []}}}
 
     def on_ServerFeaturesQuery(self, _: dict[str, Any]) -> dict[str, Any]:
-        """No optional feature."""
         return {"serverInfo": {"features": []}}
 
     def on_OrganizationCoreWeaveOrganizationID(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Not of CoreWeave."""
         return {"entity": {"organization": {"coreWeaveOrganizationId": None}}}
 
     def on_UpsertSweep(self, sent: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +138,6 @@ class Server(ThreadingHTTPServer):
         return {"project": {"sweep": {**found, "runs": {"edges": []}}}}
 
     def on_CreateAgent(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """An agent begins."""
         self.agents.append(f"{sent['sweep']}/agent{len(self.agents)}")
         return {"createAgent": {"agent": {"id": self.agents[-1]}}}
 
@@ -205,7 +198,6 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """Any request."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         with self.server.lock:
             answer = json.dumps(self.server.answer(self.command, urlsplit(self.path).path, body)).encode()
@@ -218,4 +210,4 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing."""
+        pass
