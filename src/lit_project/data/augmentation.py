@@ -12,16 +12,10 @@ from torch.nn import functional as F
 
 
 class RandomHorizontalFlip(nn.Module):
-    """Mirrors each image of a batch with probability `p`.
-
-    Shapes:
-        `(B, C, H, W)` → `(B, C, H, W)`, any dtype.
-    """
+    """Mirrors each image of a batch, of any dtype, with probability `p`."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ValueError(f"p must be a probability, got {p}")
         self.p = p
 
     def forward(self, images: Tensor) -> Tensor:
@@ -33,18 +27,12 @@ class RandomHorizontalFlip(nn.Module):
 class RandomCrop(nn.Module):
     """Pads each image by `padding` pixels of `fill` on all sides and cuts the old size out at a random place.
 
-    The usual augmentation of small images (He et al. 2016, section 4.2); `padding=4` suits 32×32.
-
-    Shapes:
-        `(B, C, H, W)` → `(B, C, H, W)`, any dtype.
+    The usual augmentation of small images, of any dtype (He et al. 2016, section 4.2); `padding=4` suits 32×32.
     """
 
     def __init__(self, padding: int, fill: int = 0) -> None:
         super().__init__()
-        if padding < 1:
-            raise ValueError(f"padding must be at least 1, got {padding}")
-        self.padding = padding
-        self.fill = fill
+        self.padding, self.fill = padding, fill
 
     def forward(self, images: Tensor) -> Tensor:
         """`(B, C, H, W)` → `(B, C, H, W)`."""
@@ -69,23 +57,12 @@ class RandomResizedCrop(nn.Module):
         size: of the results, height and width in pixels.
         scale: smallest and largest share of the area.
         ratio: smallest and largest proportions.
-
-    Raises:
-        ValueError: a size below 1, or bounds that do not ascend from above 0.
-
-    Shapes:
-        `(B, C, H, W)` → `(B, C, size, size)`; uint8 or float in, the same out.
     """
 
     def __init__(
         self, size: int, scale: tuple[float, float] = (0.08, 1.0), ratio: tuple[float, float] = (3 / 4, 4 / 3)
     ) -> None:
         super().__init__()
-        if size < 1:
-            raise ValueError(f"size must be at least 1, got {size}")
-        for name, (low, high) in (("scale", scale), ("ratio", ratio)):
-            if not 0 < low <= high:
-                raise ValueError(f"{name} must ascend from above 0, got {low}, {high}")
         self.size, self.scale, self.ratio = size, scale, ratio
 
     def boxes(self, count: int, height: int, width: int) -> Tensor:
@@ -110,7 +87,7 @@ class RandomResizedCrop(nn.Module):
         return torch.stack([top, left, h, w], dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` → `(B, C, size, size)`."""
+        """`(B, C, H, W)` → `(B, C, size, size)`; uint8 or float in, the same out."""
         height, width = images.shape[2:]
         top, left, h, w = self.boxes(len(images), height, width).to(images.device).float().unbind(1)
         # centres of the target's pixels, in pixels of the source; beyond the part its edge is repeated

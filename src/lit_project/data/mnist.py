@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar
 
-from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lit_project.engine.datamodule import Split
@@ -24,7 +23,7 @@ class FashionMNIST(ImageData):
         **kwargs: of `ImageData` and `SplitData`.
 
     Raises:
-        DataError: an archive is corrupt, or missing and cannot be downloaded; the message says where to put it.
+        DataError: an archive is missing or corrupt and cannot be downloaded; the message says where to put it.
     """
 
     NAME: ClassVar[str] = "FashionMNIST"
@@ -41,20 +40,13 @@ class FashionMNIST(ImageData):
         self.mean, self.std = [self.MEAN_STD[0]], [self.MEAN_STD[1]]
 
     def prepare_data(self) -> None:
-        """Checks the archives, downloads what is missing, unpacks. Runs in one process."""
+        """Downloads the archives that are missing or corrupt, and unpacks them. Runs in one process."""
         if self.new is not None:
             return
         from torchvision.datasets.utils import check_integrity
 
         dataset = self._torchvision()
         raw = self.root / self.NAME / "raw"
-        for archive, md5 in dataset.resources:
-            path = raw / archive
-            unpacked = path.with_suffix("")
-            if path.exists() and not check_integrity(str(path), md5):
-                raise DataError(f"{path} is corrupt (its md5 is not {md5}): replace it by {self._source(archive)}")
-            if not path.exists() and not unpacked.exists():
-                rank_zero_info(f"downloading {archive} to {raw}")
         try:
             dataset(str(self.root), download=True)
         except UNREADABLE as error:  # it reads the files, too
@@ -66,8 +58,8 @@ class FashionMNIST(ImageData):
             if not missing:
                 raise self._unreadable(error) from error
             raise DataError(
-                f"{', '.join(missing)} of {self.NAME} could not be downloaded ({error}). "
-                f"Put into {raw}: {', '.join(self._source(archive) for archive in missing)}"
+                f"{', '.join(missing)} of {self.NAME}: missing or corrupt, and could not be downloaded ({error}). "
+                f"Put into {raw}: {', '.join(f'{dataset.mirrors[0]}{archive}' for archive in missing)}"
             ) from error
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
@@ -94,9 +86,6 @@ class FashionMNIST(ImageData):
         reason = str(error) or type(error).__name__
         raw = self.root / self.NAME / "raw"
         return DataError(f"cannot unpack or read {self.NAME} in {raw} ({reason}): delete the *-ubyte files there")
-
-    def _source(self, archive: str) -> str:
-        return f"{self._torchvision().mirrors[0]}{archive}"
 
 
 class MNIST(FashionMNIST):
