@@ -29,8 +29,7 @@ def texts(project):
 
 def in_style(folder):
     for command in (["format", "--check"], ["check"]):
-        command = [sys.executable, "-m", "ruff", *command, "--no-cache", "."]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        done = run("-m", "ruff", *command, "--no-cache", folder)
         assert done.returncode == 0, done.stdout
 
 

@@ -1,16 +1,14 @@
 """scripts/new_task.py: what it writes trains, passes its own test and is in style, in a project made from this one."""
 
-import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 from functools import partial
 
 import pytest
 import torch
-from copies import ALL, ROOT, SCRIPTS, commit, git, refused
+from copies import ALL, ROOT, SCRIPTS, commit, git, refused, run
 from PIL import Image, ImageDraw
 
 from lit_project.tasks.several_optimizers import Part, SeveralOptimizers
@@ -22,15 +20,8 @@ from new_task import TaskError, check_name, filled
 KINDS = sorted(path.name for path in (SCRIPTS / "task_kinds").iterdir())
 
 
-def python(project, *args):
-    """Runs Python in a project, on the package that is there."""
-    environment = {**os.environ, "PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    command = [sys.executable, *map(str, args)]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, env=environment, timeout=240)
-
-
 def new_task(project, *args):
-    return python(project, "scripts/new_task.py", *args)
+    return run(project / "scripts" / "new_task.py", *args)
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +66,16 @@ def test_style_and_length(project):
     for kind in KINDS:
         assert new_task(project, f"{kind}_{15 * 'n'}", "--kind", kind).returncode == 0
     for command in (["format", "--check"], ["check"]):
-        done = python(project, "-m", "ruff", *command, "--no-cache", "src", "tests")
+        done = run("-m", "ruff", *command, "--no-cache", project / "src", project / "tests")
         assert done.returncode == 0, done.stdout + done.stderr
     sequence = project.rglob("*tried_sequence.py")
     assert sum(len(file.read_text().splitlines()) for file in sequence) <= 170
 
 
 def test_what_it_writes_passes_its_own_tests(project):
-    tests = [*project.glob("tests/test_tried_*.py"), "tests/test_configs.py"]
-    done = python(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, "-k", "tried")
+    tests = [*project.glob("tests/test_tried_*.py"), project / "tests" / "test_configs.py"]
+    options = ["-q", "-p", "no:cacheprovider", "-k", "tried"]
+    done = run("-m", "pytest", *options, *tests, PYTHONPATH=str(project / "src"), OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stdout[-3000:]
 
 
