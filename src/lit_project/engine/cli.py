@@ -131,7 +131,7 @@ def name_of(config: str | None) -> str:
 
 
 def content_of(config: str) -> dict[str, Any] | None:
-    """What a config file holds; None for the text of one, and where there is no file: the parser knows those near it.
+    """What a config file holds; None for the text of a config and for a missing file: the parser names those near it.
 
     Raises:
         UserError: it is a folder, no YAML, or holds no options.

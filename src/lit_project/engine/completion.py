@@ -1,7 +1,7 @@
 """`completion SHELL`: a script that completes commands, options, files and runs at a TAB; docs/index.md says where to.
 
 Options that depend on a config (`--model.net.hidden`…) are not completed: `--model.help CLASS` lists them. The script
-of jsonargparse has them, but takes minutes to make with a parser of nets, of which torch has hundreds.
+of jsonargparse has them, but it takes minutes to make: torch has hundreds of nets.
 """
 
 import argparse
