@@ -118,7 +118,7 @@ def test_half_precision_is_channels_last_unless_told_otherwise(given, precision,
     task = classifier(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten()), channels_last=given)
     weights = [parameter.detach().clone() for parameter in task.parameters()]
     seen = []
-    task.net[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    task.net[0].register_forward_hook(lambda _, inputs, output: seen.append(output))
     for precision_now, last in ((precision, expected), ("32-true", given or False)):
         task.trainer = SimpleNamespace(precision=precision_now)
         task.setup("fit")

@@ -16,7 +16,7 @@ from .classes import class_of, drop_weights, make
 from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
 from .parameter_groups import ParameterGroups
-from .precision import compile_in_place, order_memory, set_quickly
+from .precision import compile_in_place, set_quickly
 from .sampler import global_seed, seed_step
 from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
 
@@ -98,7 +98,8 @@ class Task(LightningModule):
         if net is None:
             return
         last = "16" in str(self.trainer.precision) if self.channels_last is None else self.channels_last
-        order_memory(net, last)
+        # convolutions order their images as their weights
+        net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
         if self.backend is not None and net._compiled_call_impl is None:
             compile_in_place(net, self.backend)
 
