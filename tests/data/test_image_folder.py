@@ -2,7 +2,6 @@
 
 import shutil
 
-import numpy as np
 import torch
 from PIL import Image
 
@@ -54,26 +53,6 @@ def test_single_folder_is_split_into_three(tmp_path):
     for split, of_each in (("train", 12), ("val", 3), ("test", 5)):
         assert [[classes[value] for value in found[split]].count(label) for label in range(3)] == [of_each] * 3
     assert values(small(tmp_path / "root", test_size=0.25, seed=9), "test") == found["test"]
-
-
-def test_a_task_gets_what_data_in_memory_would_give(splits, trainer):
-    root, classes = splits
-    witness = Witness()
-    data = small(root, seed=4)
-    runner = trainer(max_epochs=2)
-    runner.fit(witness, datamodule=data)
-    runner.test(witness, datamodule=data, verbose=False)
-    paths = [path for path, _ in data.splits["train"].samples]
-    images = torch.stack([torch.from_numpy(np.array(Image.open(path).resize((4, 4))))[None] for path in paths])
-    targets = torch.tensor([classes[value] for value in brightness(images)])
-    assert [len(batch.targets) for batch in witness.batches["train"]] == [5, 5, 5, 5, 1] * 2
-    for batch in witness.batches["train"]:
-        assert batch.images.dtype == torch.float32
-        assert torch.equal(batch.images, images[batch.indices].float() / 255)
-        assert torch.equal(batch.targets, targets[batch.indices])
-    assert torch.equal(torch.cat([batch.indices for batch in witness.batches["test"]]), torch.arange(6))
-    order = [batch.indices.tolist() for batch in witness.batches["train"]]
-    assert order[:5] != order[5:]
 
 
 def test_workers_change_neither_order_nor_augmentation(splits, trainer):

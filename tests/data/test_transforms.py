@@ -5,7 +5,6 @@ import torch
 from torchvision.transforms import v2
 
 from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
-from lit_project.engine.images import BatchTransforms
 from pixels import images, windows
 
 
@@ -71,17 +70,3 @@ def test_resized_crop_draws_area_and_proportions_as_defined():
     assert areas.mean().item() == pytest.approx(0.3, abs=0.005)
     assert ratios.log().mean().item() == pytest.approx(0, abs=0.03)
     assert (ratios.min(), ratios.max()) == (pytest.approx(0.5, abs=0.02), pytest.approx(2.0, abs=0.07))
-
-
-def test_random_erasing_takes_a_rectangle_of_its_own_from_each_sample():
-    """Of the asked area and proportions (Zhong et al. 2020), at places that differ."""
-    torch.manual_seed(0)
-    images = torch.full((40, 1, 20, 20), 200, dtype=torch.uint8)
-    erase = v2.RandomErasing(p=1.0, scale=(0.16, 0.16), ratio=(1.0, 1.0))
-    gone = (BatchTransforms([erase])(images) == 0)[:, 0]
-    assert gone.flatten(1).sum(1).tolist() == [64] * 40  # 16 % of 400
-    corners = {tuple(mask.nonzero()[0].tolist()) for mask in gone}
-    assert len(corners) > 20
-    for mask in gone:
-        rows, columns = mask.any(1), mask.any(0)
-        assert torch.equal(mask, rows[:, None] & columns)

@@ -42,13 +42,6 @@ def test_the_classic_filter_is_of_all_splits(tatoeba):
         assert pairs.target.lengths.max() <= 11
 
 
-def test_tatoeba_round_trip(tatoeba):
-    data = Tatoeba(root=tatoeba, prefixes="classic")
-    for source, target in data.pairs("train"):
-        assert data.source_vocabulary.decode(data.source_vocabulary.encode(source)) == source
-        assert data.target_vocabulary.decode(data.target_vocabulary.encode(target)) == target
-
-
 @pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("de", "en")])
 def test_multi30k(official, tmp_path, source, target):
     folder = official(f"multi30k/train.{source}.gz", f"multi30k/train.{target}.gz")

@@ -38,8 +38,6 @@ class VocabularyOptions:
     min_freq: int = 1
 
     def __post_init__(self) -> None:
-        if self.kind not in ("word", "bpe", "unigram"):
-            raise DataError(f"vocabulary must be word, bpe or unigram, got {self.kind!r}")
         if self.size is not None and self.size < 5:
             raise DataError(f"vocabulary_size must be at least 5 (four ids are special), got {self.size}")
         if self.min_freq < 1:
@@ -55,11 +53,7 @@ def build(
 ) -> tuple[Vocabulary, Vocabulary]:
     """Source and target vocabulary (the same object if joint) of prepared training pairs.
 
-    Args:
-        pairs: prepared.
-        languages: of source and target.
-        options: of the config.
-        folder: where trained subword models are kept, so that a second run need not train them again.
+    `folder` keeps trained subword models, so that a second run need not train them again.
 
     Raises:
         DataError: no such vocabulary can be made of this text.
