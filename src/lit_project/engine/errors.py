@@ -31,14 +31,14 @@ def no_access(error: OSError) -> str | None:
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
 
 
-def nearest(name: str, candidates: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The candidate most like a name, first of all one that differs in case only; None below a likeness of `cutoff`."""
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate most like a name: first the one that differs in case alone; None if nothing is like it."""
     candidates = list(candidates)
     other_case = [candidate for candidate in candidates if candidate.lower() == name.lower()]
-    return next(iter(other_case or get_close_matches(name, candidates, n=1, cutoff=cutoff)), None)
+    return next(iter(other_case or get_close_matches(name, candidates, n=1)), None)
 
 
-def did_you_mean(name: str, candidates: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
-    """`; did you mean X?` with the `nearest` candidate, or what to say if none is near."""
-    near = nearest(name, candidates, cutoff)
+def did_you_mean(name: str, candidates: Iterable[str], otherwise: str = "") -> str:
+    """`; did you mean X?` with the `nearest` candidate, or `otherwise` if nothing is near."""
+    near = nearest(name, candidates)
     return otherwise if near is None else f"; did you mean {near}?"

@@ -26,13 +26,9 @@ LENGTHS = {
 }
 
 
-@pytest.fixture(params=LENGTHS)
-def length(request):
-    return LENGTHS[request.param]
-
-
-def test_cosine(train, length):
-    kwargs, steps = length
+@pytest.mark.parametrize("name", LENGTHS)
+def test_cosine(train, name):
+    kwargs, steps = LENGTHS[name]
     eta_min = 0.1
     task = train(Schedule(partial(CosineAnnealingLR, eta_min=eta_min), "step"), **kwargs)
     assert task.rates == close(cosine(step, steps, end=eta_min) for step in range(steps))

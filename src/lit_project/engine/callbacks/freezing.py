@@ -54,7 +54,7 @@ class Unfreezing(Callback):
         modules = dict(pl_module.named_modules())
         for path in self.schedule:
             if path not in modules or not path:
-                hint = did_you_mean(path, filter(None, modules), cutoff=0.3)
+                hint = did_you_mean(path, filter(None, modules))
                 raise UserError(f"Unfreezing: the model has no part {path!r}{hint}")
         if all(self.frozen(name, 0) for name, _ in pl_module.named_parameters()):
             raise UserError("Unfreezing: nothing is left to train in epoch 0")
