@@ -1,4 +1,4 @@
-"""A run that a signal ends: it ends in order, says so by its exit status, and can go on."""
+"""A run that a signal ends: it finishes its step, saves, says how to continue, and loses nothing."""
 
 import os
 import signal
@@ -7,49 +7,109 @@ import sys
 import time
 
 import pytest
+import torch
 
+from killing import at_call
+from lit_project.engine.checkpoints import read
+from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
-LONG = f"fit -c configs/quickstart.yaml {TINY} --run_name=ended --trainer.max_epochs=2000"
+OPTIONS = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=2 --trainer.log_every_n_steps=1"
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
 
-def heed():
-    """Ctrl-C works, also where a shell that runs these tests in the background has had it ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+@pytest.fixture(autouse=True)
+def heed(monkeypatch):
+    """Signals have their usual effects, also where a shell in the background has them ignored."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-def ended_by(number, workspace, **environment):
-    """A process that got the signal while it trained, and what it has printed."""
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_a_run_after_its_step_and_nothing_is_lost(lit, monkeypatch, number):
+    whole = lit(f"fit {OPTIONS} --run_name=whole")
+    with monkeypatch.context() as patch:
+        calls = at_call(patch, ImageClassifier, "training_step", 4, number)
+        cut = lit(f"fit {OPTIONS} --run_name=cut")
+    assert cut.status == 128 + number  # schedulers and sweeps take 0 for a run that has ended by itself
+    assert len(calls) == 4
+    assert "Traceback" not in cut.err
+    assert f"interrupted; continue with: lit-project fit --run {cut.run}" in cut.out
+    last = cut.run / "checkpoints" / "last.ckpt"
+    assert read(last)["global_step"] == 4
+    resumed = lit(f"fit --run {cut.run}")
+    assert resumed.status == 0, resumed.err
+    assert same(read(last)["state_dict"], read(whole.run / "checkpoints" / "last.ckpt")["state_dict"])
+
+
+def test_a_signal_leaves_a_validation_which_is_repeated(lit, monkeypatch):
+    whole = lit(f"fit {OPTIONS} --run_name=whole")
+    with monkeypatch.context() as patch:
+        calls = at_call(patch, ImageClassifier, "validation_step", 3, signal.SIGTERM)  # the first two are a look ahead
+        cut = lit(f"fit {OPTIONS} --run_name=cut --data.eval_batch_size=20")
+    assert cut.status == 143
+    assert len(calls) == 3
+    last = cut.run / "checkpoints" / "last.ckpt"
+    assert read(last)["global_step"] == 10
+    resumed = lit(f"fit --run {cut.run}")
+    assert resumed.status == 0, resumed.err
+    assert "nothing to do" not in resumed.out
+    assert same(read(last)["state_dict"], read(whole.run / "checkpoints" / "last.ckpt")["state_dict"])
+    assert [path.name for path in last.parent.glob("best*")] == [p.name for p in whole.run.glob("checkpoints/best*")]
+
+
+def test_a_signal_in_the_look_ahead_leaves_no_run(lit, monkeypatch, workspace):
+    at_call(monkeypatch, ImageClassifier, "validation_step", 1, signal.SIGTERM)
+    assert lit(f"fit {OPTIONS}").status == 143
+    assert not list((workspace / "runs" / "quickstart").iterdir())
+
+
+def test_a_signal_while_the_last_figures_are_drawn_leaves_the_test(lit, monkeypatch):
+    from lit_project.engine.callbacks import figures
+
+    at_call(monkeypatch, figures, "save_figure", 1, signal.SIGTERM)
+    cut = lit(f"fit {OPTIONS} --test_after_fit=true")
+    assert cut.status == 143
+    assert not (cut.run / "figures" / "test_confusion_matrix.png").exists()
+    resumed = lit(f"fit --run {cut.run}")
+    assert resumed.status == 0
+    assert "nothing to do" in resumed.out
+    assert "test/accuracy" in resumed.out
+
+
+def test_a_second_ctrl_c_does_not_wait(lit, monkeypatch):
+    calls = at_call(monkeypatch, ImageClassifier, "training_step", 4, signal.SIGINT, signal.SIGINT)
+    cut = lit(f"fit {OPTIONS}")
+    assert cut.status == 130
+    assert len(calls) == 4
+    assert read(cut.run / "checkpoints" / "last.ckpt")["global_step"] == 0  # of the beginning
+
+
+def test_the_shell_is_told_and_an_agent_of_wandb_is_told_so_that_it_goes_on(workspace):
+    """A trial that the agent stops has not failed for it if SIGTERM ends the process; for shells that is 143, too."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "lit_project", *LONG.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **environment}, preexec_fn=heed,
+        [sys.executable, "-m", "lit_project", "fit", *OPTIONS.split(), "--run_name=ended", "--trainer.max_epochs=2000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "WANDB_SWEEP_ID": "sweep"},
     )  # fmt: skip
     checkpoint = workspace / "runs" / "quickstart" / "ended" / "checkpoints" / "last.ckpt"
     try:
         while not checkpoint.exists():
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
-        process.send_signal(number)
-        return process, *process.communicate(timeout=120)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=120)
     finally:
         process.kill()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_run_in_order(workspace, lit, number):
-    process, out, err = ended_by(number, workspace)
-    assert process.returncode == 128 + number, err  # schedulers and sweeps take 0 for a run that has ended by itself
+    assert process.returncode == -signal.SIGTERM, err
     assert "Traceback" not in err
-    assert "interrupted; go on with: lit-project fit --run runs/quickstart/ended" in out
-    resumed = lit("fit --run runs/quickstart/ended --trainer.max_epochs=1 --model.schedulers=null")
-    assert resumed.status == 0, resumed.err
-
-
-def test_a_trial_that_an_agent_of_wandb_stops_has_not_failed_for_the_agent(workspace):
-    process, out, err = ended_by(signal.SIGTERM, workspace, WANDB_SWEEP_ID="sweep")
-    assert process.returncode == -signal.SIGTERM, err  # for shells that is 143, too
-    assert "Traceback" not in err
-    assert "interrupted; go on with: lit-project fit --run runs/quickstart/ended" in out
+    assert "interrupted; continue with: lit-project fit --run runs/quickstart/ended" in out
 
 
 def test_ctrl_c_while_lightning_is_imported_ends_without_a_traceback(tmp_path):

@@ -1,6 +1,7 @@
 """Checkpoints: which a run keeps (`Checkpoint`); files written whole or not at all, read without running code."""
 
 import contextlib
+import math
 import os
 import pickle
 import shutil
@@ -69,7 +70,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Replaces `path` by a complete new file, or raises CheckpointError and leaves the old one as it was."""
         path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
@@ -86,11 +87,6 @@ class SafeCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """As `read`; never executes code, whatever `weights_only`."""
         return read(path, map_location if map_location is not None else "cpu")
-
-
-def resume_step(checkpoint: Path) -> int:
-    """The optimizer step that a checkpoint was saved at."""
-    return int(read(checkpoint).get("global_step", 0))
 
 
 def _reason(error: BaseException) -> str:
@@ -137,8 +133,9 @@ def average(checkpoints: Sequence[Path], target: Path) -> Path:
 class Checkpoint(ModelCheckpoint):
     """Lightning's ModelCheckpoint as a run wants it: `checkpoints/best-epochNNN.ckpt` by a metric, and `last.ckpt`.
 
-    `last.ckpt` is written at the end of every epoch: with Lightning's `save_last` it is a copy of the newest *best*
-    one, so that a run resumed from it repeats all epochs that brought no improvement.
+    `last.ckpt`, from which a run is resumed, is written by the engine (`Saver`) when the training begins, after each
+    epoch, within long ones, and after a signal. With Lightning's `save_last` it would be a copy of the newest *best*
+    one, so that a resumed run would repeat all epochs that brought no improvement.
 
     Args:
         monitor: the metric that decides, such as `val/accuracy`; null keeps only the last checkpoint.
@@ -146,9 +143,11 @@ class Checkpoint(ModelCheckpoint):
         save_top_k: how many of the best are kept.
         every_n_epochs: how often to save both.
         keep_last: also keep the last so many saved epochs as `epochNNN.ckpt`; `--ckpt_path average` is their mean.
+        every_minutes: also write `last.ckpt` after so many minutes, what a `kill -9` may lose; null for never.
+        every_n_steps: also write `last.ckpt` after so many optimizer steps.
 
     Raises:
-        UserError: a metric without a mode.
+        UserError: a metric without a mode, or a number below 1 (of minutes: not above 0).
     """
 
     def __init__(
@@ -158,9 +157,16 @@ class Checkpoint(ModelCheckpoint):
         save_top_k: int = 1,
         every_n_epochs: int = 1,
         keep_last: int = 0,
+        every_minutes: float | None = 10.0,
+        every_n_steps: int | None = None,
     ) -> None:
         if monitor and not mode:
             raise UserError(f"the checkpoint callback watches {monitor}: give its mode, max (higher is better) or min")
+        if every_minutes is not None and not every_minutes > 0:
+            raise UserError(f"Checkpoint: every_minutes must be above 0, got {every_minutes:g}; null is never")
+        for name, number in (("every_n_epochs", every_n_epochs), ("every_n_steps", every_n_steps)):
+            if number is not None and number < 1:
+                raise UserError(f"Checkpoint: {name} must be at least 1, got {number}")
         super().__init__(
             monitor=monitor,
             mode=mode or "min",
@@ -172,9 +178,8 @@ class Checkpoint(ModelCheckpoint):
             auto_insert_metric_name=False,  # the slash of val/accuracy would make a folder
             enable_version_counter=False,
         )
-        self.keep_last = keep_last
-        self._cut_short = False  # whether the epoch ends before its last batch
-        self._stop_later = False  # whether a stop was asked for within a window of accumulated gradients
+        self.keep_last, self.every_n_steps = keep_last, every_n_steps
+        self.seconds = math.inf if every_minutes is None else 60 * every_minutes
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Puts the checkpoints into the run directory.
@@ -199,45 +204,12 @@ class Checkpoint(ModelCheckpoint):
             if not self.monitor.startswith("train/"):
                 raise UserError(f"the checkpoint callback watches {self.monitor!r}; there are: {known}")
         super().on_validation_end(trainer, pl_module)
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._end_of_window(trainer, pl_module)
-            self._save_if_cut_short(trainer)  # a validation within the epoch may have asked for it
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Saves the last checkpoint of a run that ends within an epoch: at its end the epoch would count as whole."""
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-        self._end_of_window(trainer, pl_module)
-        self._save_if_cut_short(trainer)
-
-    def _end_of_window(self, trainer: Trainer, module: LightningModule) -> None:
-        """A stop waits for the step of the gradients that are being accumulated: no checkpoint holds them."""
-        window = getattr(module, "accumulate", None) or trainer.accumulate_grad_batches
-        within = trainer.fit_loop.epoch_loop.batch_progress.current.ready % window != 0 and not trainer.is_last_batch
-        asked = self._stop_later or trainer.should_stop
-        self._stop_later, trainer.should_stop = asked and within, asked and not within
-
-    def _save_if_cut_short(self, trainer: Trainer) -> None:
-        self._cut_short = ends(trainer) and not trainer.is_last_batch
-        if self._cut_short and not fast_dev_run(trainer) and self.dirpath is not None:
-            trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt", weights_only=False)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Saves the last checkpoint."""
-        super().on_train_epoch_end(trainer, pl_module)
-        if self._cut_short:
-            return
-        done = trainer.current_epoch + 1
-        due = done % self._every_n_epochs == 0 or done == trainer.max_epochs or trainer.should_stop
-        due |= trainer.global_step == trainer.max_steps
-        if due and not fast_dev_run(trainer) and self.dirpath is not None:
-            trainer.save_checkpoint(Path(self.dirpath) / "last.ckpt", weights_only=False)
-            self._keep_epoch(trainer, Path(self.dirpath))
-
-    def _keep_epoch(self, trainer: Trainer, folder: Path) -> None:
-        if self.keep_last and trainer.is_global_zero:
-            kept = folder / f"epoch{trainer.current_epoch:03d}.ckpt"
+    def keep_epoch(self, trainer: Trainer) -> None:
+        """Keeps `last.ckpt` as that of the epoch that has ended, if one has, as `keep_last` says."""
+        folder, epoch = Path(str(self.dirpath)), trainer.current_epoch - 1
+        if self.keep_last and trainer.is_global_zero and epoch >= 0:
+            kept = folder / f"epoch{epoch:03d}.ckpt"
             kept.unlink(missing_ok=True)
             try:
                 os.link(folder / "last.ckpt", kept)  # the next last.ckpt is a new file, so that this one stays
@@ -254,13 +226,7 @@ class Checkpoint(ModelCheckpoint):
             moved = {key: _moved(value, str(self.dirpath)) for key, value in state_dict.items()}
             state_dict = {**moved, "dirpath": self.dirpath}
         super().load_state_dict(state_dict)
-
-
-def ends(trainer: Trainer) -> bool:
-    """Whether the training is to end here; a stop that comes before min_epochs or min_steps has to wait for them."""
-    step = trainer.global_step
-    may_stop = trainer.should_stop and trainer.current_epoch >= (trainer.min_epochs or 0)
-    return (may_stop and step >= (trainer.min_steps or 0)) or step == trainer.max_steps
+        self.current_score = state_dict.get("current_score")  # which Lightning saves and leaves out
 
 
 def fast_dev_run(trainer: Trainer) -> bool:

@@ -39,7 +39,7 @@ NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 # Options that say where a run goes and not what it is: they are not kept in its config.
 NOT_IN_CONFIG = (
     "run", "run_name", "runs_dir", "init_from", "init_prefixes", "init_strict", "find", "plot_lr", "allow_untrained",
-    "images", "table", "ckpt_path", "config",
+    "images", "table", "ckpt_path", "config", "resume",
 )  # fmt: skip
 DESCRIPTION = (
     f"Trains, validates, tests and predicts from one YAML: `{PROGRAM} fit -c configs/quickstart.yaml`, then "
@@ -68,6 +68,10 @@ def prepare(args: Sequence[str]) -> Invocation:
     given = list(_pairs(args))
     run_path = next((value for option, value in given if option == "--run"), None)
     first_config = next((value for option, value in given if option == CONFIG), None)
+    if run_path == "latest":  # of the config, which is that of the run then
+        runs = next((value for option, value in given if option == "--runs_dir"), None) or "runs"
+        run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
+        given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
     run: RunDir | None = None
     words: list[str] = []
     begun = False  # whether a config stands before
@@ -75,7 +79,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         if option in NEED_A_VALUE and value in (None, "", "~"):  # which YAML reads as nothing
             raise UserError(f"{option} needs a value")
         if value is None:
-            words.append(option)
+            words.append("--resume=true" if option == "--resume" else option)
             if option in SUBCOMMANDS and run_path is not None and run is None:
                 run, begun = RunDir.open(run_path), True
                 words += _config(str(run.config_file), alone=True)
@@ -225,7 +229,7 @@ def _emptied(value: Any) -> Any:
 def check(subcommand: str, options: Namespace) -> None:
     """Raises UserError for options that contradict each other."""
     commands = {
-        **dict.fromkeys(("init_from", "find", "plot_lr"), ("fit",)),
+        **dict.fromkeys(("init_from", "find", "plot_lr", "resume"), ("fit",)),
         **dict.fromkeys(NEW_SAMPLES, ("predict",)),
         "allow_untrained": ("validate", "test", "predict"),
     }
@@ -234,6 +238,8 @@ def check(subcommand: str, options: Namespace) -> None:
             raise UserError(f"{name} is not an option of {subcommand}")
     if options.run and options.run_name:
         raise UserError("run_name names a new run, and --run opens an existing one: give one of them")
+    if options.resume and not options.run_name:
+        raise UserError("--resume continues the run of a --run_name, or makes it: give it a name")
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: --init_from does not go with it")
     if not 0 <= options.seed_everything < 2**32:
@@ -292,8 +298,10 @@ class LitCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the options of the run, and links the model to the data."""
         add = parser.add_argument
-        add("--run", type=str | None, default=None, help="A run directory: `fit` resumes it, the others evaluate it.")
+        add("--run", type=str | None, default=None,
+            help="A run directory, or `latest` (of the config): `fit` resumes it, the others evaluate it.")  # fmt: skip
         add("--run_name", type=str | None, default=None, help="Name of a new run; default: the time.")
+        add("--resume", type=bool, default=False, help="fit: continue the run of this run_name if there is one.")
         add("--runs_dir", type=str, default="runs", help="Where new runs are made, as RUNS_DIR/CONFIG/NAME.")
         add("--init_from", type=str | None, default=None, help="fit: a run or checkpoint whose weights to start from.")
         add("--init_prefixes", type=dict[str, str | None] | None, default=None,

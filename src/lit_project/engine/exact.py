@@ -18,26 +18,39 @@ class Totals:
 
     def add(self, count: int | Tensor, **sums: Tensor) -> None:
         """Adds sums over `count` samples (or tokens), scalar tensors, without waiting for the device."""
-        self.count += count
+        self.count = self.count + count  # not in place: a mark may be of the same tensor
         for name, value in sums.items():
             value = value.detach()
             if name in self.sums:
                 self.sums[name] = self.sums[name].to(value.device) + value  # those of a checkpoint are on the CPU
-            else:  # double: a million float32 additions lose digits
-                dtype = torch.double if value.device.type != "mps" else torch.float
-                self.sums[name] = value.to(dtype)
+            else:
+                self.sums[name] = value.to(_wide(value.device))
 
-    def state_dict(self) -> dict[str, Any]:
-        """The sums and the count, as plain tensors and a number."""
-        return {"sums": dict(self.sums), "count": int(self.count)}
+    def gather(self, task: LightningModule) -> dict[str, Any]:
+        """For a checkpoint: `sums`, name → `(W,)`, and `count` `(W,)`, of each of W processes; to be called in all."""
+        names = sorted(self.sums)
+        count = torch.as_tensor(self.count, device=task.device)
+        own = torch.stack([*(self.sums[name].to(task.device) for name in names), count.to(_wide(task.device))])
+        gathered: Any = task.all_gather(own)
+        shares = gathered.reshape(-1, len(own)).cpu()
+        return {"sums": dict(zip(names, shares.T.clone(), strict=False)), "count": shares[:, -1].clone()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues with saved sums."""
-        self.sums, self.count = {name: value.clone() for name, value in state["sums"].items()}, state["count"]
+    def scatter(self, state: dict[str, Any], rank: int, world_size: int) -> None:
+        """Takes up the share of a process; other numbers of processes leave all of it to the first."""
+        shares = {name: torch.atleast_1d(torch.as_tensor(value)) for name, value in state["sums"].items()}
+        counts = torch.atleast_1d(torch.as_tensor(state["count"]))
+        if len(counts) == world_size:
+            self.sums, self.count = {name: share[rank] for name, share in shares.items()}, int(counts[rank])
+        elif rank == 0:
+            self.sums, self.count = {name: share.sum() for name, share in shares.items()}, int(counts.sum())
 
     def mark(self) -> None:
         """Remembers the sums so far."""
         self._marked, self._marked_count = dict(self.sums), self.count
+
+    def back_to_mark(self) -> None:
+        """Forgets what was added since."""
+        self.sums, self.count = dict(self._marked), self._marked_count
 
     def since_mark(self, name: str) -> float | None:
         """The mean over what was added since the mark, in this process; None if nothing was."""
@@ -65,6 +78,11 @@ class Totals:
             total.sums = dict(zip(names, packed[:-1], strict=True))
             total.count = int(packed[-1].item())
         return total
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    """Double: a million float32 additions lose digits; an MPS device has none."""
+    return torch.double if device.type != "mps" else torch.float
 
 
 # By which counts are divided where processes have to agree on a number before they know each other's: of the order of

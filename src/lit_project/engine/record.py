@@ -1,13 +1,15 @@
 """What a run writes down of itself: metrics.csv while it trains, metrics.json at the end, with what belongs to it."""
 
+import contextlib
 import csv
+import io
 import math
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 from lightning.pytorch import LightningModule, Trainer
@@ -17,7 +19,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from .errors import RunError, UserError
-from .run import RunDir
+from .run import RunDir, write_text
+from .saving import validated
 from .warm_start import changes
 
 SAVE_SECONDS = 10.0
@@ -32,10 +35,9 @@ class MetricsCSV(Logger):
 
     Args:
         folder: of the run.
-        resume_step: rows of later steps are dropped, for the resumed run repeats them.
     """
 
-    def __init__(self, folder: str | Path, resume_step: int | None = None) -> None:
+    def __init__(self, folder: str | Path) -> None:
         super().__init__()
         self.file = Path(folder) / "metrics.csv"
         self._columns: list[str] = []
@@ -43,17 +45,42 @@ class MetricsCSV(Logger):
         self._written = 0  # rows that are in the file and final
         self._end = 0  # where they end in the file, in bytes
         self._saved = monotonic()
-        if resume_step is not None and self.file.exists():
-            # a crash or a full disk may have cut the last line short
-            text = self.file.read_text(errors="replace")
-            lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-            reader = csv.DictReader(lines)
-            try:
-                self._rows = [row for row in reader if int(row["step"]) <= resume_step]
-            except (csv.Error, KeyError, TypeError, ValueError) as error:
-                where = f"{self.file}, line {reader.line_num}"
-                raise RunError(f"{where} is broken: it has no step; mend it or remove the file") from error
-            self._columns = list(reader.fieldnames or [])
+        self._changed = False  # a run that has ended stays as it is
+
+    def state_dict(self) -> dict[str, Any]:
+        """What belongs to a checkpoint: the number of rows, and the last one, which may still grow."""
+        return {"rows": len(self._rows), "last": self._rows[-1:]}
+
+    def read(self) -> None:
+        """Takes up the file of a run that is resumed.
+
+        Raises:
+            RunError: it is broken.
+        """
+        if not self.file.exists():
+            return
+        # a crash or a full disk may have cut the last line short
+        text = self.file.read_text(errors="replace")
+        reader = csv.DictReader([line for line in text.splitlines(keepends=True) if line.endswith("\n")])
+        try:
+            self._rows = [{**row, "step": int(row["step"])} for row in reader]
+        except (csv.Error, KeyError, TypeError, ValueError) as error:
+            where = f"{self.file}, line {reader.line_num}"
+            raise RunError(f"{where} is broken: it has no step; mend it or remove the file") from error
+        self._columns = list(reader.fieldnames or [])
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes back to where a checkpoint was saved: the training repeats the later rows.
+
+        Args:
+            state: of the checkpoint; of an older one the optimizer `step`, whose row is the last to be kept.
+        """
+        if "rows" in state:
+            self._rows = [*self._rows[: state["rows"] - 1], *state["last"]] if state["rows"] else []
+        else:
+            self._rows = [row for row in self._rows if row["step"] <= state["step"]]
+        known = [name for row in self._rows[-1:] for name in row]
+        self._columns = list(dict.fromkeys([*self._columns, *known]))
 
     @property
     def name(self) -> str:
@@ -74,7 +101,7 @@ class MetricsCSV(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Adds the metrics to the row of `step`."""
-        step = step or 0
+        step, self._changed = step or 0, True
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
         # float32 has seven digits
@@ -85,51 +112,39 @@ class MetricsCSV(Logger):
             self._columns += leading + [name for name in new if name not in ("epoch", "step")]
             self._written = self._end = 0  # another header: the file is written anew
         if monotonic() - self._saved >= SAVE_SECONDS:
-            self.save()
+            with contextlib.suppress(OSError):  # a full disk: it is told when the run is saved
+                self.save()
 
     @rank_zero_only
     def save(self) -> None:
         """Writes what is new; the last row may still grow and is overwritten then."""
         self._saved = monotonic()
-        if not self._rows:
+        if not self._changed:
             return
-        mode = "r+" if self._end else "w"
-        with self.file.open(mode, newline="") as file:
-            writer = csv.DictWriter(file, self._columns, restval="", lineterminator="\n")
-            if self._end:
-                file.seek(self._end)
-                file.truncate()
-            else:
-                writer.writeheader()
-            writer.writerows(self._rows[self._written : -1])
+        self._changed = False
+        if not self._end:
+            header = io.StringIO()
+            csv.DictWriter(header, self._columns, lineterminator="\n").writeheader()
+            self._write(header, self._rows[:-1])
+            write_text(self.file, header.getvalue())  # whole or not at all: no earlier row is lost
+            self._written, self._end = len(self._rows) - 1, len(header.getvalue().encode())
+        with self.file.open("r+", newline="", encoding="utf-8") as file:
+            file.seek(self._end)
+            file.truncate()
+            self._write(file, self._rows[self._written : -1])
             file.flush()
-            self._end = file.tell()
-            self._written = len(self._rows) - 1
-            writer.writerow(self._rows[-1])
+            self._end, self._written = file.tell(), len(self._rows) - 1
+            self._write(file, self._rows[-1:])
+
+    def _write(self, file: TextIO, rows: list[dict[str, Any]]) -> None:
+        csv.DictWriter(file, self._columns, restval="", lineterminator="\n").writerows(rows)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         self.save()
 
 
-class KnowsValidation(Callback):
-    """Mixed into callbacks that show numbers of validation.
-
-    Attributes:
-        validated: whether the epoch was validated: one that `max_steps` cuts short is not, nor one between those of
-            `check_val_every_n_epoch`, and the numbers there are belong to an earlier one.
-    """
-
-    validated = False
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.validated = False
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.validated = True
-
-
-class RunRecord(KnowsValidation):
+class RunRecord(Callback):
     """Writes the final numbers of `fit`, `validate` and `test` to metrics.json, with the number of samples.
 
     Ends a training whose loss is no longer a number, before a checkpoint of such weights is saved.
@@ -137,6 +152,7 @@ class RunRecord(KnowsValidation):
     Args:
         run: the run directory of this process; all processes use that of the first.
         config: text of config.yaml, which must be the same in all processes.
+        metrics: metrics.csv, which checkpoints are in step with.
 
     Raises:
         UserError: from the end of an epoch or validation, see above.
@@ -147,11 +163,13 @@ class RunRecord(KnowsValidation):
             keeps what it has.
     """
 
-    def __init__(self, run: RunDir, config: str = "") -> None:
-        self.run = run
-        self.config = config
+    def __init__(self, run: RunDir, config: str = "", metrics: MetricsCSV | None = None) -> None:
+        self.run, self.config, self.metrics = run, config, metrics
         self.provenance: dict[str, Any] | None = None
         self.started = False
+        # in the checkpoint: the newest metrics, and the state of metrics.csv
+        self._known: dict[str, Any] = {}
+        self._resumed: dict[str, Any] | None = None
         self.checkpoint: Path | None = None  # whose weights are evaluated
         self._start = 0.0
 
@@ -174,10 +192,38 @@ class RunRecord(KnowsValidation):
         if any(one.stopped_epoch > 0 or one.wait_count >= one.patience for one in trainer.early_stopping_callbacks):
             trainer.should_stop = True
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._begin(trainer)
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if not self.started and self.provenance is not None and trainer.is_global_zero:
-            self.run.describe(self.config, self.provenance)
+        if not self.started:  # of a run that is resumed within an epoch
+            self._begin(trainer)
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._begin(trainer)
+
+    def _begin(self, trainer: Trainer) -> None:
+        """Describes the run before its first checkpoint is saved."""
+        if not self.started and trainer.is_global_zero:
+            if self.provenance is not None:
+                self.run.describe(self.config, self.provenance)
+            if self.metrics is not None and self._resumed is not None:
+                self.metrics.load_state_dict(self._resumed)
         self.started = True
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Writes metrics.csv up to here."""
+        if self.metrics is not None:
+            self.metrics.save()
+            checkpoint["metrics_csv"] = self.metrics.state_dict()
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        if trainer.state.fn == "fit":
+            self._known = checkpoint.get("metrics", {})
+            self._resumed = checkpoint.get("metrics_csv", {"step": checkpoint["global_step"]})
+            if self.metrics is not None and trainer.is_global_zero:
+                self.metrics.read()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Looks at the training loss; a gradient scaler leaves out the steps of one that is not finite."""
@@ -186,15 +232,19 @@ class RunRecord(KnowsValidation):
             _check_finite(trainer, "train/loss", running.reduce(pl_module).means().get("loss"))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Records the last epoch and which checkpoint is best."""
-        if not self.started or not trainer.is_global_zero:
+        """Records the last epoch and which checkpoint is best, also of a run that was killed after its last epoch."""
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
+        if not self.started:
+            if self.run.metrics().get("fit", {}).get("steps") == trainer.global_step:
+                return
+            trainer.callback_metrics.update(self._known)
         values: dict[str, Any] = {
             "epochs": trainer.current_epoch,
             "steps": trainer.global_step,
             "seconds": round(perf_counter() - self._start, 2),
             # without those of an earlier epoch, where the last one was cut short
-            **_numbers(trainer, ("train/", "val/") if self.validated else ("train/",)),
+            **_numbers(trainer, ("train/", "val/") if validated(trainer) else ("train/",)),
         }
         best = best_checkpoint(trainer)
         if best is not None and best.best_model_score is not None:
@@ -203,7 +253,6 @@ class RunRecord(KnowsValidation):
         self.run.record("fit", values)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_validation_end(trainer, pl_module)
         if trainer.state.fn == "validate":
             self._evaluated(trainer, pl_module, "validate", "val")
         elif not trainer.sanity_checking:

@@ -40,7 +40,7 @@ def write_text(path: Path, text: str) -> None:
     """Writes a file as UTF-8, whole or not at all; where `path` is a link, the file that it leads to."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8", newline="\n")
         temporary.replace(path)
@@ -96,6 +96,18 @@ class RunDir:
             raise RunError(f"{path} is not a run directory: it has no config.yaml{hint}")
         return run
 
+    @classmethod
+    def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
+        """The run (of a config) that was begun or resumed last.
+
+        Raises:
+            RunError: there is none.
+        """
+        files = list(Path(runs).glob(f"{config or '*'}/*/config.yaml"))
+        if not files:
+            raise RunError(f"there is no run in {Path(runs, config or '')}")
+        return cls(max(files, key=lambda file: file.stat().st_mtime_ns).parent)
+
     @property
     def config_file(self) -> Path:
         """The complete, reusable config."""
@@ -128,16 +140,20 @@ class RunDir:
             lock.acquire(blocking=False)
         except Timeout as error:
             raise RunError(f"another process is training the run {self.path}") from error
+        for left in [*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")]:  # by a process that was killed
+            left.unlink(missing_ok=True)
         return lock
 
     def newest(self) -> tuple[Path, list[Path]]:
-        """The intact checkpoint of the latest step, and the damaged ones that were passed over.
+        """What to resume from: `last.ckpt`, or else the intact checkpoint of the latest step; and the damaged ones.
 
-        That of `NaNGuard` is none: the batches of the step that failed are already counted in it.
+        Not that of `NaNGuard`: the batches of the step that failed are already counted in it.
 
         Raises:
             RunError: there is no intact checkpoint.
         """
+        if is_intact(last := self.checkpoints / "last.ckpt"):
+            return last, []
         passed_over = (NAME, BEFORE_NAN)
         files = sorted(path for path in self.checkpoints.glob("*.ckpt") if path.name not in passed_over)
         damaged = [path for path in files if not is_intact(path)]
@@ -228,12 +244,17 @@ def provenance() -> dict[str, Any]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
         "git": git_state(Path(__file__).parent),
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": versions(),
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] or ["cpu"],
         "cpu_threads": torch.get_num_threads(),
     }
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python, of this program and of the packages that results depend on."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

@@ -129,7 +129,7 @@ class Loader:
         self.samples = dataset  # not `dataset`: with `overfit_batches` Lightning would give that a sampler
         self.sampler = sampler  # Lightning calls its set_epoch before each epoch
         self.batch_sampler = None  # and reads this beside it
-        self.position = 0  # batches handed out in this epoch; workers are ahead
+        self.position = self.epoch = 0  # batches handed out in which epoch; workers are ahead
         self.workers: DataLoader | None = None
         if num_workers or pin_memory:
             self.workers = DataLoader(
@@ -151,7 +151,7 @@ class Loader:
 
         All happens when the first one is asked for: on resume Lightning makes the iterator before it sets the epoch.
         """
-        self.position = self.sampler.start
+        self.position, self.epoch = self.sampler.start, self.sampler.epoch
         for batch in self.workers or (self.samples[indices] for indices in self.sampler):
             if isinstance(batch, DataError):
                 raise batch
@@ -170,7 +170,8 @@ class Loader:
 
     def state_dict(self) -> dict[str, int]:
         """Batches handed out in which epoch, and of how many samples in all processes."""
-        epoch, position = self.sampler.epoch, self.position % len(self)
+        epoch = self.sampler.epoch
+        position = self.position % len(self) if epoch == self.epoch else 0  # the epoch may not have begun
         return {"epoch": epoch, "position": position, "batch": self.sampler.together}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -186,5 +187,5 @@ class Loader:
                 f"the run was stopped within an epoch, in batches of {before} samples (of all processes), and would go "
                 f"on in batches of {now}: resume it with the batch size and the devices that it had"
             )
-        self.sampler.epoch = state["epoch"]
+        self.sampler.epoch = self.epoch = state["epoch"]
         self.position = self.sampler.start = state["position"]

@@ -22,7 +22,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 
 from .callbacks.predictions import PredictionTable
 from .callbacks.progress import ProgressLines, RichProgress
-from .checkpoints import SafeCheckpointIO, read, resume_step
+from .checkpoints import SafeCheckpointIO, read
 from .cli import NEW_SAMPLES, LitCLI, prepare
 from .datamodule import has_test
 from .distributed import first_if_alone, is_first, print_once
@@ -32,11 +32,11 @@ from .messages import explain
 from .precision import emulated, remember_missing_cuda
 from .project import PROGRAM, Project, debugging, variable
 from .record import MetricsCSV, RunRecord, best_checkpoint, one_line
-from .run import RunDir, provenance, weights_of
-from .warm_start import check_fits, check_kept, warm_start
+from .run import RunDir, provenance, versions, weights_of
+from .saving import Interrupted, Saver, Signals
+from .warm_start import changes, check_fits, check_kept, warm_start
 
 RUN_DIR_OF_PARENT = variable("RUN_DIR")
-INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
@@ -54,7 +54,9 @@ def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
             raise
         print(f"error: {message}", file=sys.stderr)
         status = 2
-    except SIGTERMException:  # a SystemExit of status 0
+    except Interrupted as ended:
+        status = ended.status
+    except SIGTERMException:  # a SystemExit of status 0, of a run without the callback Checkpoint
         status = 128 + signal.SIGTERM
     except (KeyboardInterrupt, SystemExit) as ended:
         if isinstance(ended, SystemExit) and not isinstance(ended.__context__, KeyboardInterrupt):
@@ -93,6 +95,7 @@ class Session:
         self.status = 0
         self.loggers: list[Any] = []
         self.lock: BaseFileLock | None = None
+        self.signals = Signals()
         self.keeps = False  # whether a new run holds something
 
     def fit(self) -> None:
@@ -100,7 +103,6 @@ class Session:
         # prepare: the run and its lock, what to resume from; data, model, trainer; weights of another run
         trainer, model, datamodule = self.prepare()
         options, run = self.options, self.run
-        begun = resume_step(self.checkpoint) if self.checkpoint else 0
         facts = {"config": self.config_name, "seed": options.seed_everything, **provenance()} if is_first() else {}
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
@@ -108,7 +110,7 @@ class Session:
         if self.checkpoint is not None:
             check_kept(run.path, self.config)
             print_once(f"resuming from {self.checkpoint}")
-        if options.init_from:
+        elif options.init_from:
             weights = weights_of(options.init_from)
             found = warm_start(model, weights, options.init_prefixes, options.init_strict)
             print_once(f"weights from {weights}:\n{found}")
@@ -127,6 +129,7 @@ class Session:
         # fit
         smoke = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
         self.record.provenance = None if smoke else facts
+        self.signals.install()
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
         except RuntimeError as error:
@@ -136,14 +139,15 @@ class Session:
             raise UserError(f"{str(error).partition(' Pass in')[0]} There are: {known}") from error
         finally:
             self.keeps = self.record.started and not smoke
-        if trainer.received_sigterm:
-            self.status = 128 + signal.SIGTERM
-            return
+        self.signals.deferred = False
+        if self.signals.number:  # while the last figures were drawn
+            raise Interrupted(self.signals.number)
 
         # report
         tests = options.test_after_fit and not smoke and has_test(datamodule)
-        if trainer.global_step == begun:
-            print_once(f"nothing to do: the run has ended, after {trainer.current_epoch} epochs ({begun} steps)")
+        if not self.record.started:
+            done = f"{trainer.current_epoch} epochs ({trainer.global_step} steps)"
+            print_once(f"nothing to do: the run has ended, after {done}")
             tests = tests and "test" not in trainer.strategy.broadcast(run.metrics())
         best = best_checkpoint(trainer)
         self.checkpoint = None
@@ -187,10 +191,11 @@ class Session:
         first_if_alone(self.options.trainer)
         if self.command != "fit":
             self.checkpoint = self._checkpoint_to_evaluate()
-        self.run = self.given or self._new_run()
+        self.run = self.given or self._named_run() or self._new_run()
         self.lock = self.run.lock() if self.command == "fit" and is_first() else None
         if self.command == "fit" and self.given is not None:
             self.run.metrics(), self.run.entries()  # broken ones are named before anything is trained
+            self._note_versions()
             self.checkpoint, damaged = self.run.newest()
             for path in damaged:
                 print(f"warning: {path} is damaged and was passed over", file=sys.stderr)
@@ -213,6 +218,7 @@ class Session:
     def close(self, status: int) -> None:
         """Says where the run is, or removes a new one that holds nothing; loggers are told how it ended."""
         os.environ.pop(RUN_DIR_OF_PARENT, None)
+        self.signals.remove()
         for logger in self.loggers:
             if hasattr(logger, "finish"):  # W&B takes every process that ends for a run that has finished
                 logger.finish(status)
@@ -223,9 +229,37 @@ class Session:
         if self.given is None and not self.keeps:
             shutil.rmtree(self.run.path, ignore_errors=True)
         elif hasattr(self, "record"):
-            if status in INTERRUPTED and self.run.checkpoints.is_dir():
-                print(f"interrupted; go on with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}")
+            if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
+                print(f"interrupted; continue with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}")
             print(f"run: {self.run.path}", flush=True)
+
+    def _named_run(self) -> RunDir | None:
+        """With `--resume`, the run of this name if it is there; one that was killed before its first save begins again.
+
+        Raises:
+            UserError: it is of another config.
+        """
+        if not self.options.resume:
+            return None
+        run = RunDir(Path(self.options.runs_dir, self.config_name, self.options.run_name))
+        if not run.config_file.is_file():
+            return run if run.path.is_dir() else None
+        before, now = (yaml.safe_load(text) for text in (run.config_file.read_text(encoding="utf-8"), self.config))
+        different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in changes(before, now, "")]
+        if different:
+            more = f" and {len(different) - 5} more" if len(different) > 5 else ""
+            raise UserError(
+                f"{run.path} has another config: {'; '.join(different[:5])}{more}. Choose another --run_name, or "
+                f"resume this run with other options: fit --run {run.path}"
+            )
+        self.given = run if any(run.checkpoints.glob("*.ckpt")) else None
+        return run
+
+    def _note_versions(self) -> None:
+        before, now = (self.run.entries() or [{}])[-1].get("versions", {}), versions()
+        changed = [f"{name} {before[name]} (now {now[name]})" for name in before if before[name] != now.get(name)]
+        if changed and is_first():
+            print(f"note: the run was made with {', '.join(changed)}; the last digits may differ", file=sys.stderr)
 
     def _new_run(self) -> RunDir:
         runs, name = self.options.runs_dir, self.options.run_name
@@ -261,8 +295,9 @@ class Session:
 
     def _parts(self, config: Namespace) -> dict[str, Any]:
         """The run's own parts, added to those that the config gives the trainer."""
-        self.record = RunRecord(self.run, self.config)
-        callbacks = [self.record, *_listed(config.callbacks)]  # the books first: a figure may fail
+        metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
+        self.record = RunRecord(self.run, self.config, metrics)
+        callbacks = [self.record, Saver(self.signals), *_listed(config.callbacks)]  # first: a figure may fail
         bar = sys.stdout.isatty()
         if config.enable_progress_bar is not False and not config.barebones:
             callbacks.append(RichProgress() if bar else ProgressLines())
@@ -270,8 +305,8 @@ class Session:
             self.table = PredictionTable(self.run.path / "predictions" / "test.csv")
             callbacks.append(self.table)
         self.loggers = [logger for logger in _listed(config.logger) if logger is not True]
-        if config.logger is not False and self.command == "fit":
-            self.loggers.insert(0, MetricsCSV(self.run.path, resume_step(self.checkpoint) if self.checkpoint else None))
+        if metrics is not None:
+            self.loggers.insert(0, metrics)
         plugins = _listed(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(SafeCheckpointIO())

@@ -18,6 +18,7 @@ from .exact import Clock, StepMean, Totals
 from .parameter_groups import ParameterGroups
 from .precision import compile_in_place, set_quickly
 from .sampler import global_seed, seed_step
+from .saving import validated
 from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
 
 
@@ -89,7 +90,6 @@ class Task(LightningModule):
         self._rates: dict[str, float] = {}
         self._gradient_norm: Tensor | None = None
         self._done = 0  # optimizer steps
-        self._validated = False  # whether this epoch was
         self._step_mean = StepMean()
 
     def setup(self, stage: str) -> None:
@@ -225,20 +225,21 @@ class Task(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps the sums of the epoch, for a run that is resumed within it."""
-        checkpoint["running"] = {**self.running.reduce(self).state_dict(), "seconds": self._clock.seconds}
+        checkpoint["running"] = {**self.running.gather(self), "seconds": self._clock.seconds, "rates": self._rates}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Continues with the sums, which are those of all processes, in the first one."""
+        """Continues with the sums of this process; a different number of processes leaves them to the first."""
         running = checkpoint.get("running", {})
         self._clock = Clock(running.get("seconds", 0.0))
-        if running and self.global_rank == 0:
-            self.running.load_state_dict(running)
+        if running:
+            self._rates = running.get("rates", {})
+            trainer = self._trainer
+            self.running.scatter(running, trainer.global_rank if trainer else 0, trainer.world_size if trainer else 1)
 
     def on_train_epoch_start(self) -> None:
         """Starts the sums and the clock."""
         self.running = Totals()
         self._clock = Clock()
-        self._validated = False
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Random numbers of the model (dropout) depend on the seed, the step and the rank alone."""
@@ -309,7 +310,6 @@ class Task(LightningModule):
     def on_validation_end(self) -> None:
         """Validation within an epoch is not training time."""
         self._clock.skip()
-        self._validated = not self.trainer.sanity_checking
 
     def on_train_epoch_end(self) -> None:
         """Logs the exact means of the epoch."""
@@ -329,7 +329,7 @@ class Task(LightningModule):
             if not (due and isinstance(config.scheduler, ReduceLROnPlateau)):
                 continue
             monitor = str(schedule.monitor)
-            if monitor.startswith("val/") and not self._validated:
+            if monitor.startswith("val/") and not validated(self.trainer):
                 continue  # without validation in this epoch, the value is of an earlier one
             if monitor not in metrics:
                 raise ScheduleError(f"ReduceLROnPlateau watches {monitor!r}; there are: {', '.join(sorted(metrics))}")

@@ -4,10 +4,11 @@ from time import perf_counter
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.callbacks import Callback, RichProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 
-from ..record import KnowsValidation, monitored
+from ..record import monitored
+from ..saving import validated
 
 
 def shown(trainer: Trainer, pl_module: LightningModule) -> dict[str, str]:
@@ -45,7 +46,7 @@ class RichProgress(RichProgressBar):
         return shown(trainer, pl_module) if trainer.training else {}
 
 
-class ProgressLines(KnowsValidation):
+class ProgressLines(Callback):
     """A line per epoch, for log files and pipes."""
 
     _start = 0.0
@@ -54,7 +55,6 @@ class ProgressLines(KnowsValidation):
         self._start = perf_counter()  # a run that is resumed within an epoch does not begin one
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_epoch_start(trainer, pl_module)
         self._start = perf_counter()
 
     @rank_zero_only
@@ -62,6 +62,6 @@ class ProgressLines(KnowsValidation):
         # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
         last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
         found = shown(trainer, pl_module).items()
-        values = "  ".join(f"{name} {value}" for name, value in found if self.validated or name[:4] != "val/")
+        values = "  ".join(f"{name} {value}" for name, value in found if validated(trainer) or name[:4] != "val/")
         seconds = perf_counter() - self._start
         print(f"epoch {trainer.current_epoch}/{last}  {values}  {seconds:.1f} s", flush=True)

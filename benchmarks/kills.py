@@ -1,0 +1,316 @@
+"""Kills runs with SIGKILL at random and at named moments, resumes them, and compares them with uninterrupted ones.
+
+    python benchmarks/kills.py                          100 kills over all kinds of runs; writes results/kills.json
+    python benchmarks/kills.py --kills 5 --kinds ema steps --seed 3
+
+A run that was killed is resumed by `fit --run` until it ends; every third is killed again on its way. Then the whole
+`last.ckpt` (weights, optimizer, schedules, counters, sums, averages, callbacks), the weights of the best checkpoint,
+`metrics.csv` row by row and `metrics.json` have to be those of the run that nothing interrupted, to the bit. Left out
+are times and speeds. The processes are forked from this one, which has imported everything and trained nothing.
+"""
+
+import argparse
+import contextlib
+import csv
+import io
+import json
+import os
+import random
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import matplotlib.figure
+import torch
+import torchvision.transforms.v2  # noqa: F401  (imported once, before processes are forked)
+from lightning.pytorch.profilers.profiler import Profiler
+from lightning.pytorch.utilities import rank_zero_only
+from PIL import Image
+
+import lit_project.tasks.classification
+import lit_project.tasks.regression
+import lit_project.tasks.several_optimizers  # noqa: F401  (known to the injector)
+from lit_project.__main__ import main
+from lit_project.engine.checkpoints import read
+from lit_project.engine.task import Task
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = ROOT / "configs"
+TIMES = ("seconds", "samples_per_second", "tokens_per_second", "pairs_per_second")
+
+
+def callbacks(monitor: str = "val/loss", mode: str = "min", more: str = "", **saves: Any) -> list[str]:
+    """The option for a `Checkpoint` that saves several times a second, and figures."""
+    given = {"monitor": monitor, "mode": mode, "every_minutes": 0.002, **saves}
+    return [f"--trainer.callbacks=[{{class_path: Checkpoint, init_args: {json.dumps(given)}}}, Figures{more}]"]
+
+
+DIGITS = [
+    "-c", f"{CONFIGS}/quickstart.yaml", "--model.net.layers=[4,pool,8]", "--model.net.hidden=16",
+    "--data.batch_size=100", "--trainer.log_every_n_steps=3", "--trainer.max_epochs=3",
+]  # fmt: skip
+PLATEAU = (
+    "--model.schedulers=[{scheduler: {class_path: torch.optim.lr_scheduler.ReduceLROnPlateau, init_args: {patience: 0, "
+    "factor: 0.5, threshold: 9.0}}, monitor: val/loss, interval: epoch}]"
+)
+TEXT = ["--data.size=300", "--data.val_size=20", "--data.test_size=20", "--model.net.hidden_size=8",
+        "--model.net.embedding_size=8", "--model.net.dropout=0.2", "--data.batch_size=32", "--trainer.max_epochs=3",
+        "--trainer.log_every_n_steps=3"]  # fmt: skip
+TRANSLATION = ["-c", f"{CONFIGS}/translation_quickstart.yaml", *TEXT, *callbacks("val/bleu", "max")]
+TWO = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp"]
+
+# name → options of `fit`
+KINDS: dict[str, list[str]] = {
+    "plateau": [*DIGITS, *callbacks(), PLATEAU, "--trainer.check_val_every_n_epoch=2", "--trainer.max_epochs=5"],
+    "halves": [*DIGITS, *callbacks(), PLATEAU, "--trainer.val_check_interval=0.5",
+               "--trainer.accumulate_grad_batches=3", "--trainer.gradient_clip_val=1.0"],
+    "steps": [*DIGITS, *callbacks(every_n_steps=4), "--trainer.max_steps=31", "--trainer.max_epochs=-1"],
+    "ema": [*DIGITS, *callbacks(keep_last=2, more=", {class_path: EMA, init_args: {decay: 0.9}}"),
+            "--model.mixing.mixup_alpha=0.2"],
+    "swa": [*DIGITS, *callbacks(more=", {class_path: SWA, init_args: {start: 1}}"), "--trainer.max_epochs=4",
+            "--trainer.accumulate_grad_batches=2"],
+    "unfreezing": [*DIGITS, *callbacks(more=", {class_path: Unfreezing, init_args: {schedule: {net.features: 2}}}")],
+    "stopping": [*DIGITS, *callbacks(every_n_steps=5,
+                 more=", {class_path: EarlyStopping, init_args: {monitor: val/loss, patience: 1, min_delta: 0.9}}"),
+                 "--trainer.val_check_interval=0.4", "--trainer.max_epochs=6"],
+    "table": ["-c", f"{CONFIGS}/regression_quickstart.yaml", *callbacks(), "--trainer.max_epochs=4"],
+    "translation": [*TRANSLATION, "--model.teacher_forcing_ratio=[[0, 1.0], [20, 0.3]]"],
+    "optimizers": ["-c", f"{CONFIGS}/translation_two_optimizers.yaml", *TEXT, "--model.accumulate=2",
+                   *callbacks("val/bleu", "max")],
+    "workers": ["-c", f"{CONFIGS}/image_folder.yaml", *callbacks(), "--data.num_workers=2", "--trainer.max_epochs=3",
+                "--data.batch_size=8", "--trainer.log_every_n_steps=3"],
+    "two-digits": [*DIGITS, *callbacks(), *TWO, "--model.net.norm=none", "--trainer.accumulate_grad_batches=2"],
+    "two-translation": [*TRANSLATION, *TWO],
+}  # fmt: skip
+
+EVERYWHERE = ("between two hooks of callbacks or task", "in validation", "in a training step")  # on each rank
+
+
+def kill() -> None:
+    """No cleanup, as when memory runs out or a machine is taken away."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Injector:
+    """Counts what happens at each named moment, and kills this process at one of them.
+
+    Attributes:
+        counts: how often each moment has come.
+    """
+
+    def __init__(self, moment: str = "", number: int = 0) -> None:
+        self.moment, self.number, self.counts = moment, number, Counter[str]()
+
+    def comes(self, moment: str) -> bool:
+        """Counts; whether this is where the process is to be killed."""
+        self.counts[moment] += 1
+        return moment == self.moment and self.counts[moment] == self.number
+
+    def before(self, owner: Any, name: str, moment: str, at_death: Callable[..., None] = lambda *args: None) -> None:
+        """Watches the calls of `owner.name`; `at_death` does half of what it does."""
+        original = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if self.comes(moment):
+                at_death(*args)
+                kill()
+            return original(*args, **kwargs)
+
+        setattr(owner, name, watched)
+
+    def arm(self) -> None:
+        """Watches this process."""
+        save, replace = torch.save, os.replace
+
+        def half_a_file(content: Any, file: Any) -> None:
+            whole = io.BytesIO()
+            save(content, whole)
+            file.write(whole.getvalue()[: whole.tell() // 2])
+            file.flush()
+
+        self.before(torch, "save", "within a save", half_a_file)
+        self.before(os, "replace", "before a file is replaced")
+        self.before(os, "replace", "after a file is replaced", replace)
+        self.before(Profiler, "profile", EVERYWHERE[0])
+        self.before(Task, "validation_step", EVERYWHERE[1])
+        self.before(csv.DictWriter, "writerows", "while metrics.csv is written")
+        self.before(matplotlib.figure.Figure, "savefig", "in figures")
+        for kind in subclasses(Task):
+            if "training_step" in vars(kind):
+                self.before(kind, "training_step", EVERYWHERE[2])
+
+
+def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    """All of them."""
+    for sub in kind.__subclasses__():
+        yield sub
+        yield from subclasses(sub)
+
+
+def launch(args: list[str], processes: int, injector: Injector, log: Path, rank: int = 0) -> int:
+    """Runs `lit-project ARGS` in forked processes; the one of `rank` has the injector. Gives the worst status."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    pids = []
+    for own in range(processes):
+        if (pid := os.fork()) == 0:
+            status = 1
+            try:
+                with log.open("a") as output:
+                    os.dup2(output.fileno(), 1), os.dup2(output.fileno(), 2)
+                    if processes > 1:
+                        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0",
+                                       "LOCAL_RANK": str(own)}  # fmt: skip
+                        setattr(rank_zero_only, "rank", own)  # noqa: B010
+                    if own == rank:
+                        injector.arm()
+                    status = main(args)
+                    sys.stdout.flush()
+                    if own == rank:
+                        log.with_suffix(".json").write_text(json.dumps(injector.counts))
+            except BaseException as error:
+                output = log.open("a")
+                print(repr(error), file=output, flush=True)
+            finally:
+                os._exit(status)
+        pids.append(pid)
+    worst = 0
+    for _ in pids:
+        pid, ended = os.waitpid(-1, 0)
+        status = os.waitstatus_to_exitcode(ended)
+        if status != 0:
+            worst = worst or status
+            for other in pids:  # they would wait for the one that is gone
+                if other != pid:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(other, signal.SIGKILL)
+    return worst
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Tensors, numbers and texts of nested dicts and lists, with their paths, but for times."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not str(key).endswith(TIMES):
+                yield from leaves(item, f"{path}/{key}")
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            yield from leaves(item, f"{path}/{place}")
+    else:
+        yield path, value
+
+
+def content(run: Path) -> dict[str, Any]:
+    """All of a run that has to be equal, its own name left out."""
+    found = dict(leaves(read(run / "checkpoints" / "last.ckpt")))
+    for best in sorted((run / "checkpoints").glob("*.ckpt")):
+        found |= dict(leaves(read(best)["state_dict"], best.name))
+    with (run / "metrics.csv").open(newline="") as file:
+        found |= dict(leaves(list(csv.DictReader(file)), "metrics.csv"))
+    found |= dict(leaves(json.loads((run / "metrics.json").read_text()), "metrics.json"))
+    found |= {f"file {file.relative_to(run)}": True for file in run.rglob("*")
+              if not file.match("config.*.yaml") and not file.match("figures/test_*")}  # fmt: skip
+
+    def named(value: Any) -> Any:
+        return value.replace(str(run.absolute()), "RUN").replace(str(run), "RUN") if isinstance(value, str) else value
+
+    return {named(path): named(value) for path, value in found.items()}
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Paths of what is not equal to the bit."""
+
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            return a.dtype == b.dtype and torch.equal(a, b)
+        return type(a) is type(b) and a == b
+
+    return sorted(p for p in one.keys() | other.keys() if p not in one or p not in other or not same(one[p], other[p]))
+
+
+def pictures(folder: Path) -> None:
+    """`data/images` with two classes."""
+    chosen = random.Random(0)
+    for number in range(60):
+        file = folder / "data" / "images" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        colour = chosen.randrange(100) + 100 * (number % 2)
+        Image.new("RGB", (20, 20), (colour, chosen.randrange(256), chosen.randrange(256))).save(file)
+
+
+def run_all(kinds: list[str], kills: int, seed: int, keep: Path | None) -> dict[str, Any]:
+    """Kills in turn in each kind of run."""
+    chosen = random.Random(seed)
+    folder = keep or Path(tempfile.mkdtemp(prefix="kills-"))
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
+    pictures(folder)
+    whole: dict[str, tuple[dict[str, Any], dict[str, int], str]] = {}
+    results: list[dict[str, Any]] = []
+    for trial in range(kills):
+        kind = kinds[trial % len(kinds)]
+        options, processes = KINDS[kind], 2 if kind.startswith("two") else 1
+        log = Path(f"{kind}-{trial}.log").absolute()
+        if kind not in whole:
+            log = Path(f"{kind}-whole.log").absolute()
+            if launch(["fit", *options, "--run_name=whole"], processes, Injector(), log):
+                sys.exit(f"{kind}: the run that nothing interrupts failed\n{log.read_text()[-3000:]}")
+            run = next(Path("runs").glob("*/whole"))
+            whole[kind] = (content(run), json.loads(log.with_suffix(".json").read_text()), run.parent.name)
+            run.rename(f"whole-{kind}")
+            log = Path(f"{kind}-{trial}.log").absolute()
+        expected, reached, parent = whole[kind]
+        name = f"{kind}-{trial}"
+        run, args, points = Path("runs", parent, name), ["fit", *options, f"--run_name={name}"], []
+        started = time.monotonic()
+        for life in range(12):
+            rank = chosen.randrange(processes)
+            moment = chosen.choice([one for one in sorted(reached) if rank == 0 or one in EVERYWHERE])
+            number = chosen.randint(1, reached[moment])
+            dies = life == 0 or (life == 1 and trial % 3 == 0)
+            status = launch(args, processes, Injector(moment, number) if dies else Injector(), log, rank)
+            if dies and status == -signal.SIGKILL:
+                points.append(f"{moment} ({number} of {reached[moment]})")
+            elif status:
+                break
+            if status == 0:
+                break
+            if (run / "checkpoints" / "last.ckpt").exists():
+                args = ["fit", "--run", str(run)]
+            else:  # killed before the first save, when there is nothing to resume
+                args = ["fit", *options, f"--run_name={name}", "--resume"]
+        found = differences(expected, content(run)) if status == 0 else [f"status {status}"]
+        results.append({"kind": kind, "killed": points, "different": found[:20]})
+        seconds = time.monotonic() - started
+        print(f"{trial + 1:3} {kind:16} {'; '.join(points)}: {'equal' if not found else found[:6]}  {seconds:.0f} s",
+              flush=True)  # fmt: skip
+        if found and status:
+            print(log.read_text()[-1500:])
+    killed = [result for result in results if result["killed"]]
+    equal = sum(not result["different"] for result in killed)
+    print(f"{equal} of {len(killed)} killed runs are bit for bit those that nothing interrupted")
+    return {"killed": len(killed), "equal": equal, "seed": seed, "runs": results}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--folder", type=Path, help="keep the runs and logs here")
+    parser.add_argument("--out", type=Path, help="write the result as JSON")
+    given = parser.parse_args()
+    out = given.out and given.out.absolute()
+    result = run_all(given.kinds, given.kills, given.seed, given.folder and given.folder.absolute())
+    if out:
+        out.write_text(json.dumps(result, indent=1) + "\n")
+    sys.exit(result["equal"] != result["killed"])

@@ -1,0 +1,346 @@
+"""When `last.ckpt` is saved and how a signal ends a run: always at a moment from which training continues exactly."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.loops.loop import _Loop
+
+from .checkpoints import Checkpoint, fast_dev_run
+from .distributed import is_first
+from .errors import CheckpointError, UserError
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
+
+
+class Interrupted(BaseException):
+    """A signal ended the command; `status` is the exit status that a shell would give it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.status = 128 + number
+
+
+class Signals:
+    """Receives the signals that end a run: Ctrl-C, SIGTERM, SIGUSR1, SIGHUP.
+
+    Outside of a training they raise Interrupted at once. Within it they are `deferred` until the next moment at which
+    it can be saved; a second Ctrl-C does not wait. What was ignored when the process began (`nohup`) stays so.
+
+    Attributes:
+        number: the first signal; 0 before any.
+        deferred: whether the training asks by itself.
+    """
+
+    def __init__(self) -> None:
+        self.number, self.deferred = 0, False
+        self._before: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Replaces the handlers; again after Lightning has put its own in front."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
+            handler = signal.getsignal(number)
+            if handler is not signal.SIG_IGN and handler != self.receive:
+                self._before.setdefault(number, handler)
+                signal.signal(number, self.receive)
+
+    def remove(self) -> None:
+        """Puts the earlier handlers back."""
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        again = number == self.number == signal.SIGINT
+        self.number = self.number or number
+        if again or not self.deferred:
+            raise Interrupted(number)
+        if number == signal.SIGINT and is_first():  # print may be at work right now
+            os.write(2, b"\nfinishing this step and saving; Ctrl-C again stops at once\n")
+
+
+class Saver(Callback):
+    """Saves `last.ckpt` as the run's `Checkpoint` says, and ends the training after a signal.
+
+    There are three moments from which a resumed training is the same to the bit, and `last.ckpt` is of no other:
+
+    - between epochs: before the first one, after each, and after the last;
+    - after an optimizer step that no validation follows;
+    - before and within a validation, which is then repeated from its start (after one that ends the training, too).
+
+    It comes first among the callbacks, which have not begun an epoch when it saves the one before, and looks at a step
+    after the last of its hooks, which is the task's. Several processes agree on each decision.
+
+    Args:
+        signals: what may end the run.
+    """
+
+    def __init__(self, signals: Signals) -> None:
+        self.signals = signals
+        self.checkpoint: Checkpoint | None = None
+        self._moment = ""  # of the checkpoint that is being saved: epoch, step, validation
+        self._saved_at, self._saved = monotonic(), (-1, "")  # optimizer step and moment
+        self._trained = False  # a run that has ended is left as it is
+        self._stops_later = False  # a stop that was asked for within a window of accumulated gradients
+        self._cut_short = False  # whether the training ends within an epoch
+        self._done = (-1, 0)  # optimizer steps, and batches of this epoch, at the end of the last step
+        self._failed = False  # whether it was said that a save failed
+        self._metrics: dict[str, Any] = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]
+        if stage == "fit" and found and not fast_dev_run(trainer):
+            self.checkpoint = found[0]
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._defer()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Takes a run up between two epochs as Lightning takes up a new one, and knows its newest metrics again."""
+        self._defer()
+        self._saved_at = monotonic()
+        trainer.callback_metrics.update(self._metrics)
+        epochs: Any = trainer.fit_loop.epoch_progress.current
+        if epochs.ready == epochs.started == epochs.processed:
+            _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
+        for name, look in (("on_train_batch_end", self.after_step), ("on_validation_end", self.after_validation)):
+            setattr(pl_module, name, _followed(getattr(pl_module, name), look, trainer))
+
+    def _defer(self) -> None:
+        self.signals.install()
+        self.signals.deferred = True
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._trained = True
+        number, due = self._agreed(trainer)
+        every = self.checkpoint and self.checkpoint.every_n_epochs
+        if number or due or (every and trainer.current_epoch % every == 0):
+            self._save_epoch(trainer)
+        self._leave(number)
+
+    def after_step(self, trainer: Trainer) -> None:
+        """Saves if it is due, and leaves if a signal asks for it; both wait for the gradients being accumulated."""
+        if self._within_window(trainer):
+            return
+        self._done = trainer.global_step, trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        number, due = self._agreed(trainer)
+        if not (number or due or self._cut_short):
+            return
+        loop, last = trainer.fit_loop.epoch_loop, trainer.is_last_batch
+        stops, trainer.should_stop = trainer.should_stop, False  # a stop asks for a validation of its own
+        validates = loop._should_check_val_fx(trainer.fit_loop._data_fetcher)  # type: ignore[arg-type]
+        trainer.should_stop = stops
+        if last and not validates:
+            return  # the epoch ends at once
+        self._save(trainer, "validation" if validates else "step", may_fail=due and not number)
+        self._leave(number)
+
+    def after_validation(self, trainer: Trainer) -> None:
+        """Saves if the training ends here, within an epoch."""
+        if not self._within_window(trainer) and self._cut_short:
+            self._save(trainer, "validated")
+
+    def _within_window(self, trainer: Trainer) -> bool:
+        """Whether gradients are being accumulated, which no checkpoint holds: a stop waits for their step."""
+        window = getattr(trainer.lightning_module, "accumulate", None) or trainer.accumulate_grad_batches
+        last = trainer.is_last_batch
+        self._trained = True
+        within = trainer.fit_loop.epoch_loop.batch_progress.current.ready % window != 0 and not last
+        stops = self._stops_later or trainer.should_stop
+        self._stops_later, trainer.should_stop = stops and within, stops and not within
+        self._cut_short = ends(trainer) and not last
+        return within
+
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        if trainer.state.fn != "fit":
+            return
+        number, due = self._agreed(trainer)
+        if (number or due) and not trainer.sanity_checking:
+            self._save_within_validation(trainer, pl_module, may_fail=not number)
+        self._leave(number)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for name in ("on_train_batch_end", "on_validation_end"):
+            delattr(pl_module, name)
+        self.signals.number, _ = self._agreed(trainer)
+        if self._trained and not self._cut_short:
+            self._save_epoch(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Says where it happened; what fails within a validation loses nothing of the training."""
+        if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
+            return
+        self.signals.deferred = False
+        batch = trainer.fit_loop.batch_idx
+        exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, batch {batch}")
+        if is_out_of_memory(exception):
+            exception.add_note(out_of_memory(trainer))
+        if trainer.world_size > 1 or trainer.sanity_checking or not _finite(pl_module):
+            return  # the others would wait for this process
+        if trainer.validating:
+            self._save_within_validation(trainer, pl_module, may_fail=True)
+        elif self._can_go_back(trainer, pl_module):
+            pl_module.running.back_to_mark()  # type: ignore[operator,union-attr]
+            self._save(trainer, "step before", may_fail=True)
+
+    def _agreed(self, trainer: Trainer) -> tuple[int, bool]:
+        """The signal that any process got, and whether a save is due by the clock of the first or by the steps."""
+        number, due = self.signals.number, False
+        if self.checkpoint is not None:
+            due = monotonic() - self._saved_at >= self.checkpoint.seconds
+            every = self.checkpoint.every_n_steps
+            due |= every is not None and trainer.global_step % every == 0 and trainer.global_step != self._saved[0]
+        if trainer.world_size > 1:
+            flags = torch.tensor([number, due and trainer.is_global_zero], device=trainer.strategy.root_device)
+            number, due = trainer.strategy.reduce(flags, reduce_op="max").tolist()
+        return int(number), bool(due)
+
+    def _save(self, trainer: Trainer, moment: str, may_fail: bool = False) -> None:
+        """Writes `last.ckpt`; where it `may_fail`, the training goes on without, and the earlier one stays."""
+        if self.checkpoint is None or self._saved == (trainer.global_step, moment):
+            return
+        if not _finite(trainer.lightning_module):
+            raise UserError(
+                f"epoch {trainer.current_epoch}, step {trainer.global_step}: weights are not finite; last.ckpt stays "
+                "as it was. Lower the learning rate, add a warm-up or trainer.gradient_clip_val; the callback NaNGuard "
+                "names the step and the samples"
+            )
+        self._moment = moment
+        try:
+            trainer.save_checkpoint(Path(str(self.checkpoint.dirpath)) / "last.ckpt", weights_only=False)
+            self._saved = trainer.global_step, moment
+        except (CheckpointError, OSError) as error:
+            if not may_fail:
+                raise
+            trainer.strategy.barrier()  # that which the others wait at
+            if not self._failed:
+                print(f"warning: {error}; training goes on", file=sys.stderr, flush=True)
+            self._failed = True
+        finally:
+            self._moment = ""
+            self._saved_at = monotonic()
+
+    def _save_epoch(self, trainer: Trainer) -> None:
+        self._save(trainer, "epoch")
+        if self.checkpoint is not None:
+            self.checkpoint.keep_epoch(trainer)
+
+    def _can_go_back(self, trainer: Trainer, pl_module: LightningModule) -> bool:
+        """Whether all is as it was after the last step, but for what is counted: no step was begun, no buffer moved."""
+        steps = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.current
+        moves = any(module.training and getattr(module, "track_running_stats", False) for module in pl_module.modules())
+        return self._done[0] == trainer.global_step and steps.ready == steps.completed and not moves and hasattr(
+            pl_module, "running"
+        )  # fmt: skip
+
+    def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule, may_fail: bool) -> None:
+        averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
+        for one in averages:  # which are in the net's place while it is validated
+            one._swap_models(pl_module)
+        self._save(trainer, "validation", may_fail)
+        for one in averages:
+            one._swap_models(pl_module)
+
+    def _leave(self, number: int) -> None:
+        if number:
+            raise Interrupted(number)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Brings Lightning's counters to the moment: it would take up several in other places, or not at all."""
+        checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
+        if self._moment:
+            settle(checkpoint["loops"]["fit_loop"], self._moment)
+        if self._moment == "step before":
+            go_back(checkpoint, type(trainer.datamodule).__qualname__, self._done[1])  # type: ignore[attr-defined]
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._metrics = checkpoint.get("metrics", {})
+        trainer.num_sanity_val_steps = 0  # it was looked at in the beginning
+
+
+def _followed(hook: Callable[..., Any], look: Callable[[Trainer], None], trainer: Trainer) -> Callable[..., Any]:
+    def hook_and_look(*args: Any) -> Any:
+        found = hook(*args)
+        look(trainer)
+        return found
+
+    return hook_and_look
+
+
+def settle(loops: dict[str, Any], moment: str) -> None:
+    """Brings the counters of Lightning's loops to a `moment`: `epoch`, `step`, `validation` or `validated`."""
+    cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
+    for counts in cleared.values():  # which nothing reads, and which do not count alike after a resume
+        counts.update(dict.fromkeys(counts, 0))
+    validations = loops["epoch_loop.val_loop.batch_progress"]
+    validation = validations["total"]
+    validation.update(dict.fromkeys(("ready", "started", "completed"), validation["processed"]))
+    validations["current"], validations["is_last_batch"] = dict.fromkeys(validation, 0), False
+    if moment == "epoch":  # all of it has ended; Lightning counts the next one before the hooks of its start
+        for epochs in (loops["epoch_progress"]["total"], loops["epoch_progress"]["current"]):
+            epochs.update(dict.fromkeys(("ready", "started", "completed"), epochs["processed"]))
+    if moment == "validation":  # the batch has ended, of the validation one batch has begun
+        for batches in (loops["epoch_loop.batch_progress"]["total"], loops["epoch_loop.batch_progress"]["current"]):
+            batches["completed"] = batches["processed"]
+        validation.update(ready=validation["processed"] + 1, started=validation["processed"] + 1)
+
+
+def go_back(checkpoint: dict[str, Any], data: str, batches: int) -> None:
+    """Undoes the batches after the first ones of the epoch, which ended with a step."""
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    further = progress["current"]["ready"] - batches
+    for counts in (progress["total"], progress["current"]):
+        counts.update(dict.fromkeys(("started", "processed", "completed"), counts["ready"] - further))
+        counts["ready"] -= further
+    progress["is_last_batch"] = False
+    loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])
+    for state in [checkpoint.get(data, {}), *loaders]:
+        if "position" in state:
+            state["position"] = batches
+
+
+def _finite(module: LightningModule) -> bool:
+    """Whether all weights are numbers."""
+    weights = [weight.data for weight in module.parameters() if weight.is_floating_point()]
+    return not weights or bool(torch.stack(torch._foreach_norm(weights)).isfinite().all())
+
+
+def validated(trainer: Trainer) -> bool:
+    """Whether this epoch was validated: one that `max_steps` cuts short is not, nor one between those of
+    `check_val_every_n_epoch`, and the numbers there are belong to an earlier one.
+    """
+    batches: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total  # of this epoch
+    return bool(batches.processed)
+
+
+def ends(trainer: Trainer) -> bool:
+    """Whether the training is to end here; a stop that comes before min_epochs or min_steps has to wait for them."""
+    step = trainer.global_step
+    may_stop = trainer.should_stop and trainer.current_epoch >= (trainer.min_epochs or 0)
+    return (may_stop and step >= (trainer.min_steps or 0)) or step == trainer.max_steps
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of a GPU or of this machine."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def out_of_memory(trainer: Trainer) -> str:
+    """What helps, in numbers of this run."""
+    size, windows = getattr(trainer.datamodule, "batch_size", None), trainer.accumulate_grad_batches  # type: ignore[attr-defined]
+    halves = (
+        f"--data.batch_size={size // 2} --trainer.accumulate_grad_batches={windows * 2} trains the same in half of it"
+        if isinstance(size, int) and size > 1
+        else "smaller batches and more --trainer.accumulate_grad_batches train the same in less of it"
+    )
+    return f"out of memory with batches of {size} samples: {halves}; --trainer.precision=bf16-mixed takes less, too"

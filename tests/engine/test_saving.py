@@ -1,0 +1,156 @@
+"""What is saved within an epoch, and one command for every launch: a run that was cut short loses nothing."""
+
+import errno
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_torchrun import free_port
+
+from killing import at_call
+from lit_project.engine.checkpoints import SafeCheckpointIO, read
+from lit_project.engine.errors import CheckpointError
+from lit_project.tasks.classification import ImageClassifier
+from tiny import TINY
+
+ROOT = Path(__file__).parents[2]
+FIT = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=2 --test_after_fit=false"
+EVERY_STEP = "'--trainer.callbacks=[{class_path: Checkpoint, init_args: {every_n_steps: 1, every_minutes: null}}]'"
+
+
+@pytest.fixture(scope="module")
+def kills():
+    """The benchmark, as a module."""
+    spec = importlib.util.spec_from_file_location("kills", ROOT / "benchmarks" / "kills.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.timeout(600)
+def test_runs_killed_at_any_moment_end_as_if_they_had_not_been(tmp_path):
+    """100 kills over all kinds of runs are benchmarks/kills.py; these are of one process, in a few kinds."""
+    command = [sys.executable, ROOT / "benchmarks" / "kills.py", "--folder", tmp_path / "kills", "--out", "result.json"]
+    kinds = ["--kills", "4", "--kinds", "halves", "ema"]
+    done = subprocess.run([*command, *kinds], cwd=tmp_path, capture_output=True, text=True)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["killed"] >= 3, done.stdout
+    assert result["equal"] == result["killed"], done.stdout
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_error_in_a_step_says_where_and_loses_no_step(lit, monkeypatch, kills):
+    """The micro-batches since the last step are undone: the resumed run repeats them."""
+    options = f"{FIT} --trainer.accumulate_grad_batches=3"
+    whole = lit(f"{options} --run_name=whole")
+    with monkeypatch.context() as patch:  # five steps of three batches but the last, in each epoch
+        at_call(patch, ImageClassifier, "training_step", 15, ValueError("a broken file"))
+        with pytest.raises(ValueError, match="a broken file") as error:
+            lit(f"{options} --run_name=cut")
+    assert error.value.__notes__ == ["in epoch 1, step 5, batch 4"]
+    cut = Path("runs/quickstart/cut")
+    assert read(cut / "checkpoints" / "last.ckpt")["global_step"] == 5
+    assert lit(f"fit --run {cut}").status == 0
+    assert kills.differences(kills.content(whole.run), kills.content(cut)) == []
+
+
+def test_an_error_in_validation_loses_no_step(lit, monkeypatch, kills):
+    whole = lit(f"{FIT} --run_name=whole -c configs/overlays/ema.yaml")
+    with monkeypatch.context() as patch:
+        at_call(patch, ImageClassifier, "validation_step", 2, ValueError("a broken file"))
+        with pytest.raises(ValueError, match="a broken file"):
+            lit(f"{FIT} --run_name=cut -c configs/overlays/ema.yaml")
+    cut = Path("runs/quickstart/cut")
+    assert read(cut / "checkpoints" / "last.ckpt")["global_step"] == 10
+    assert lit(f"fit --run {cut}").status == 0
+    assert kills.differences(kills.content(whole.run), kills.content(cut)) == []
+
+
+def test_out_of_memory_says_what_helps_in_numbers(lit, monkeypatch):
+    at_call(monkeypatch, ImageClassifier, "training_step", 2, torch.OutOfMemoryError("out of memory"))
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        lit(FIT)
+    assert "--data.batch_size=64 --trainer.accumulate_grad_batches=2" in error.value.__notes__[1]
+
+
+def test_a_disk_that_fills_up_within_an_epoch_is_told_once_and_the_training_goes_on(lit, monkeypatch):
+    save, calls = SafeCheckpointIO.save_checkpoint, []
+
+    def full(self, checkpoint, path, storage_options=None):
+        calls.append(path)
+        if 2 <= len(calls) <= 3:  # the first is of the beginning
+            raise CheckpointError(f"cannot save {path}: {os.strerror(errno.ENOSPC)}")
+        save(self, checkpoint, path, storage_options)
+
+    monkeypatch.setattr(SafeCheckpointIO, "save_checkpoint", full)
+    result = lit([*FIT.split(), *EVERY_STEP.strip("'").splitlines()])
+    assert result.status == 0, result.err
+    assert result.err.count("No space left on device; training goes on") == 1
+    assert read(result.run / "checkpoints" / "last.ckpt")["global_step"] == 20
+
+
+def test_one_command_for_every_launch(lit, monkeypatch):
+    command = f"{FIT} --run_name=mine --resume"
+    with monkeypatch.context() as patch:
+        at_call(patch, ImageClassifier, "training_step", 3, signal.SIGUSR1)
+        assert lit(command).status == 128 + signal.SIGUSR1
+    second, third = lit(command), lit(command)
+    assert (second.status, third.status) == (0, 0), second.err + third.err
+    assert "resuming from" in second.out
+    assert "nothing to do" in third.out
+    assert second.run == third.run == Path("runs/quickstart/mine")
+    other = lit(f"{command} --model.optimizer.lr=0.5 --data.batch_size=64")
+    assert other.status == 2
+    assert "data.batch_size was 128 and is 64" in other.err
+    assert "model.optimizer.lr was 0.004 and is 0.5" in other.err
+    assert "give it a name" in lit(f"{FIT} --resume").err
+
+
+def test_the_latest_run_of_a_config(lit, trained):
+    first = lit("test --run latest")
+    assert (first.status, first.run) == (0, trained)
+    newer = lit("fit -c configs/regression_quickstart.yaml --trainer.max_epochs=1 --test_after_fit=false")
+    assert lit("validate --run latest").run == newer.run
+    of_config = lit("validate --run latest -c configs/quickstart.yaml")
+    assert (of_config.status, of_config.run) == (0, trained)
+    nothing = lit("test --run latest -c configs/mnist_mlp.yaml")
+    assert nothing.status == 2
+    assert "there is no run in runs/mnist_mlp" in nothing.err
+
+
+def test_a_run_made_by_other_versions_says_so(lit, trained):
+    file = trained / "provenance.json"
+    entries = json.loads(file.read_text())
+    entries[-1]["versions"]["torch"] = "1.13"
+    file.write_text(json.dumps(entries))
+    result = lit(f"fit --run {trained}")
+    assert result.status == 0
+    assert "the run was made with torch 1.13 (now 2" in result.err
+
+
+@pytest.mark.timeout(300)
+def test_a_signal_to_any_of_two_processes_ends_both_after_the_same_step(tmp_path):
+    port, processes = str(free_port()), []
+    words = FIT.replace("configs/", f"{ROOT}/configs/").replace("max_epochs=2", "max_epochs=3000").split()
+    words += ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp", "--run_name=both"]
+    for rank in "01":
+        environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NODE_RANK": "0", "LOCAL_RANK": rank}
+        with (tmp_path / f"{rank}.log").open("w") as log:
+            processes.append(subprocess.Popen([sys.executable, "-m", "lit_project", *words], cwd=tmp_path, stdout=log,
+                                              stderr=log, env={**os.environ, **environment}))  # fmt: skip
+    last = tmp_path / "runs" / "quickstart" / "both" / "checkpoints" / "last.ckpt"
+    try:
+        while not last.exists():
+            assert processes[0].poll() is None, (tmp_path / "0.log").read_text()
+        processes[1].send_signal(signal.SIGTERM)
+        assert [process.wait(60) for process in processes] == [143, 143]
+    finally:
+        for process in processes:
+            process.kill()
+    assert "interrupted; continue with" in (tmp_path / "0.log").read_text()
