@@ -13,6 +13,14 @@ def rows(folder):
         return [{name: float(value) for name, value in row.items() if value != ""} for row in csv.DictReader(file)]
 
 
+def resumed(folder, step):
+    """As after the checkpoint of an optimizer step."""
+    logger = MetricsCSV(folder)
+    logger.read()
+    logger.load_state_dict({"step": step})
+    return logger
+
+
 def log(logger, *lines):
     for step, metrics in lines:
         logger.log_metrics(metrics, step)
@@ -68,7 +76,7 @@ def test_what_a_long_epoch_logs_is_in_the_file_before_its_end(tmp_path, monkeypa
 
 def test_new_run_overwrites_and_a_resumed_one_continues(tmp_path):
     log(MetricsCSV(tmp_path), *((step, {"loss": float(step)}) for step in range(6)))
-    log(MetricsCSV(tmp_path, resume_step=3), (4, {"loss": 40.0}), (5, {"loss": 50.0}))
+    log(resumed(tmp_path, 3), (4, {"loss": 40.0}), (5, {"loss": 50.0}))
     expected = [0.0, 1.0, 2.0, 3.0, 40.0, 50.0]
     assert rows(tmp_path) == [{"step": step, "loss": value} for step, value in enumerate(expected)]
     log(MetricsCSV(tmp_path), (0, {"loss": 9.0}))
@@ -80,6 +88,20 @@ def test_resume_after_a_crash_that_cut_the_last_line_short(tmp_path, cut):
     log(MetricsCSV(tmp_path), *((step, {"epoch": 0, "loss": step + 0.125}) for step in range(5)))
     file = tmp_path / "metrics.csv"
     file.write_bytes(file.read_bytes()[:-cut])
-    log(MetricsCSV(tmp_path, resume_step=9), (10, {"loss": 1.0}))
+    log(resumed(tmp_path, 9), (10, {"loss": 1.0}))
     kept = [{"epoch": 0, "step": step, "loss": step + 0.125} for step in range(4)]
     assert rows(tmp_path) == [*kept, {"step": 10, "loss": 1.0}]
+
+
+def test_a_checkpoint_is_in_step_with_its_row_which_may_grow_after_it(tmp_path):
+    logger = MetricsCSV(tmp_path)
+    log(logger, (0, {"loss": 1.0}), (4, {"loss": 2.0}))
+    state = logger.state_dict()
+    log(logger, (4, {"val/loss": 3.0}), (8, {"loss": 4.0}))
+    again = MetricsCSV(tmp_path)
+    again.read()
+    again.finalize("success")
+    assert rows(tmp_path)[-1] == {"step": 8, "loss": 4.0}  # nothing was trained: the file stays as it is
+    again.load_state_dict(state)
+    log(again, (4, {"val/loss": 5.0}))
+    assert rows(tmp_path) == [{"step": 0, "loss": 1.0}, {"step": 4, "loss": 2.0, "val/loss": 5.0}]

@@ -81,12 +81,14 @@ class Saver(Callback):
     It comes first among the callbacks, which have not begun an epoch when it saves the one before, and looks at a step
     after the last of its hooks, which is the task's. Several processes agree on each decision.
 
+    The command line has one; your own `Trainer` takes `callbacks=[Saver(), Checkpoint(…)]`.
+
     Args:
         signals: what may end the run.
     """
 
-    def __init__(self, signals: Signals) -> None:
-        self.signals = signals
+    def __init__(self, signals: Signals | None = None) -> None:
+        self.signals = signals or Signals()
         self.checkpoint: Checkpoint | None = None
         self._moment = ""  # of the checkpoint that is being saved: epoch, step, validation
         self._saved_at, self._saved = monotonic(), (-1, "")  # optimizer step and moment

@@ -13,6 +13,7 @@ from lit_project.engine.checkpoints import Checkpoint, read
 from lit_project.engine.errors import UserError
 from lit_project.engine.record import RunRecord
 from lit_project.engine.run import RunDir
+from lit_project.engine.saving import Saver
 from lit_project.tasks.classification import ImageClassifier
 
 
@@ -31,7 +32,7 @@ class StopAfterValidation(Callback):
 
 def test_the_end_of_max_steps_is_saved_however_rarely_epochs_are(trainer, tmp_path):
     callback = Checkpoint(monitor=None, every_n_epochs=3)
-    run = trainer(max_epochs=-1, max_steps=8, callbacks=[callback], enable_checkpointing=True)
+    run = trainer(max_epochs=-1, max_steps=8, callbacks=[Saver(), callback], enable_checkpointing=True)
     run.fit(task(), datamodule=Images())
     assert read(tmp_path / "checkpoints" / "last.ckpt")["global_step"] == 8
 
@@ -40,11 +41,11 @@ def test_a_stop_that_a_validation_within_an_epoch_asks_for_loses_no_batch(traine
     options = {"max_epochs": 2, "val_check_interval": 2, "enable_checkpointing": True}
     whole = task()
     trainer(**options).fit(whole, datamodule=Images())
-    stopped = trainer(callbacks=[StopAfterValidation(), Checkpoint(monitor=None)], **options)
+    stopped = trainer(callbacks=[Saver(), StopAfterValidation(), Checkpoint(monitor=None)], **options)
     stopped.fit(task(), datamodule=Images())
     assert stopped.global_step == 2
     last, resumed = tmp_path / "checkpoints" / "last.ckpt", task()
-    run = trainer(callbacks=[Checkpoint(monitor=None)], **options)
+    run = trainer(callbacks=[Saver(), Checkpoint(monitor=None)], **options)
     run.fit(resumed, datamodule=Images(), ckpt_path=last, weights_only=True)
     assert run.global_step == 8
     assert torch.equal(resumed.net[1].weight, whole.net[1].weight)
@@ -65,7 +66,7 @@ def test_a_stop_waits_for_the_step_of_accumulated_gradients(trainer, tmp_path):
     options = {"max_epochs": 2, "accumulate_grad_batches": 3, "enable_checkpointing": True}
     whole = task()
     trainer(**options).fit(whole, datamodule=Images(batch_size=4))
-    stopped = trainer(callbacks=[StopAfterBatch(7), Checkpoint(monitor=None)], **options)
+    stopped = trainer(callbacks=[Saver(), StopAfterBatch(7), Checkpoint(monitor=None)], **options)
     stopped.fit(task(), datamodule=Images(batch_size=4))
     assert stopped.global_step == 3
     last, resumed = tmp_path / "checkpoints" / "last.ckpt", task()
@@ -78,7 +79,7 @@ def test_a_stop_waits_for_the_step_of_accumulated_gradients(trainer, tmp_path):
 def test_a_run_that_was_stopped_early_in_its_first_epoch_has_ended(trainer, tmp_path):
     def run(**resumed):
         stopping = EarlyStopping("val/loss", min_delta=100, patience=1, check_on_train_epoch_end=False)
-        parts = [RunRecord(RunDir(tmp_path)), stopping, Checkpoint(monitor=None)]
+        parts = [RunRecord(RunDir(tmp_path)), Saver(), stopping, Checkpoint(monitor=None)]
         runner = trainer(max_epochs=3, val_check_interval=1, callbacks=parts, enable_checkpointing=True)
         runner.fit(task(), datamodule=Images(), **resumed)
         return runner.global_step
@@ -92,7 +93,9 @@ def test_the_last_epochs_are_the_last_by_number(trainer, tmp_path):
     (tmp_path / "checkpoints").mkdir()
     mine = tmp_path / "checkpoints" / "epoch-of-mine.ckpt"
     mine.touch()
-    fit = trainer(max_epochs=1002, callbacks=[Checkpoint(monitor=None, keep_last=2)], enable_checkpointing=True)
+    fit = trainer(
+        max_epochs=1002, callbacks=[Saver(), Checkpoint(monitor=None, keep_last=2)], enable_checkpointing=True
+    )
     fit.fit_loop.epoch_progress.current.processed = 997
     fit.fit(task(), datamodule=Images())
     kept = sorted(path.name for path in mine.parent.glob("epoch[0-9]*"))
@@ -106,11 +109,12 @@ def test_the_last_epoch_is_saved_however_rarely_others_are(trainer, tmp_path):
 
     class Saved(Callback):
         def on_save_checkpoint(self, trainer, module, checkpoint):
-            saved.append(trainer.current_epoch + 1)
+            saved.append(trainer.current_epoch)
 
-    trainer(max_epochs=5, callbacks=[callback, Saved()], enable_checkpointing=True).fit(task(), datamodule=Images())
-    assert sorted({*saved}) == [2, 4, 5]
-    assert read(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == 4
+    parts = [Saver(), callback, Saved()]
+    trainer(max_epochs=5, callbacks=parts, enable_checkpointing=True).fit(task(), datamodule=Images())
+    assert saved == [0, 2, 4, 5]  # epochs that have ended
+    assert read(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == 5
 
 
 def test_a_metric_needs_a_mode():
@@ -121,5 +125,5 @@ def test_a_metric_needs_a_mode():
 def test_several_of_one_epoch_are_kept_apart(trainer, tmp_path):
     callback = Checkpoint("val/loss", "min", save_top_k=-1)
     kept = {"enable_checkpointing": True, "val_check_interval": 0.5}
-    trainer(max_epochs=2, callbacks=[callback], **kept).fit(task(), datamodule=Images())
+    trainer(max_epochs=2, callbacks=[Saver(), callback], **kept).fit(task(), datamodule=Images())
     assert len(callback.best_k_models) == len(list((tmp_path / "checkpoints").glob("best-*"))) == 4

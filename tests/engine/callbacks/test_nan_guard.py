@@ -100,4 +100,5 @@ def test_without_the_guard_a_run_that_diverges_ends_with_an_error_and_no_checkpo
     assert result.status == 2
     assert re.search(rf"epoch 0: {'val' if validated else 'train'}/loss is (nan|inf)\. .*learning rate", result.err)
     assert "best checkpoint" not in result.out
-    assert not list(result.run.glob("checkpoints/*"))
+    saved = {path.name: read(path) for path in result.run.glob("checkpoints/*")}
+    assert {name: checkpoint["global_step"] for name, checkpoint in saved.items()} == {"last.ckpt": 0}

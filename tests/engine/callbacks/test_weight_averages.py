@@ -13,6 +13,7 @@ from lit_project.engine.callbacks.averaging import EMA, SWA
 from lit_project.engine.callbacks.freezing import Unfreezing
 from lit_project.engine.checkpoints import Checkpoint
 from lit_project.engine.errors import UserError
+from lit_project.engine.saving import Saver
 from lit_project.tasks.classification import ImageClassifier
 from saving import SaveAt
 
@@ -162,7 +163,7 @@ def test_a_run_that_ends_within_an_epoch(trainer, tmp_path, stop, end, counted):
     """Until an end has counted its weights are those of the training; that of `max_steps` counts, a stop does not."""
     module, seen = task(), Ends(end if stop == "max_time" else None)
     options = {"max_steps": end} if stop == "max_steps" else {}
-    callbacks = [seen, SWA(start=2), Checkpoint(monitor=None)]
+    callbacks = [Saver(), seen, SWA(start=2), Checkpoint(monitor=None)]
     trainer(max_epochs=5, callbacks=callbacks, enable_checkpointing=True, **options).fit(module, datamodule=Images())
     assert len(seen.steps) == end
     expected = mean([seen.steps[step - 1] for step in counted])
