@@ -53,7 +53,7 @@ def test_full_disk_leaves_the_old_file_and_no_other(tmp_path, full_disk):
     before = path.read_bytes()
     with pytest.raises(CheckpointError) as error:
         save(path, step=2, size=100_000)
-    assert str(error.value) == f"cannot save {path}: File too large; {path} of before is intact"
+    assert str(error.value) == f"cannot save {path}: File too large; the earlier {path.name} is intact"
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 

@@ -91,7 +91,7 @@ def test_a_disk_that_fills_up_within_an_epoch_is_told_once_and_the_training_goes
     monkeypatch.setattr(SafeCheckpointIO, "save_checkpoint", full)
     result = lit([*FIT.split(), *EVERY_STEP.strip("'").splitlines()])
     assert result.status == 0, result.err
-    assert result.err.count("No space left on device; training goes on") == 1
+    assert result.err.count("No space left on device; training continues") == 1
     assert read(result.run / "checkpoints" / "last.ckpt")["global_step"] == 20
 
 

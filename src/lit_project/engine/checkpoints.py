@@ -81,7 +81,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            kept = f"; {path} of before is intact" if path.exists() else ""
+            kept = f"; the earlier {path.name} is intact" if path.exists() else ""
             raise CheckpointError(f"cannot save {path}: {_reason(error)}{kept}") from error
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:

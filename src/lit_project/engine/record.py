@@ -110,7 +110,7 @@ class MetricsCSV(Logger):
         if new or not self._columns:
             leading = [c for c in ("epoch", "step") if c not in self._columns]
             self._columns += leading + [name for name in new if name not in ("epoch", "step")]
-            self._written = self._end = 0  # another header: the file is written anew
+            self._written = self._end = 0  # another header: the whole file is written
         if monotonic() - self._saved >= SAVE_SECONDS:
             with contextlib.suppress(OSError):  # a full disk: it is told when the run is saved
                 self.save()

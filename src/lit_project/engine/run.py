@@ -101,7 +101,7 @@ class RunDir:
         """The run (of a config) that was begun or resumed last.
 
         Raises:
-            RunError: there is none.
+            RunError: no run is there.
         """
         files = list(Path(runs).glob(f"{config or '*'}/*/config.yaml"))
         if not files:
@@ -121,7 +121,7 @@ class RunDir:
     def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
         """Writes config.yaml and a further entry in provenance.json.
 
-        Another config of before is kept as config.1.yaml, then config.2.yaml and so on.
+        An earlier config that differs is kept as config.1.yaml, then config.2.yaml and so on.
         """
         entries = [*self.entries(), provenance]
         if self.config_file.exists() and (before := self.config_file.read_text(encoding="utf-8")) != config:

@@ -95,7 +95,8 @@ class Saver(Callback):
         self._trained = False  # a run that has ended is left as it is
         self._stops_later = False  # a stop that was asked for within a window of accumulated gradients
         self._cut_short = False  # whether the training ends within an epoch
-        self._done = (-1, 0)  # optimizer steps, and batches of this epoch, at the end of the last step
+        self._done = (-1, 0)  # optimizer steps, and batches of this epoch, after the newest step; not after the last
+        self._evaluates = False  # whether a batch of validation is at work
         self._failed = False  # whether it was said that a save failed
         self._metrics: dict[str, Any] = {}
 
@@ -108,7 +109,7 @@ class Saver(Callback):
         self._defer()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Takes a run up between two epochs as Lightning takes up a new one, and knows its newest metrics again."""
+        """Lets a run continue between two epochs as a new one would begin them, with the newest metrics known."""
         self._defer()
         self._saved_at = monotonic()
         trainer.callback_metrics.update(self._metrics)
@@ -123,7 +124,7 @@ class Saver(Callback):
         self.signals.deferred = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._trained = True
+        self._trained, self._done = True, (trainer.global_step, 0)
         number, due = self._agreed(trainer)
         every = self.checkpoint and self.checkpoint.every_n_epochs
         if number or due or (every and trainer.current_epoch % every == 0):
@@ -134,7 +135,8 @@ class Saver(Callback):
         """Saves if it is due, and leaves if a signal asks for it; both wait for the gradients being accumulated."""
         if self._within_window(trainer):
             return
-        self._done = trainer.global_step, trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        self._done = (-1, 0) if trainer.is_last_batch else (trainer.global_step, batches)
         number, due = self._agreed(trainer)
         if not (number or due or self._cut_short):
             return
@@ -163,6 +165,12 @@ class Saver(Callback):
         self._cut_short = ends(trainer) and not last
         return within
 
+    def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        self._evaluates = not trainer.sanity_checking
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._evaluates = False  # from here on callbacks look at the metrics
+
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         if trainer.state.fn != "fit":
             return
@@ -187,11 +195,11 @@ class Saver(Callback):
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, batch {batch}")
         if is_out_of_memory(exception):
             exception.add_note(out_of_memory(trainer))
-        if trainer.world_size > 1 or trainer.sanity_checking or not _finite(pl_module):
+        if trainer.world_size > 1 or not _finite(pl_module):
             return  # the others would wait for this process
-        if trainer.validating:
+        if self._evaluates:
             self._save_within_validation(trainer, pl_module, may_fail=True)
-        elif self._can_go_back(trainer, pl_module):
+        elif trainer.training and self._can_go_back(trainer, pl_module):
             pl_module.running.back_to_mark()  # type: ignore[operator,union-attr]
             self._save(trainer, "step before", may_fail=True)
 
@@ -208,7 +216,7 @@ class Saver(Callback):
         return int(number), bool(due)
 
     def _save(self, trainer: Trainer, moment: str, may_fail: bool = False) -> None:
-        """Writes `last.ckpt`; where it `may_fail`, the training goes on without, and the earlier one stays."""
+        """Writes `last.ckpt`; if it `may_fail`, training continues without, and the earlier file stays."""
         if self.checkpoint is None or self._saved == (trainer.global_step, moment):
             return
         if not _finite(trainer.lightning_module):
@@ -226,7 +234,7 @@ class Saver(Callback):
                 raise
             trainer.strategy.barrier()  # that which the others wait at
             if not self._failed:
-                print(f"warning: {error}; training goes on", file=sys.stderr, flush=True)
+                print(f"warning: {error}; training continues", file=sys.stderr, flush=True)
             self._failed = True
         finally:
             self._moment = ""
@@ -258,7 +266,7 @@ class Saver(Callback):
             raise Interrupted(number)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Brings Lightning's counters to the moment: it would take up several in other places, or not at all."""
+        """Sets Lightning's counters to the moment: it would resume from some of them elsewhere, or not at all."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         if self._moment:
             settle(checkpoint["loops"]["fit_loop"], self._moment)
@@ -280,7 +288,7 @@ def _followed(hook: Callable[..., Any], look: Callable[[Trainer], None], trainer
 
 
 def settle(loops: dict[str, Any], moment: str) -> None:
-    """Brings the counters of Lightning's loops to a `moment`: `epoch`, `step`, `validation` or `validated`."""
+    """Sets the counters of Lightning's loops to a `moment`: `epoch`, `step`, `validation` or `validated`."""
     cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
     for counts in cleared.values():  # which nothing reads, and which do not count alike after a resume
         counts.update(dict.fromkeys(counts, 0))

@@ -193,7 +193,8 @@ class Session:
             self.checkpoint = self._checkpoint_to_evaluate()
         self.run = self.given or self._named_run() or self._new_run()
         self.lock = self.run.lock() if self.command == "fit" and is_first() else None
-        if self.command == "fit" and self.given is not None:
+        begun = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
+        if self.command == "fit" and self.given is not None and begun:
             self.run.metrics(), self.run.entries()  # broken ones are named before anything is trained
             self._note_versions()
             self.checkpoint, damaged = self.run.newest()
@@ -230,7 +231,8 @@ class Session:
             shutil.rmtree(self.run.path, ignore_errors=True)
         elif hasattr(self, "record"):
             if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
-                print(f"interrupted; continue with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}")
+                how = "interrupted" if status > 128 else "failed"
+                print(f"{how}; continue with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}")
             print(f"run: {self.run.path}", flush=True)
 
     def _named_run(self) -> RunDir | None:
@@ -242,8 +244,9 @@ class Session:
         if not self.options.resume:
             return None
         run = RunDir(Path(self.options.runs_dir, self.config_name, self.options.run_name))
+        self.given = run if run.path.is_dir() else None
         if not run.config_file.is_file():
-            return run if run.path.is_dir() else None
+            return self.given
         before, now = (yaml.safe_load(text) for text in (run.config_file.read_text(encoding="utf-8"), self.config))
         different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in changes(before, now, "")]
         if different:
@@ -252,7 +255,6 @@ class Session:
                 f"{run.path} has another config: {'; '.join(different[:5])}{more}. Choose another --run_name, or "
                 f"resume this run with other options: fit --run {run.path}"
             )
-        self.given = run if any(run.checkpoints.glob("*.ckpt")) else None
         return run
 
     def _note_versions(self) -> None:
@@ -284,7 +286,7 @@ class Session:
         return None if which is None else Path(which)
 
     def _known(self, name: str) -> Any:
-        """A hyper-parameter in the checkpoint, for data that are not here to tell it; None where there is none.
+        """A hyper-parameter in the checkpoint, for data that are not here to tell it; None if it has none.
 
         A warm start takes the vocabularies of its weights, which mean nothing with others; class names are the data's.
         """
