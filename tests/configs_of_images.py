@@ -4,13 +4,14 @@ import pytest
 import torch
 
 SCORE, FIGURE, AS_WHILE_FITTING = "accuracy", "test_confusion_matrix.png", True
-# beginning of a config's name → options of its test: few images for convolutions; a schedule of three epochs that
-# debug.yaml would cut
+# beginning of a config's name → options of its test: few images for convolutions; no workers, which take seconds to
+# start; a schedule of three epochs that debug.yaml would cut
 FEW = "--data.batch_size=8 --data.eval_batch_size=8"
 OPTIONS = {
     "fashion_mnist_cnn": FEW,
     "fashion_mnist_resnet": FEW,
-    "finetune_imagefolder": FEW,
+    "finetune_imagefolder": f"{FEW} --data.num_workers=0",
+    "image_folder": "--data.num_workers=0",
     "mnist_resnet18_from_fashion": f"{FEW} --trainer.max_epochs=3",
 }
 

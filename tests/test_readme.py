@@ -8,13 +8,11 @@ import pytest
 from PIL import Image
 
 from test_configs import OPTIONS
+from tiny import TINY
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = PAGES[0].read_text()
-
-
-WIDTH = 85  # characters of code that a page shows in a window of 1280 pixels
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -40,18 +38,6 @@ def test_there_are_commands_and_nothing_unknown_among_them():
     assert {command.split()[0] for command in COMMANDS} == {"make", "lit-project"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_blocks_can_be_pasted_and_seen_whole(page):
-    for language, block in blocks(page):
-        assert language in ("bash", "sh", "python", "yaml", "text"), block
-        for line in block.splitlines():
-            assert len(line) <= WIDTH, line
-        if language in ("bash", "sh"):
-            assert not re.search(r"\S\s+# |\S {3,}\S", block), "an explanation"
-        if language == "text":
-            assert not re.search(r"^(lit-project|python|make|wandb|git|torchrun) ", block, re.MULTILINE), block
-
-
 def _steps(language: str, block: str) -> list[str]:
     """What of a block is run: a bash block line by line, one of Python as a whole."""
     return split(block) if language == "bash" else [block] if language == "python" else []
@@ -74,6 +60,7 @@ def test_lit_project_commands_run_in_order(lit, small_data, image_folder, imagen
             new = args[0] == "fit" and "--run" not in args
             config = args[args.index("-c") + 1] if new and "-c" in args else ""
             small = [option for prefix, option in OPTIONS.items() if Path(config).name.startswith(prefix)]
+            small += [TINY] if config == "configs/quickstart.yaml" else []
             result = lit(args, " ".join(["-c configs/overlays/debug.yaml", *small]) if new else "")
             assert result.status == 0, f"{command}\n{result.err}"
     if page.name == "README.md":

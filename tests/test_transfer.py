@@ -10,19 +10,15 @@ from lit_project.engine.checkpoints import read
 from lit_project.tasks.classification import ImageClassifier
 
 DEBUG = "-c configs/overlays/debug.yaml --test_after_fit=false --trainer.limit_train_batches=1"
+FOLDER = f"fit -c configs/finetune_imagefolder.yaml {DEBUG} --data.num_workers=0 --data.batch_size=8"
 SECOND = "-c configs/mnist_resnet18_from_fashion.yaml"
 
 
-@pytest.fixture
-def first(lit, small_data):
-    """A run on Fashion-MNIST."""
+def test_from_one_data_set_to_another(lit, small_data):
+    """The backbone is taken along, the head is not."""
     result = lit(f"fit -c configs/fashion_mnist_resnet18.yaml {DEBUG} --run_name=first")
     assert result.status == 0, result.err
-    return result.run
-
-
-def test_from_one_data_set_to_another(lit, first):
-    """The backbone is taken along, the head is not."""
+    first = result.run
     schedule = "{net.backbone: null}"
     result = lit(
         f"fit {SECOND} {DEBUG} --init_from {first} --init_prefixes", ['{"net.head.": null}'],
@@ -34,11 +30,7 @@ def test_from_one_data_set_to_another(lit, first):
     new = read(result.run / "checkpoints" / "last.ckpt")["state_dict"]
     assert all(torch.equal(new[name], old[name]) for name in old if name.startswith("net.backbone"))  # still frozen
     assert not torch.equal(new["net.head.1.weight"], old["net.head.1.weight"])
-
-
-def test_warm_start_that_must_fit_completely(lit, first):
-    other = f"fit -c configs/mnist_cnn.yaml {DEBUG} --init_from {first} --init_strict=true"
-    refused = lit(other)
+    refused = lit(f"fit -c configs/mnist_cnn.yaml {DEBUG} --init_from {first} --init_strict=true")
     assert refused.status == 2
     assert "no weight of" in refused.err
     unknown = lit(
@@ -50,7 +42,7 @@ def test_warm_start_that_must_fit_completely(lit, first):
 
 
 def test_a_trained_run_needs_no_weights_from_elsewhere(lit, image_folder, imagenet_weights, tmp_path):
-    result = lit(f"fit -c configs/finetune_imagefolder.yaml {DEBUG}")
+    result = lit(FOLDER)
     assert result.status == 0, result.err
     assert "weights DEFAULT:\n  loaded: 120" in result.out
     shutil.rmtree(tmp_path / "torch")  # nothing is there any more, and no network
@@ -60,7 +52,7 @@ def test_a_trained_run_needs_no_weights_from_elsewhere(lit, image_folder, imagen
     file = result.run / "checkpoints" / "last.ckpt"
     task = ImageClassifier.load_from_checkpoint(file, weights_only=True)
     assert torch.equal(task.net.head[1].weight, read(file)["state_dict"]["net.head.1.weight"])
-    warm = lit(f"fit -c configs/finetune_imagefolder.yaml {DEBUG} --init_from {result.run}")
+    warm = lit(f"{FOLDER} --init_from {result.run}")
     assert warm.status == 0, warm.err
     assert "missing" not in warm.out
 
@@ -81,22 +73,14 @@ FASHION = "fit -c configs/fashion_mnist_resnet18.yaml -c configs/overlays/debug.
         (f"{FASHION} --model.net.architecture=resnet81", "did you mean resnet18?"),
         (f"{FASHION} --model.net.weights=IMAGENET1K_V3", "did you mean IMAGENET1K_V1?"),
         (f"{FASHION} --model.net.weights=resnet34.pt", "are not those of resnet18"),
-        (
-            "fit -c configs/mnist_resnet18_from_fashion.yaml --trainer.callbacks.schedule={net.backbon:1}",
-            "the model has no part 'net.backbon'; did you mean net.backbone?",
-        ),
-        (
-            "fit -c configs/mnist_resnet18_from_fashion.yaml --trainer.max_epochs=2",
-            "net.backbone would begin to train in epoch 2, but the run ends after 2 epochs (0 to 1)",
-        ),
         (f"{FASHION} --model.test_time_flips=[diagonal]", "diagonal"),
     ],
-    ids=["architecture", "name", "other", "part", "epoch", "flip"],
+    ids=["architecture", "name", "other", "flip"],
 )  # fmt: skip
 def test_what_users_get_wrong(lit, small_data, workspace, command, message):
     if "resnet34.pt" in command:
         torch.save(resnet34().state_dict(), workspace / "resnet34.pt")
-    result = lit([part.replace(":1", ": 1") for part in command.split()])
+    result = lit(command)
     assert result.status == 2
     assert message in result.err
     assert "Traceback" not in result.err
@@ -109,8 +93,7 @@ def test_folders_without_a_test_split_are_trained_on_and_not_tested(lit, image_f
     for name in ("cat", "dog"):
         shutil.copytree(image_folder / name, split / "train" / name)
         shutil.copytree(image_folder / name, split / "val" / name)
-    small = "-c configs/overlays/debug.yaml --trainer.max_epochs=2 --trainer.limit_train_batches=1 --data.num_workers=0"
-    result = lit(f"fit -c configs/finetune_imagefolder.yaml {small} --data.root={split}")
+    result = lit(f"{FOLDER} --test_after_fit=true --data.root={split}")
     assert result.status == 0, result.err
     assert result.out.count("ImageFolder has no test split: nothing is tested after the training") == 1
     assert "test/accuracy" not in result.out

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import torch
 from test_torchrun import free_port
 
 from lit_project.__main__ import main
+from tiny import TINY
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,44 +25,31 @@ def lit_in(folder: Path, *args: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run of two processes, and one of a single process that evaluates its weights."""
-    folder = tmp_path_factory.mktemp("ddp")
-    lit = partial(lit_in, folder)
-    lit(
-        "fit", "-c", str(ROOT / "configs" / "quickstart.yaml"), "-c", str(ROOT / "configs" / "overlays" / "ddp.yaml"),
-        "--trainer.accelerator=cpu", "--trainer.max_epochs=2", "--data.eval_batch_size=37", "--model.net.norm=none",
+def test_a_run_of_two_processes_is_that_of_one(tmp_path):
+    """Every sample counts once, the metrics are those of a single process with the same weights, one writes."""
+    lit_in(
+        tmp_path, "fit", "-c", f"{ROOT}/configs/quickstart.yaml", "-c", f"{ROOT}/configs/overlays/ddp.yaml",
+        "--trainer.accelerator=cpu", "--trainer.max_epochs=2", "--data.eval_batch_size=37", *TINY.split(),
     )  # fmt: skip
-    two = next((folder / "runs" / "quickstart").iterdir())
-    assert [path.name for path in (folder / "runs" / "quickstart").iterdir()] == [two.name]
+    (two,) = (tmp_path / "runs" / "quickstart").iterdir()
     file = next((two / "checkpoints").glob("best*.ckpt"))
-    single = f"--run_name=one --runs_dir={folder}/runs --trainer.devices=1 --trainer.strategy=auto"
+    single = f"--run_name=one --runs_dir={tmp_path}/runs --trainer.devices=1 --trainer.strategy=auto"
     assert main(["test", "-c", f"{two}/config.yaml", "--ckpt_path", str(file), *single.split()]) == 0
-    return two, folder / "runs" / "quickstart" / "one"
-
-
-def test_every_sample_counts_once(runs):
-    metrics = json.loads((runs[0] / "metrics.json").read_text())
+    metrics = json.loads((two / "metrics.json").read_text())
     assert metrics["fit"]["train/samples"] == 1257
     assert metrics["fit"]["val/samples"] == 180
     assert metrics["test"]["test/samples"] == 360
-
-
-def test_metrics_equal_those_of_one_process(runs):
-    two, one = (json.loads((run / "metrics.json").read_text())["test"] for run in runs)
-    assert two.keys() == one.keys()
-    numbers = [name for name in two if name.startswith("test/")]
-    assert [two[name] for name in numbers] == pytest.approx([one[name] for name in numbers], rel=1e-5)
-
-
-def test_history_is_written_by_one_process(runs):
-    rows = list(csv.DictReader((runs[0] / "metrics.csv").open()))
+    one = json.loads((two.parent / "one" / "metrics.json").read_text())["test"]
+    assert metrics["test"].keys() == one.keys()
+    numbers = [name for name in one if name.startswith("test/")]
+    assert [metrics["test"][name] for name in numbers] == pytest.approx([one[name] for name in numbers], rel=1e-5)
+    rows = list(csv.DictReader((two / "metrics.csv").open()))
     assert [row["epoch"] for row in rows if row["val/loss"]] == ["0", "1"]
     assert len({row["step"] for row in rows}) == len(rows)
-    assert len(json.loads((runs[0] / "provenance.json").read_text())) == 1
+    assert len(json.loads((two / "provenance.json").read_text())) == 1
 
 
+@pytest.mark.slow
 def test_processes_with_different_configs_are_refused(tmp_path):
     port = str(free_port())
     command = ["fit", "-c", str(ROOT / "configs" / "quickstart.yaml"), "-c", str(ROOT / "configs/overlays/ddp.yaml")]
