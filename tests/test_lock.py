@@ -41,10 +41,6 @@ def test_lock_is_current_with_the_dependencies_and_all_extras():
     assert extras == project["optional-dependencies"].keys() - {"dev"}  # the lock is that of dev
 
 
-def test_what_comes_with_every_installation_is_enough_for_weights_and_biases():
-    assert "wandb" in {Requirement(need).name for need in PROJECT["project"]["dependencies"]}
-
-
 def test_every_entry_of_the_lock_has_hashes():
     assert len(locked()) > 100
     assert {name for name, versions in locked().items() if not all(hashes for _, hashes in versions)} == set()

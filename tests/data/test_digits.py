@@ -5,7 +5,6 @@ import torch
 from sklearn.datasets import load_digits
 
 from lit_project.data.digits import Digits
-from lit_project.engine.errors import DataError
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +41,3 @@ def test_mean_and_std_are_those_of_the_training_split(digits):
     values = digits.splits["train"][0].double() / 255
     assert digits.mean == [pytest.approx(values.mean().item(), abs=0.01)]
     assert digits.std == [pytest.approx(values.std().item(), abs=0.01)]
-
-
-@pytest.mark.parametrize("val_size", [0, 1437, -1])
-def test_impossible_val_size_is_an_error(val_size):
-    with pytest.raises(DataError):
-        Digits(val_size=val_size).setup("fit")

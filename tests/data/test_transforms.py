@@ -36,21 +36,6 @@ def test_flip_mirrors_whole_samples_with_probability_p():
     assert abs(mirrored.sum().item() - 10_000 * p) < 5 * (10_000 * p * (1 - p)) ** 0.5
 
 
-@pytest.mark.parametrize("transform", [RandomCrop(2), RandomHorizontalFlip()], ids=["crop", "flip"])
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_dtype_stays_and_the_random_state_decides(transform, dtype):
-    batch = images(batch=64).to(dtype)
-    torch.manual_seed(4)
-    first = transform(batch)
-    torch.manual_seed(4)
-    again = transform(batch)
-    torch.manual_seed(5)
-    other = transform(batch)
-    assert first.dtype == dtype
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 def test_resized_crop_is_torchvisions_for_the_same_part(monkeypatch):
     torch.manual_seed(0)
     images = torch.rand(4, 3, 20, 30)

@@ -147,12 +147,3 @@ def test_broken_files_of_a_run_are_named_before_it_is_trained(lit, trained, name
     assert len(result.err.splitlines()) == 1
     assert str(file) in result.err
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
-
-
-def test_the_numbers_of_a_test_are_printed_where_they_cannot_be_recorded(lit, trained):
-    (trained / "metrics.json").write_text("{")
-    result = lit(f"test --run {trained}")
-    assert result.status == 2
-    assert "(360 samples)" in result.out
-    assert result.err.startswith(f"error: {trained}/metrics.json is broken (")
-    assert len(result.err.splitlines()) == 1

@@ -6,8 +6,6 @@ import sys
 import pytest
 from lightning.pytorch.utilities import rank_zero_only
 
-from lit_project.engine.errors import RunError
-from lit_project.engine.run import RunDir
 from tiny import TINY
 
 HOLDER = (
@@ -60,12 +58,3 @@ def test_a_run_that_another_process_trains_is_left_alone(lit, trained, holder):
     holder.kill()  # a lock ends with its process
     holder.wait()
     assert lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null").status == 0
-
-
-def test_a_run_is_locked_once_until_it_is_released(tmp_path):
-    run = RunDir(tmp_path)
-    lock = run.lock()
-    with pytest.raises(RunError, match="another process is training the run"):
-        run.lock()
-    lock.release()
-    run.lock().release()

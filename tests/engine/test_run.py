@@ -19,11 +19,6 @@ def save(run, name, step=1):
     return run.checkpoints / name
 
 
-def damage(path):
-    path.write_bytes(path.read_bytes()[:1000])
-    return path
-
-
 @pytest.fixture
 def run(tmp_path):
     run = RunDir.create(tmp_path / "runs", "example", "first")
@@ -39,34 +34,12 @@ def test_name_must_be_a_plain_folder_name(tmp_path, name):
 
 
 def test_open_on_what_is_no_run_is_an_error(tmp_path, run):
-    with pytest.raises(RunError, match=r"no such run directory: .*missing"):
-        RunDir.open(tmp_path / "missing")
     with pytest.raises(RunError, match="no such run directory"):
         RunDir.open(run.config_file)
     with pytest.raises(RunError) as error:
         RunDir.open(tmp_path / "runs" / "example")
     assert "is not a run directory: it has no config.yaml; runs inside it: " in str(error.value)
     assert str(run.path) in str(error.value)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=r"it has no config.yaml$"):
-        RunDir.open(tmp_path / "empty")
-
-
-def test_newest_passes_over_damaged_files_and_names_them(run):
-    for name, step in (("best-epoch003.ckpt", 30), ("best-epoch004.ckpt", 40), ("last.ckpt", 50)):
-        save(run, name, step)
-    broken = {damage(run.checkpoints / name) for name in ("last.ckpt", "best-epoch004.ckpt")}
-    newest, damaged = run.newest()
-    assert newest.name == "best-epoch003.ckpt"
-    assert set(damaged) == broken
-
-
-def test_checkpoint_by_name_and_by_path(run, tmp_path):
-    best = save(run, "best-epoch003.ckpt")
-    assert run.checkpoint("best-epoch003.ckpt") == best
-    assert run.checkpoint(str(best)) == best
-    elsewhere = best.rename(tmp_path / "mine.ckpt")
-    assert run.checkpoint(str(elsewhere)) == elsewhere
 
 
 def test_best_of_several_is_the_recorded_one_or_else_the_newest(run):

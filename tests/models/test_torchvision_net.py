@@ -6,41 +6,11 @@ from torchvision import models
 
 from lit_project.engine.errors import CheckpointError
 from lit_project.models.pretrained import TorchvisionNet
-from published import publish
 
 COLOUR, GREY = (3, 32, 32), (1, 32, 32)
 
 
-@pytest.fixture
-def official(tmp_path, monkeypatch):
-    """Weights of torchvision's resnet18 where torchvision looks for them; the real ones are not needed to load them."""
-    torch.manual_seed(1)
-    net = models.resnet18()
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    publish(net, tmp_path / "torch" / "hub" / "checkpoints" / "resnet18-f37072fd.pth")
-    return net.eval()
-
-
-def test_official_weights_and_a_new_head(official):
-    net = TorchvisionNet(COLOUR, 7, weights="IMAGENET1K_V1").eval()
-    images = torch.rand(2, 3, 64, 64)
-    features = net.backbone(images)
-    official.fc = torch.nn.Identity()
-    assert torch.equal(features, official(images))
-    assert net(images).shape == (2, 7)
-    assert "head.1.weight (1000, 512) instead of (7, 512)" in net.pretrained
-
-
-def test_grey_by_summed_weights_is_the_image_repeated(official):
-    images = torch.rand(2, 1, 64, 64)
-    summed = TorchvisionNet(GREY, 4, weights="DEFAULT").eval()
-    repeated = TorchvisionNet(GREY, 4, weights="DEFAULT", grey="repeat").eval()
-    repeated.head = summed.head
-    assert summed.backbone.conv1.weight.shape[1] == 1
-    assert torch.allclose(summed(images), repeated(images), atol=1e-4)
-
-
-def test_without_network_it_says_which_file_to_put_where(official, tmp_path):
+def test_without_network_it_says_which_file_to_put_where(imagenet_weights, tmp_path):
     file = tmp_path / "torch/hub/checkpoints/resnet18-f37072fd.pth"
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(CheckpointError, match=f"{file} is damaged: delete it"):

@@ -1,42 +1,13 @@
-"""From the formulas up: gradients by hand, parameters by hand, training by hand, and a function that is known."""
+"""From the formulas up: training by hand, and a solution that is known."""
 
 from functools import partial
 
-import numpy as np
-import pytest
 import torch
 from torch import nn
 
 from lit_project.data.tables import ClassicFunction, Diabetes
 from lit_project.models.mlp import FFNN
 from lit_project.tasks.regression import Regressor
-
-
-def numpy_gradients(x, y, w1, b1, w2, b2):
-    """Of the mean squared error of `tanh(x w1ᵀ + b1) w2ᵀ + b2`, by the chain rule."""
-    hidden = np.tanh(x @ w1.T + b1)
-    out = hidden @ w2.T + b2
-    d_out = 2 * (out - y) / y.size
-    d_hidden = (d_out @ w2) * (1 - hidden**2)
-    return d_hidden.T @ x, d_hidden.sum(0), d_out.T @ hidden, d_out.sum(0)
-
-
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_gradients_by_hand_by_autograd_and_by_layers_agree(outputs):
-    torch.manual_seed(0)
-    net = FFNN(4, outputs, hidden_layers=1, hidden_size=6, activation="tanh").double()
-    x, y = torch.randn(11, 4, dtype=torch.double), torch.randn(11, outputs, dtype=torch.double)
-    nn.functional.mse_loss(net(x), y).backward()
-    by_layers = [parameter.grad for parameter in net.parameters()]
-
-    w1, b1, w2, b2 = weights = [parameter.detach().clone().requires_grad_() for parameter in net.parameters()]
-    loss = ((torch.tanh(x @ w1.T + b1) @ w2.T + b2 - y) ** 2).mean()
-    by_autograd = torch.autograd.grad(loss, weights)
-
-    by_hand = numpy_gradients(x.numpy(), y.numpy(), *(parameter.detach().numpy() for parameter in net.parameters()))
-    for hand, auto, layers in zip(by_hand, by_autograd, by_layers, strict=True):
-        np.testing.assert_allclose(auto, hand, rtol=0, atol=1e-10)
-        np.testing.assert_allclose(layers, hand, rtol=0, atol=1e-10)
 
 
 def regressor(net, data, optimizer):

@@ -23,21 +23,6 @@ def test_forward_normalises_and_gives_the_logits_of_the_net():
     assert torch.allclose(task(x), net(torch.stack(channels, dim=1)), atol=1e-6)
 
 
-@pytest.mark.parametrize("batch_size", [3, 29])
-def test_training_loss_and_accuracy_of_an_epoch_are_those_over_all_samples(trainer, batch_size):
-    torch.manual_seed(0)
-    task, data = classifier(lr=0.0), Images(batch_size=batch_size)
-    runner = trainer(max_epochs=1)
-    runner.fit(task, datamodule=data)
-    images, targets = data.floats("train")
-    with torch.no_grad():
-        logits = task(images)
-    metrics = runner.callback_metrics
-    assert metrics["train/loss"].item() == pytest.approx(F.cross_entropy(logits, targets).item(), rel=1e-6)
-    assert metrics["train/accuracy"].item() == pytest.approx((logits.argmax(1) == targets).double().mean().item())
-    assert metrics["train/samples"] == 29
-
-
 @pytest.mark.parametrize(("split", "batch_size"), [("val", 3), ("test", 100)])
 def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batch_size):
     torch.manual_seed(0)

@@ -168,20 +168,6 @@ def test_the_smallest_project_is_read_in_an_afternoon(made):
     assert not any(path.startswith(("docs", "benchmarks", "tests/engine", "tests/template", ".ci")) for path in yours)
 
 
-def test_an_empty_folder_that_is_there_is_filled_and_stays_the_same_folder(init, tmp_path):
-    """It may be a mount, or a link to a folder elsewhere. A long name stays in style."""
-    folder, link = tmp_path / "folder", tmp_path / "link"
-    folder.mkdir(mode=0o700)
-    before = folder.stat()
-    link.symlink_to(folder)
-    done = init("prediction_of_molecular_properties", "--dir", link)
-    assert done.returncode == 0, done.stderr
-    assert (folder.stat().st_ino, folder.stat().st_mode) == (before.st_ino, before.st_mode)
-    assert (folder / "src" / "prediction_of_molecular_properties" / "__main__.py").exists()
-    assert git(folder, "status", "--porcelain") == ""
-    in_style(folder)
-
-
 def test_a_template_with_changes_is_refused_and_an_unpacked_archive_has_no_commit(tmp_path):
     template = checkout(tmp_path / "template")
     (template / "src" / "new.py").touch()

@@ -82,25 +82,11 @@ def test_what_it_writes_passes_its_own_tests(project):
 # ------------------------------------------------------------------------------- the tasks of docs/make-it-yours.md
 
 
-def test_a_language_of_names_from_a_file_with_several_optimizers(trainer, tmp_path):
-    stems = {
-        "danish": "mad han kris ander niel",
-        "italian": "ross mar bian fer gal",
-        "russian": "ivan petr smir pop vol",
-    }
-    ends = {"danish": "sen gaard holm a", "italian": "ini elli ucci a", "russian": "ov enko in a"}
-    draw = random.Random(1)
-    names = {}
-    while len(names) < 200:
-        language = draw.choice(sorted(stems))
-        parts = (stems[language].split(), ["", "a", "e", "i", "an", "er", "il"], ends[language].split())
-        names.setdefault("".join(map(draw.choice, parts)).capitalize(), language)
-    file = tmp_path / "names.tsv"
-    file.write_text("".join(f"{name}\t{language}\n" for name, language in names.items()), encoding="utf-8")
+def test_texts_with_several_optimizers(trainer):
     made = {"__name__": "tried"}
     for part in ("data", "model", "task"):
         exec(filled((SCRIPTS / "task_kinds" / "sequence" / f"{part}.txt").read_text(), "tried", "lit_project"), made)
-    data = made["TriedData"](file=str(file))
+    data = made["TriedData"]()
     net = made["TriedNet"](data.input_size, data.num_classes)
     adam = partial(torch.optim.AdamW, lr=0.01)
     parts = [Part("body", ["net.embedding", "net.rnn"], adam), Part("head", ["net.head"], adam)]
@@ -109,7 +95,7 @@ def test_a_language_of_names_from_a_file_with_several_optimizers(trainer, tmp_pa
     runner = trainer(max_epochs=10)
     runner.fit(task, datamodule=data)
     (metrics,) = runner.test(task, datamodule=data, verbose=False)
-    assert metrics["test/accuracy"] > 0.8  # chance: a third
+    assert metrics["test/accuracy"] > 0.8  # chance: a half
 
 
 def accuracy(fit):

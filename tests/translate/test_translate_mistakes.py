@@ -110,9 +110,6 @@ def test_a_checkpoint_makes_and_imports_nothing_but_nets_of_known_packages(trans
     for bad in (
         {"net": touch},
         {"net": theirs},
-        {"net": "of_a_checkpoint.Net"},
-        {"net": {"class_path": "gone.Net"}},
-        {"net": {"class_path": "lit_project.models.Gone"}},
         {"net": {"class_path": "torchvision.models.resnet18"}},
         {"_class_path": "of_a_checkpoint.Net"},
         {"vocabularies": {**content["hyper_parameters"]["vocabularies"], "source": touch}},

@@ -45,17 +45,6 @@ def test_evaluation_batches_hold_text_references_and_memory(corpus, tmp_path):
     assert texts[3].memory == ""
 
 
-def test_report(tmp_path, capsys):
-    data = toy(tmp_path)
-    data.setup("fit")
-    nothing = {"sources": 0, "targets": 0, "pairs": 0}
-    assert data.report["overlap_with_train"] == {"val": nothing, "test": nothing}
-    assert sum(own["pairs"] for own in data.report["splits"].values()) == 900
-    assert data.report["unknown"]["train"] == {"source": 0, "target": 0}
-    assert 0 <= data.report["padding"]["target"] < 0.5
-    assert "also in train of test: 0 sources, 0 targets, 0 pairs" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

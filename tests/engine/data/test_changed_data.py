@@ -7,26 +7,17 @@ from lit_project.engine.errors import DataError
 from picture_data import Witness, small, write
 
 
-@pytest.fixture
-def run(tmp_path, trainer):
-    """The folder of images, and a checkpoint of a training on them."""
-    root = tmp_path / "root"
+def test_evaluation_on_more_data_warns_and_training_does_not_go_on(tmp_path, trainer, capsys):
+    root, checkpoint = tmp_path / "root", tmp_path / "x.ckpt"
     write(root, 5)
     fitted = trainer(max_epochs=1, enable_checkpointing=True)
     fitted.fit(Witness(), datamodule=small(root, test_size=0.2))
-    fitted.save_checkpoint(tmp_path / "x.ckpt")
-    return root, tmp_path / "x.ckpt"
-
-
-def test_the_same_data_are_tested_and_trained_on_without_a_word(run, trainer, capsys):
-    root, checkpoint = run
+    fitted.save_checkpoint(checkpoint)
+    # the same data
     trainer().test(Witness(), datamodule=small(root, test_size=0.2), ckpt_path=checkpoint)
     trainer(max_epochs=2).fit(Witness(), datamodule=small(root, test_size=0.2), ckpt_path=checkpoint)
     assert "trained on" not in capsys.readouterr().out
-
-
-def test_evaluation_on_more_data_warns_and_training_does_not_go_on(run, trainer, capsys):
-    root, checkpoint = run
+    # one more image
     Image.new("L", (6, 5), 99).save(root / "ant" / "new.png")
     data = small(root, test_size=0.2)
     trainer().test(Witness(), datamodule=data, ckpt_path=checkpoint)

@@ -9,19 +9,6 @@ from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip
 from picture_data import Pictures, Witness, small, write
 
 
-def test_a_task_gets_every_sample_as_floats_in_0_1(trainer):
-    witness = Witness()
-    data = Pictures(batch_size=8)
-    trainer(max_epochs=1).fit(witness, datamodule=data)
-    for split in ("train", "val"):
-        images, targets = data.splits[split]
-        for batch in witness.batches[split]:
-            assert batch.images.dtype == torch.float32
-            assert torch.equal(batch.images, images[batch.indices].float() / 255)
-            assert torch.equal(batch.targets, targets[batch.indices])
-        assert sum(len(batch.indices) for batch in witness.batches[split]) == data.size_of(split)
-
-
 def test_training_transforms_apply_in_training_alone(trainer):
     witness = Witness()
     data = Pictures(train_transforms=[RandomHorizontalFlip(1.0)], eval_transforms=[v2.Pad(1)])
@@ -33,7 +20,9 @@ def test_training_transforms_apply_in_training_alone(trainer):
         (batch,) = batches
         stored = data.splits["test" if split == "predict" else split][0][batch.indices]
         expected = stored.flip(-1) if split == "train" else v2.Pad(1)(stored)
+        assert batch.images.dtype == torch.float32
         assert torch.equal(batch.images, expected.float() / 255), split
+        assert sorted(batch.indices.tolist()) == list(range(len(stored)))
 
 
 def augmented(trainer, seed, **kwargs):
@@ -56,14 +45,6 @@ def test_augmentation_depends_on_seed_epoch_and_sample_alone(trainer):
     crops = [tuple(batch.images.flatten().tolist()) for batch in one if batch.indices == 0]
     assert len(crops) == 12
     assert len(set(crops)) > 6  # another one in each epoch
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-def test_drop_last(trainer, drop_last):
-    witness = Witness()
-    trainer(max_epochs=1).fit(witness, datamodule=Pictures(batch_size=5, eval_batch_size=5, drop_last=drop_last))
-    assert [len(b.targets) for b in witness.batches["train"]] == ([5] * 4 if drop_last else [5] * 4 + [3])
-    assert [len(b.targets) for b in witness.batches["val"]] == [5, 5, 1]  # evaluation leaves nothing out
 
 
 @pytest.mark.parametrize("kind", ["in memory", "files"])

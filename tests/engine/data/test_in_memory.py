@@ -70,6 +70,9 @@ def test_training_is_shuffled_by_the_seed_and_evaluation_is_in_order():
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(23))
     assert [len(batch.targets) for batch in data[1].train_dataloader()] == [5, 5, 5, 5, 3]
     assert [len(batch.targets) for batch in data[1].val_dataloader()] == [4, 4, 3]
+    data[1].drop_last = True
+    assert [len(batch.targets) for batch in data[1].train_dataloader()] == [5, 5, 5, 5]
+    assert [len(batch.targets) for batch in data[1].val_dataloader()] == [4, 4, 3]  # evaluation leaves nothing out
 
 
 def test_seed_null_follows_the_seed_of_the_run(seed_run):

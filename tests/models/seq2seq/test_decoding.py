@@ -6,7 +6,7 @@ import pytest
 import torch
 from seq2seq_nets import FEW, make, shared, sources
 
-from lit_project.models.seq2seq.search import NOTHING, Decoding, beam_search, greedy
+from lit_project.models.seq2seq.search import Decoding, beam_search, greedy
 from lit_project.text.vocabulary import BOS, EOS, PAD
 
 SMALL = 6  # a vocabulary of the specials and two words: UNK and both words may be generated
@@ -148,21 +148,3 @@ def test_blocking_changes_nothing_where_nothing_repeats():
             else:
                 same([a], [b])
     assert 4 < changed < 28
-
-
-@pytest.mark.parametrize(("name", "size"), [(FEW[1], 3), (FEW[2], 1)])
-def test_where_the_net_gives_no_numbers_nothing_is_found(name, size):
-    net = make(name)
-    source, lengths = sources(*LENGTHS)
-    options = Decoding(beam_size=size, n_best=size, **SHORT)
-    expected = options.search(net, source, lengths)
-    memory = net.encode(source, lengths)
-    memory.states[1] = float("nan")
-    if memory.final is not None:
-        for final in memory.final if isinstance(memory.final, tuple) else (memory.final,):
-            final[1] = float("nan")
-    search = greedy if size == 1 else beam_search
-    with torch.no_grad():
-        found = search(net, memory, options.limits(lengths), options)
-    assert found[1] == [NOTHING]
-    same([found[0], *found[2:]], [expected[0], *expected[2:]])  # the others are translated as ever

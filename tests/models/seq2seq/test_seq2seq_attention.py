@@ -1,21 +1,12 @@
-"""The formulas of the attentions and of whole decoder steps, in plain NumPy."""
+"""The formulas of decoder steps with each attention, in plain NumPy."""
 
 import numpy as np
 import pytest
 import torch
 from seq2seq_nets import inputs, make, sources
 
-from lit_project.models.seq2seq.attention import (
-    AdditiveAttention,
-    DotAttention,
-    GeneralAttention,
-    LocationAttention,
-    weigh,
-)
+from lit_project.models.seq2seq.attention import weigh
 from lit_project.text.vocabulary import PAD
-
-B, T, S, H, D = 3, 4, 5, 6, 7
-COUNTS = (5, 2, 1)
 
 
 def arrays(module):
@@ -37,34 +28,6 @@ def score(kind, w, query, states):
         inner = [w["query.weight"] @ query + w["key.weight"] @ state + w["key.bias"] for state in states]
         return np.array([w["score.weight"][0] @ np.tanh(x) for x in inner])
     return (w["positions.weight"] @ query + w["positions.bias"])[: len(states)]
-
-
-@pytest.mark.parametrize(
-    ("kind", "build"),
-    [
-        ("dot", lambda: DotAttention(D, D)),
-        ("general", lambda: GeneralAttention(H, D)),
-        ("additive", lambda: AdditiveAttention(H, D)),
-        ("location", lambda: LocationAttention(H, 8)),
-    ],
-)
-@torch.no_grad()
-def test_formula(kind, build):
-    torch.manual_seed(0)
-    attention = build().double()
-    query = torch.randn(B, T, D if kind == "dot" else H, dtype=torch.double)
-    states = torch.randn(B, S, D, dtype=torch.double)
-    mask = torch.arange(S) < torch.tensor(COUNTS)[:, None]
-    contexts, weights = attention(query, attention.keys(states), states, mask)
-    assert contexts.shape == (B, T, D)
-    assert weights.shape == (B, T, S)
-    for b, count in enumerate(COUNTS):
-        real = states[b, :count].numpy()
-        for t in range(T):
-            expected = softmax(score(kind, arrays(attention), query[b, t].numpy(), real))
-            assert np.allclose(weights[b, t, :count].numpy(), expected, rtol=0, atol=1e-12)
-            assert (weights[b, t, count:] == 0).all()
-            assert np.allclose(contexts[b, t].numpy(), expected @ real, rtol=0, atol=1e-12)
 
 
 def test_huge_and_equal_scores():

@@ -46,13 +46,3 @@ def test_a_ratio_between_draws_for_each_token():
         assert true.double().mean(dim=dim).std() < 0.2  # which would give 0.43 to 0.5
     pairs = (true[:, 1:] & true[:, :-1]).double().mean()  # and neighbours are independent
     assert abs(pairs - ratio**2) < 0.03
-
-
-def test_no_gradient_flows_through_the_guesses():
-    net = make("gru, general, plain")
-    source, lengths = sources(3)
-    logits = net(source, lengths, inputs(1, 2), 0.0)
-    guess = logits[:, 0].argmax(dim=-1)
-    logits[:, 1].sum().backward()
-    gradient = net.target_embedding.weight.grad
-    assert gradient[guess].abs().sum() > 0  # the guessed token's embedding learns as an input
