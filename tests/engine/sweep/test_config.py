@@ -21,10 +21,9 @@ def test_macros(read, macro):
     assert found == ["fit", "-c", "x.yaml", *words.get(macro, ["--a=null", "--b=[1]", "--c=x"])]
 
 
-def test_what_starts_the_program_and_environment_variables(read, monkeypatch):
-    monkeypatch.setenv("BASE", "configs/base.yaml")
-    command = ["${env}", "${interpreter}", "${program}", "fit", "-c", "${envvar:BASE}", "${args}"]
-    assert read(command=command, program="bin/lit-project").command == ["fit", "-c", "configs/base.yaml", "${args}"]
+def test_what_starts_the_program_is_left_out(read):
+    command = ["${env}", "${interpreter}", "${program}", "fit", "-c", "x.yaml", "${args}"]
+    assert read(command=command, program="bin/lit-project").command == ["fit", "-c", "x.yaml", "${args}"]
 
 
 def test_examples_show_every_value(read):
@@ -36,11 +35,8 @@ def test_examples_show_every_value(read):
 
 
 def test_hyperband(read):
-    pruners = [
-        read(early_terminate={"type": "hyperband", **options}).pruner
-        for options in ({"min_iter": 3}, {"max_iter": 27, "s": 2}, {"max_iter": 5, "s": 9, "eta": 2})
-    ]
-    assert [(one._min_resource, one._reduction_factor) for one in pruners] == [(3, 3), (3, 3), (1, 2)]
+    pruner = read(early_terminate={"type": "hyperband", "min_iter": 2}).pruner
+    assert (pruner._min_resource, pruner._reduction_factor) == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -49,16 +45,18 @@ def test_hyperband(read):
         ({"method": "hyperopt"}, "method must be grid, random or bayes, got 'hyperopt'"),
         ({"metric": ...}, "metric needs a name"),
         ({"metric": {"name": "x", "gaol": "maximize"}}, "metric has no gaol; did you mean goal?"),
-        ({"metric": {"name": "x", "target": "low"}}, "could not convert string to float: 'low'"),
         ({"parameters": {}}, "parameters must be a mapping"),
         ({"parameters": {"a": {"min": 1.0, "max": 2.0}}}, "parameter a: a grid needs values"),
         ({"paramters": {}}, "a sweep has no paramters; did you mean parameters?"),
         ({"early_terminate": {"type": "hyperband", "min_iter": 0}}, "must be either `min_resource >= 1`"),
         ({"early_terminate": {"type": "envelope"}}, "the type must be hyperband"),
+        (
+            {"early_terminate": {"type": "hyperband", "max_iter": 27}},
+            "hyperband has no max_iter; did you mean min_iter",
+        ),
         ({"command": ["python", "train.py", "${args}"]}, "command must be a list such as [lit-project, fit, ...]"),
         ({"command": ["lit-project", "fit", "-c", "x.yaml"]}, "must end with --config ${args_json_file}"),
         ({"command": ["lit-project", "fit", "${args_no_hyphens}"]}, "got the macros ['${args_no_hyphens}']"),
-        ({"command": ["lit-project", "fit", "${envvar:NOT_SET_AT_ALL}", "${args}"]}, "NOT_SET_AT_ALL, which is not"),
     ],
 )
 def test_mistakes_are_named(read, changes, message):

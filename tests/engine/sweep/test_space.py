@@ -16,11 +16,6 @@ CONTINUOUS = {
     "uniform": ({"min": 1.0, "max": 3.0}, stats.uniform(1, 2).cdf),
     "log_uniform": ({"min": -3, "max": 2}, lambda x: (math.log(x) + 3) / 5),  # exponents of e
     "log_uniform_values": ({"min": 0.001, "max": 10.0}, lambda x: math.log(x / 0.001) / math.log(1e4)),
-    "inv_log_uniform": ({"min": 1, "max": 4}, lambda x: 1 - (-math.log(x) - 1) / 3),  # log(1/x) is uniform
-    "inv_log_uniform_values": ({"min": 0.01, "max": 1.0}, lambda x: math.log(x / 0.01) / math.log(100)),
-    "normal": ({"mu": 2.0, "sigma": 0.5}, stats.norm(2, 0.5).cdf),
-    "log_normal": ({"mu": 1.0, "sigma": 0.3}, lambda x: stats.norm(1, 0.3).cdf(math.log(x))),
-    "beta": ({"a": 2, "b": 5}, stats.beta(2, 5).cdf),
 }
 
 
@@ -61,22 +56,11 @@ def test_lists_keep_their_types():
     assert {repr(value) for value in found} == {repr(value) for value in values}
 
 
-def test_probabilities():
-    found = draws({"values": ["a", "b", "c"], "probabilities": [0.7, 0.0, 0.3]})
-    assert "b" not in found
-    assert found.count("a") / COUNT == pytest.approx(0.7, abs=0.06)
-
-
 def test_whole_numbers_constants_and_defaults():
     assert set(draws({"min": 2, "max": 5})) == {2, 3, 4, 5}
     assert draws({"value": [1, None]}, 3) == [[1, None]] * 3
-    assert set(draws({"distribution": "q_beta", "a": 2}, 50)) == {0, 1}
+    assert set(draws({"distribution": "q_uniform", "min": 0, "max": 1}, 50)) == {0, 1}
     assert max(draws({"min": "1e-4", "max": 1.0e-3})) <= 1e-3  # which YAML takes for text
-
-
-def test_every_distribution_is_supported():
-    tested = {*CONTINUOUS, *(f"q_{name}" for name in CONTINUOUS)}
-    assert set(DISTRIBUTIONS) - tested == {"constant", "categorical", "categorical_w_probabilities", "int_uniform"}
 
 
 def test_grid():
@@ -86,22 +70,16 @@ def test_grid():
     assert grids == [[1, None], [7], [1, 2, 3], [0.0, 0.1, 0.2, 0.3]]
 
 
-def test_nested_groups_are_dotted_names():
-    found = parameters_of({"model": {"parameters": {"net": {"parameters": {"lr": {"value": 1}}}, "b": {"value": 2}}}})
-    assert [parameter.name for parameter in found] == ["model.net.lr", "model.b"]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (0.1, "needs value, values, min and max, or a distribution of W&B, got 0.1"),
-        ({"distribution": "log_unifrom_values", "min": 1, "max": 2}, "did you mean log_uniform_values"),
+        (0.1, "needs value, values, min and max, or one of constant, categorical, int_uniform"),
+        ({"distribution": "log_unifrom_values", "min": 1, "max": 2}, "log_uniform_values, q_log_uniform_values; got"),
         ({"distribution": "uniform", "min": 1.0}, "missing a required argument: 'max'"),
         ({"min": 1.0, "max": 2.0, "step": 0.1}, "got an unexpected keyword argument 'step'"),
         ({"min": 2.0, "max": 1.0}, "`low <= high` must hold"),
         ({"min": "a", "max": 1.0}, "could not convert string to float: 'a'"),
         ({"values": []}, "`choices` must contain one or more elements"),
-        ({"values": [1, 2], "probabilities": [0.5, 0.6]}, "2 numbers that sum to 1"),
         ({"distribution": "log_uniform_values", "min": 0, "max": 1}, "`low > 0` must hold"),
         ({"distribution": "int_uniform", "min": 0.5, "max": 1}, "int_uniform needs whole numbers"),
         ({"distribution": "log_uniform", "min": 32, "max": 1024}, "math range error"),

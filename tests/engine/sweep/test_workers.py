@@ -61,29 +61,18 @@ def test_a_metric_that_is_not_logged_ends_all_workers(sweep):
     assert one.rows == [(0, "failed", None), (1, "unfinished", None)]
 
 
-def test_the_target_ends_the_sweep_and_may_change(sweep, read, tmp_path):
-    metric = {"name": "val/score", "goal": "maximize", "target": 0.5}
-    one = sweep({"metric": metric}, curve=[[0.1], [0.9], [0.2]])
-    assert one.run() == 0
-    assert one.rows == [(1, "finished", 0.9), (0, "finished", 0.1)]
-    assert one.study.reached().number == 1
-    sweep({"metric": {**metric, "target": 0.95}}, curve=[[0.1], [0.9], [0.2]]).run()
-    assert [row[1] for row in one.rows] == ["finished"] * 3
-
-
 def test_less_is_better_if_the_sweep_minimises(sweep):
-    one = sweep({"metric": {"name": "val/score", "target": 0.4}}, curve=[[3.0, 1.0, 2.0], [0.5]])
+    one = sweep({"metric": {"name": "val/score"}}, curve=[[3.0, 1.0, 2.0], [0.5]])
     assert one.run() == 0
-    assert (one.rows, one.study.reached()) == ([(1, "finished", 0.5), (0, "finished", 1.0)], None)
+    assert one.rows == [(1, "finished", 0.5), (0, "finished", 1.0)]
 
 
-@pytest.mark.parametrize(("strict", "state"), [(False, "finished"), (True, "stopped")])
-def test_hyperband_ends_the_worse_trials(sweep, strict, state):
-    early = {"type": "hyperband", "min_iter": 2, "eta": 2, "strict": strict}
+def test_hyperband_ends_the_worse_trials(sweep):
+    early = {"type": "hyperband", "min_iter": 2, "eta": 2}
     curves = [[0.5, 0.6, 0.6], [0.7, 0.3] + [0.3] * 10, [0.1] * 600]
     one = sweep({"early_terminate": early}, curve=curves, pause=0.1)
     assert one.run() == 0
-    assert one.rows == [(1, state, 0.7), (0, "finished", 0.6), (2, "stopped", 0.1)]
+    assert one.rows == [(1, "finished", 0.7), (0, "finished", 0.6), (2, "stopped", 0.1)]
     assert 2 <= len(one.study.attempts()[2].intermediate_values) < 600
 
 
@@ -212,13 +201,12 @@ def test_the_report_of_a_folder_that_was_moved(sweep, tmp_path):
     assert report.lines(moved.rows(), "val/score")[-1] == "6 trials: 3 finished, 3 failed"
 
 
-def test_quantised_draws_are_tabled_and_drawn_as_used(tmp_path, read):
-    section = {"a": {"distribution": "q_uniform", "min": 0.0, "max": 1.0, "q": 0.25}}
+def test_a_search_over_multiples_is_drawn(tmp_path, read):
+    section = {"a": {"distribution": "q_uniform", "min": 0.0, "max": 1.0, "q": 0.25}, "b": {"value": [8, None]}}
     found = Searched(tmp_path / "s", read(method="random", parameters=section))
     assert set(found.search(20)) == {0.0, 0.25, 0.5, 0.75, 1.0}
-    shown = report.as_used(found, found.rows())
-    assert {trial.params["a"] for trial in shown.trials} == {0.0, 0.25, 0.5, 0.75, 1.0}
-    assert [trial.value for trial in shown.trials] == [row.value for row in sorted(found.rows())]
+    report.write_report(found, found.rows())
+    assert all((found.folder / f"{name}.png").exists() for name in report.PLOTS)
 
 
 def test_no_best_config_if_all_trials_failed(sweep, tmp_path):

@@ -81,8 +81,6 @@ def _run(study: "Study", workers: int, most: int) -> int:
         status = Workers(study, name, workers, most).run()
     finally:
         found = _report(study)
-    if best := study.reached():
-        print(f"trial {best.number} has reached the target {study.config.target:g}")
     if status:
         print("interrupted; the same command continues")
     return status or found

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +31,7 @@ class SweepConfig:
     parameters: list[Parameter]
     command: list[str]  # from `fit` on, with a macro for the parameters
     pruner: BasePruner
-    strict: bool  # the pruner sees the last value of the metric; otherwise the best so far
     run_cap: int
-    target: float | None  # no trial begins after one has reached it
     identity: dict[str, Any]  # what may not change during a sweep
 
     @classmethod
@@ -57,22 +54,18 @@ class SweepConfig:
         _need(method in ("grid", "random", "bayes"), f"method must be grid, random or bayes, got {method!r}")
         if not isinstance(metric, Mapping) or "name" not in metric:
             raise UserError("metric needs a name, such as {name: val/loss, goal: minimize}")
-        _known("metric", metric, ("name", "goal", "target"))
+        _known("metric", metric, ("name", "goal"))
         metric = {"goal": "minimize", **metric}
-        target = metric.pop("target", None)
         _need(metric["goal"] in ("minimize", "maximize"), f"goal must be minimize or maximize, got {metric['goal']!r}")
         parameters = parameters_of(content.get("parameters"))
-        pruner, strict = _early_ends(content.get("early_terminate"))
         return cls(
             method=str(method),
             metric=str(metric["name"]),
             maximize=metric["goal"] == "maximize",
             parameters=[parameter.listed() for parameter in parameters] if method == "grid" else parameters,
             command=_command(content.get("command")),
-            pruner=pruner,
-            strict=strict,
+            pruner=_pruner(content.get("early_terminate")),
             run_cap=int(content.get("run_cap") or 0),
-            target=None if target is None else float(target),
             identity=json.loads(json.dumps({**{key: content.get(key) for key in KEYS}, "metric": metric})),
         )
 
@@ -120,22 +113,18 @@ def _known(what: str, section: Mapping[str, Any], keys: tuple[str, ...]) -> None
         _need(key in keys, f"{what} has no {key}" + did_you_mean(key, keys, f" here (it has {', '.join(keys)})"))
 
 
-def _early_ends(section: Any) -> tuple[BasePruner, bool]:
+def _pruner(section: Any) -> BasePruner:
     """W&B's hyperband is Optuna's successive halving.
 
     At `min_iter` values of the metric, and at `eta`, `eta²`, … times as many, the best `1 / eta` of the trials go on.
-    With `max_iter`, the first of `s` comparisons is at `max_iter / eta^s`.
     """
     if section is None:
-        return NopPruner(), False
+        return NopPruner()
     hyperband = isinstance(section, Mapping) and section.get("type") == "hyperband"
     _need(hyperband, f"early_terminate: the type must be hyperband, got {section!r}")
-    _known("hyperband", section, ("type", "min_iter", "max_iter", "s", "eta", "strict"))
-    wanted = [{"min_iter"}, {"max_iter", "s"}]
-    _need(section.keys() - {"type", "eta", "strict"} in wanted, "hyperband needs min_iter, or max_iter and s")
-    eta = section.get("eta", 3)
-    first = section["min_iter"] if "min_iter" in section else max(1, section["max_iter"] // eta ** section["s"])
-    return SuccessiveHalvingPruner(first, eta, 0), bool(section.get("strict"))
+    _known("hyperband", section, ("type", "min_iter", "eta"))
+    _need("min_iter" in section, "hyperband needs min_iter")
+    return SuccessiveHalvingPruner(section["min_iter"], section.get("eta", 3), 0)
 
 
 def _command(given: Any) -> list[str]:
@@ -143,11 +132,6 @@ def _command(given: Any) -> list[str]:
     words = [str(word) for word in given] if isinstance(given, list) else []
     _need("fit" in words[1:], f"command must be a list such as [{PROGRAM}, fit, ...], got {given}")
     words = words[words.index("fit") :]
-    for n, word in enumerate(words):
-        if word.startswith("${envvar:"):
-            name = word.removeprefix("${envvar:").removesuffix("}")
-            _need(name in os.environ, f"the command needs the environment variable {name}, which is not set")
-            words[n] = os.environ[name]
     macros = [word for word in words if word.startswith("${")]
     known = {ARGUMENTS_FILE, "${args_json}", "${args}"}
     right = bool(macros) and known.issuperset(macros)

@@ -4,10 +4,7 @@ import csv
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import optuna
 from matplotlib import pyplot as plt
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
-from optuna.trial import TrialState
 from optuna.visualization import matplotlib as plots
 
 from ..project import PROGRAM
@@ -56,33 +53,9 @@ def write_report(study: Study, rows: Sequence[Row]) -> None:
         head = f"# The best of {len(rows)} trials of a sweep: {found}.\n#\n#   {PROGRAM} fit -c {best}\n#\n"
         write_text(best, head + config)
     if sum(row.state == "finished" for row in rows) > 1:
-        trials = as_used(study, rows)
+        trials = study.connect()
         for name, plot in PLOTS.items():
             with plt.style.context({}):  # Optuna changes the style
                 plot(trials, target_name=study.config.metric)
                 plt.savefig(study.folder / f"{name}.png", dpi=120, bbox_inches="tight")
                 plt.close()
-
-
-def as_used(study: Study, rows: Sequence[Row]) -> optuna.Study:
-    """The trials with the values that `fit` was given, where Optuna has drawn JSON, multiples or quantiles."""
-    found = optuna.create_study(direction=study.direction)
-    rows = sorted(rows)  # by number
-    params: list[dict[str, Any]] = [{} for _ in rows]
-    distributions: dict[str, BaseDistribution] = {}
-    for name in rows[0].values:
-        values = [row.values[name] for row in rows]
-        numbers = all(type(value) in (int, float) for value in values)
-        values = values if numbers else [short(value) for value in values]
-        low, *_, high = sorted(values)
-        if low == high:
-            continue
-        distributions[name] = CategoricalDistribution(sorted({*values}))
-        if numbers:
-            distributions[name] = FloatDistribution(low, high, log=low > 0 and high >= 10 * low)
-        for used, value in zip(params, values, strict=True):
-            used[name] = value
-    for row, used in zip(rows, params, strict=True):
-        state, value = (TrialState.COMPLETE, row.value) if row.state == "finished" else (TrialState.FAIL, None)
-        found.add_trial(optuna.create_trial(state=state, value=value, params=used, distributions=distributions))
-    return found

@@ -120,13 +120,6 @@ class Study:
         sign = -1 if self.config.maximize else 1
         return sorted(found.values(), key=lambda row: (not row.good, sign * row.value if row.good else 0, row.number))
 
-    def reached(self) -> Row | None:
-        """The best trial, if it has reached the target of the metric."""
-        target, good = self.config.target, [row for row in self.rows() if row.good]
-        if target is None or not good or self.config.best([good[0].value, target]) != good[0].value:
-            return None
-        return good[0]
-
 
 def is_first(trial: FrozenTrial) -> bool:
     """Whether an attempt is the first one at its trial."""

@@ -61,7 +61,7 @@ class Workers:
     def _work(self, slot: int) -> None:
         study = self.study.connect()
         try:
-            while not self.status and not self.study.reached():
+            while not self.status:
                 with self.study.lock:  # until an attempt has begun: SQLite gives one that waits to all who ask at once
                     optuna.storages.fail_stale_trials(study)
                     attempts = self.study.attempts()
@@ -162,8 +162,7 @@ class Workers:
         """Reports new values of the metric; whether hyperband ends the trial."""
         pruned = False
         for step in curve.read():
-            values = curve.values[step if self.config.strict else 0 : step + 1]
-            trial.report(self.config.best(values), step + 1)
+            trial.report(self.config.best(curve.values[: step + 1]), step + 1)
             pruned = pruned or trial.should_prune()
         return pruned
 
