@@ -14,14 +14,9 @@ from filelock import FileLock
 
 args = sys.argv[1:]
 options = dict(arg.removeprefix("--").split("=", 1) for arg in args if arg.startswith("--") and "=" in arg)
-if args[1] == "--run":
-    run = Path(args[2])
-else:
-    run = Path(options["runs_dir"]) / Path(args[2]).stem / options["run_name"]
-    run.mkdir(parents=True)
-    (run / "values.json").write_text(Path(args[4]).read_text())
-    (run / "checkpoints").mkdir()
-values = json.loads((run / "values.json").read_text())
+run = Path(options["runs_dir"]) / Path(args[2]).stem / options["run_name"]
+run.mkdir(parents=True, exist_ok=options["resume"] == "true")
+values = json.loads(Path(args[4]).read_text())
 lock = FileLock(run / ".lock")
 lock.acquire()
 (run / "pid").write_text(str(os.getpid()))

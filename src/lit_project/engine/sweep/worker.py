@@ -5,7 +5,6 @@ import csv
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -141,21 +140,13 @@ class Workers:
         return status, pruned
 
     def _words(self, trial: optuna.Trial, run: RunDir) -> list[str]:
-        """The command line of an attempt."""
+        """The command line of an attempt, which makes the run or continues it."""
         number, values = trial.user_attrs["number"], trial.user_attrs["values"]
-        file, resumed = self.folder / "values" / f"{number:04d}.json", run.path.exists()
+        file = self.folder / "values" / f"{number:04d}.json"
         write_text(file, json.dumps(values, indent=2) + "\n")
-        if resumed:
-            try:
-                run.newest()
-            except RunError:
-                shutil.rmtree(run.path)  # it was cut before its first checkpoint
-                resumed = False
         shown = "  ".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
-        print(f"trial {number} {'resumed' if resumed else 'started'}: {shown}", flush=True)
-        if resumed:
-            return ["fit", "--run", str(run.path)]
-        place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}"]
+        print(f"trial {number} {'resumed' if run.path.exists() else 'started'}: {shown}", flush=True)
+        place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}", "--resume=true"]
         return [*self.config.words(values, file), *place, "--test_after_fit=false"]
 
     def _report(self, trial: optuna.Trial, curve: "Curve") -> bool:
