@@ -25,7 +25,7 @@ def output_size(size: Sequence[int], layers: Sequence[int | str], padding: int) 
         if min(height, width) < 1:
             raise ValueError(
                 f"layer {position} ({layer}) of {list(layers)} leaves nothing of images of {size[0]}×{size[1]} pixels: "
-                f"use fewer 'pool', or padding 1 instead of {padding}"
+                f"use fewer 'pool'{'' if padding else ', or padding 1'}"
             )
     return height, width
 
