@@ -172,32 +172,9 @@ class SequentialLR(lr_scheduler.SequentialLR):
             starts.append(start)
             with horizon_is(None if stop is None else stop - start):
                 parts.append(factory(optimizer))
-                check_length(parts[-1], "part of SequentialLR")
             if isinstance(parts[-1], _NOT_IN_SEQUENCE):
                 raise ScheduleError(f"{type(parts[-1]).__name__} cannot be part of a SequentialLR")
         super().__init__(optimizer, parts, starts[1:])
-
-
-_LENGTHS = {
-    lr_scheduler.OneCycleLR: "total_steps",
-    lr_scheduler.CosineAnnealingLR: "T_max",
-    lr_scheduler.LinearLR: "total_iters",
-    lr_scheduler.PolynomialLR: "total_iters",
-}
-
-
-def check_length(scheduler: LRScheduler, where: str) -> None:
-    """Raises ScheduleError if a scheduler of torch was given another length than `horizon()`."""
-    end, kind = _horizon.get().steps, type(scheduler)
-    name = _LENGTHS.get(kind)
-    if end is None or name is None:
-        return
-    given = getattr(scheduler, name)
-    if given > end or (given < end and name != "total_iters"):  # a warm-up may end before the run
-        raise ScheduleError(
-            f"{where}: {name} of {kind.__name__} is {given}, but it is stepped {end} times in this run; "
-            f"{kind.__name__} of this project takes it from the trainer"
-        )
 
 
 # These compute the rate from its initial value and overwrite what another scheduler made of it.
@@ -304,7 +281,6 @@ def configure(
         end = length(schedule.interval)
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
             scheduler = _made(name, schedule.scheduler, optim)
-            check_length(scheduler, name)
         # an attribute, so that it is saved with the scheduler's state and compared on resume
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):

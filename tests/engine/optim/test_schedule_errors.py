@@ -115,17 +115,3 @@ def test_cycles_and_sequences_cannot_be_part_of_a_sequence(error_of):
     inner = partial(SequentialLR, schedulers=[LinearLR, CosineAnnealingLR], milestones=[3])
     for scheduler in (ONE_CYCLE, inner):
         assert "cannot be part of a SequentialLR" in error_of(sequence(3, schedulers=[LinearLR, scheduler]))
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "argument"),
-    [
-        (partial(torch_schedulers.OneCycleLR, max_lr=1.0, total_steps=20, cycle_momentum=False), "total_steps"),
-        (partial(torch_schedulers.CosineAnnealingLR, T_max=20), "T_max"),
-        (partial(torch_schedulers.LinearLR, total_iters=11), "total_iters"),
-    ],
-)
-def test_torchs_own_scheduler_of_another_length(error_of, scheduler, argument):
-    message = error_of(Schedule(scheduler, "step"))
-    name = scheduler.func.__name__
-    assert f"{argument} of {name} is {scheduler.keywords[argument]}, but it is stepped 10 times in this run" in message
