@@ -231,6 +231,10 @@ class RunRecord(Callback):
         if running is not None and getattr(trainer.precision_plugin, "scaler", None) is None:
             _check_finite(trainer, "train/loss", running.reduce(pl_module).means().get("loss"))
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.metrics is not None and self.started:
+            self.metrics.save()
+
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Records the last epoch and which checkpoint is best, also of a run that was killed after its last epoch."""
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 """When `last.ckpt` is saved and how a signal ends a run: always at a moment from which training continues exactly."""
 
+import copy
 import os
 import signal
 import sys
@@ -76,7 +77,9 @@ class Saver(Callback):
 
     - between epochs: before the first one, after each, and after the last;
     - after an optimizer step that no validation follows;
-    - before and within a validation, which is then repeated from its start (after one that ends the training, too).
+    - before and within a validation, which is then repeated from its start.
+
+    A training that ends within an epoch (`max_steps`, `max_time`, early stopping) is saved as it was after that step.
 
     It comes first among the callbacks, which have not begun an epoch when it saves the one before, and looks at a step
     after the last of its hooks, which is the task's. Several processes agree on each decision.
@@ -95,6 +98,8 @@ class Saver(Callback):
         self._trained = False  # a run that has ended is left as it is
         self._stops_later = False  # a stop that was asked for within a window of accumulated gradients
         self._cut_short = False  # whether the training ends within an epoch
+        self._counters: dict[str, Any] | None = None  # of Lightning's loops, where it does
+        self._ended: dict[str, int] = {}  # steps and epochs that loggers know, of a run that ended so
         self._done = (-1, 0)  # optimizer steps, and batches of this epoch, after the newest step; not after the last
         self._evaluates = False  # whether a batch of validation is at work
         self._failed = False  # whether it was said that a save failed
@@ -138,6 +143,7 @@ class Saver(Callback):
         batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         self._done = (-1, 0) if trainer.is_last_batch else (trainer.global_step, batches)
         number, due = self._agreed(trainer)
+        self._counters = None
         if not (number or due or self._cut_short):
             return
         loop, last = trainer.fit_loop.epoch_loop, trainer.is_last_batch
@@ -146,13 +152,21 @@ class Saver(Callback):
         trainer.should_stop = stops
         if last and not validates:
             return  # the epoch ends at once
-        self._save(trainer, "validation" if validates else "step", may_fail=due and not number)
-        self._leave(number)
+        moment = "validation" if validates else "step"
+        if self._cut_short:
+            self._keep_counters(trainer, moment)
+        else:
+            self._save(trainer, moment, may_fail=due and not number)
+            self._leave(number)
 
     def after_validation(self, trainer: Trainer) -> None:
-        """Saves if the training ends here, within an epoch."""
-        if not self._within_window(trainer) and self._cut_short:
-            self._save(trainer, "validated")
+        if not self._within_window(trainer) and self._cut_short and self._counters is None:
+            self._keep_counters(trainer, "validated")
+
+    def _keep_counters(self, trainer: Trainer, moment: str) -> None:
+        """Of a training that ends within an epoch, which Lightning counts as whole before it is saved at the end."""
+        self._counters = copy.deepcopy(trainer.fit_loop.state_dict())
+        settle(self._counters, moment)
 
     def _within_window(self, trainer: Trainer) -> bool:
         """Whether gradients are being accumulated, which no checkpoint holds: a stop waits for their step."""
@@ -183,8 +197,15 @@ class Saver(Callback):
         for name in ("on_train_batch_end", "on_validation_end"):
             delattr(pl_module, name)
         self.signals.number, _ = self._agreed(trainer)
-        if self._trained and not self._cut_short:
+        if self._trained and self._counters is not None:
+            self._save(trainer, "cut short")
+        elif self._trained:
             self._save_epoch(trainer)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self._trained and self._ended:  # for what is logged of a test
+            trainer.fit_loop.epoch_loop._batches_that_stepped = self._ended["steps"]
+            trainer.fit_loop.epoch_progress.current.completed = self._ended["epochs"]
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Says where it happened; what fails within a validation loses nothing of the training."""
@@ -268,13 +289,17 @@ class Saver(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Sets Lightning's counters to the moment: it would resume from some of them elsewhere, or not at all."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
-        if self._moment:
+        if self._moment == "cut short":
+            checkpoint["loops"]["fit_loop"] = self._counters
+            logged = trainer.fit_loop.epoch_loop._batches_that_stepped
+            checkpoint["ended"] = {"steps": logged, "epochs": trainer.current_epoch}
+        elif self._moment:
             settle(checkpoint["loops"]["fit_loop"], self._moment)
         if self._moment == "step before":
             go_back(checkpoint, type(trainer.datamodule).__qualname__, self._done[1])  # type: ignore[attr-defined]
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._metrics = checkpoint.get("metrics", {})
+        self._metrics, self._ended = checkpoint.get("metrics", {}), checkpoint.get("ended", {})
         trainer.num_sanity_val_steps = 0  # it was looked at in the beginning
 
 
@@ -294,14 +319,17 @@ def settle(loops: dict[str, Any], moment: str) -> None:
         counts.update(dict.fromkeys(counts, 0))
     validations = loops["epoch_loop.val_loop.batch_progress"]
     validation = validations["total"]
-    validation.update(dict.fromkeys(("ready", "started", "completed"), validation["processed"]))
+    validation.update(dict.fromkeys(validation, min(validation["processed"], 1)))  # whether there was one: `validated`
     validations["current"], validations["is_last_batch"] = dict.fromkeys(validation, 0), False
     if moment == "epoch":  # all of it has ended; Lightning counts the next one before the hooks of its start
         for epochs in (loops["epoch_progress"]["total"], loops["epoch_progress"]["current"]):
             epochs.update(dict.fromkeys(("ready", "started", "completed"), epochs["processed"]))
-    if moment == "validation":  # the batch has ended, of the validation one batch has begun
+    if moment in ("step", "validation"):
         for batches in (loops["epoch_loop.batch_progress"]["total"], loops["epoch_loop.batch_progress"]["current"]):
             batches["completed"] = batches["processed"]
+    if moment == "step":
+        loops["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
+    if moment == "validation":  # it has begun with one batch: Lightning repeats it
         validation.update(ready=validation["processed"] + 1, started=validation["processed"] + 1)
 
 

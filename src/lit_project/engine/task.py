@@ -322,7 +322,9 @@ class Task(LightningModule):
         self._step_plateaus()
 
     def _step_plateaus(self) -> None:
-        """Lightning does this after saving the epoch's checkpoint, so that a resumed run would miss an epoch."""
+        """Lightning would leave it out in an epoch that was resumed, and use metrics of an earlier epoch."""
+        if not self.trainer.is_last_batch:  # the training ends within this epoch
+            return
         metrics = self.trainer.callback_metrics
         for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):
             due = schedule.interval == "epoch" and (self.current_epoch + 1) % schedule.frequency == 0

@@ -128,7 +128,8 @@ class SeveralOptimizers(Task):
     def on_train_epoch_end(self) -> None:
         """Logs, and steps the schedules that go by epochs."""
         super().on_train_epoch_end()
-        self._step_schedules("epoch", self.current_epoch + 1)
+        if self.trainer.is_last_batch:  # the training may end within an epoch
+            self._step_schedules("epoch", self.current_epoch + 1)
 
 
 class TranslatorOfParts(SeveralOptimizers, Translator):
