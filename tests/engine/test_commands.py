@@ -1,4 +1,4 @@
-"""`lit-project --version` and `examples`: what they print."""
+"""`lit-project --version`, `examples` and `completion`: what they print."""
 
 import os
 import subprocess
@@ -19,6 +19,15 @@ ROOT = Path(__file__).parents[2]
 def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     assert main(args) == 0
     return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
 
 
 def test_a_light_command_does_not_wait_for_torch(tmp_path):
@@ -76,6 +85,29 @@ def test_a_wheel_brings_the_configs_along(tmp_path):
     assert {p.relative_to(inside).with_suffix("").as_posix() for p in inside.rglob("*.yaml")} == set(available())
 
 
-def test_a_config_that_there_is_not(capsys):
-    assert main(["examples", "overlay/debug"]) == 2
-    assert capsys.readouterr().err == "error: examples: no config overlay/debug; did you mean overlays/debug?\n"
+def completed(script: Path, *words: str) -> list[str]:
+    """What bash offers at a TAB after these words."""
+    typed = f"COMP_WORDS=(lit-project {' '.join(words)}); COMP_CWORD={len(words)}"
+    code = f'source {script}; {typed}; _shtab_lit_project; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", code], cwd=script.parent, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return [line.strip() for line in done.stdout.splitlines()]
+
+
+def test_bash_completes_commands_options_files_and_runs(tmp_path, capsys):
+    script = tmp_path / "script"
+    script.write_text(printed(capsys, "completion", "bash"))
+    (tmp_path / "mine.yaml").touch()
+    (tmp_path / "runs" / "quickstart" / "first").mkdir(parents=True)
+    assert completed(script, "pre") == ["predict"]
+    assert completed(script, "fit", "--trainer.max_ep") == ["--trainer.max_epochs"]
+    assert completed(script, "fit", "-c", "mi") == ["mine.yaml"]
+    assert completed(script, "translate", "--beam") == ["--beam_size"]
+    assert completed(script, "sweep", "--work") == ["--workers"]
+    assert completed(script, "sweep", "mi") == ["mine.yaml"]
+    assert completed(script, "test", "--run", "''") == ["runs/quickstart/first/"]
+
+
+def test_completion_and_examples_say_what_they_know(capsys):
+    assert "'zsh'" in refused(capsys, "completion", "ksh")
+    assert "did you mean overlays/debug?" in refused(capsys, "examples", "overlay/debug")

@@ -24,6 +24,7 @@ from .project import PACKAGE, PROGRAM, Project, debugging
 COMMANDS = {
     "sweep": "engine.sweep.command:sweep",
     "examples": "engine.examples:examples",
+    "completion": "engine.completion:completion",
     "--version": "engine.entry:version",
 }
 _ADVERTISEMENTS = (
