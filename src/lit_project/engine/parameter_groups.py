@@ -141,15 +141,6 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
     return own + found
 
 
-def apply_factors(groups: Iterable[dict[str, Any]]) -> None:
-    """Multiplies the rate of each group of a new optimizer by its `lr_factor`."""
-    for group in groups:
-        factor = group.pop("lr_factor", 1.0)
-        if not factor >= 0:
-            raise GroupError(f"parameter_groups: lr_factor must be at least 0, got {factor}")
-        group["lr"] *= factor
-
-
 def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
     """Raises GroupError for an option of a group that its optimizer does not know and would ignore."""
     for group in groups:

@@ -39,10 +39,6 @@ def set_quickly(module: nn.Module, name: str, value: Any) -> None:
 def compile_in_place(net: nn.Module, backend: str) -> None:
     """Runs the net through `torch.compile` from now on; the names of its parts stay as they are.
 
-    Args:
-        net: any.
-        backend: a name that torch knows, such as `inductor` or `aot_eager`.
-
     Raises:
         UserError: torch knows no such backend.
     """

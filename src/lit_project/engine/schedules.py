@@ -14,7 +14,7 @@ from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
 from .errors import UserError
-from .parameter_groups import apply_factors, check_options
+from .parameter_groups import check_options
 
 
 class ScheduleError(UserError):
@@ -256,14 +256,7 @@ def configure(
 ) -> tuple[list[Optimizer], list[dict[str, Any]]]:
     """Builds the optimizer and its schedules; the factors of several multiply.
 
-    Args:
-        parameters: tensors or parameter groups.
-        optimizer: makes the optimizer of them.
-        schedules: in the form of the config.
-        length: of the run in the given interval.
-
-    Returns:
-        What `LightningModule.configure_optimizers` returns.
+    `length` gives the length of the run in an interval. Returns what `LightningModule.configure_optimizers` returns.
 
     Raises:
         ScheduleError: a schedule contradicts itself, another one or the length of the run.
@@ -272,7 +265,8 @@ def configure(
     given: list[Any] = list(parameters)
     optim = _made("optimizer", optimizer, given)
     check_options(given, optim)
-    apply_factors(optim.param_groups)
+    for group in optim.param_groups:
+        group["lr"] *= group.pop("lr_factor", 1.0)
     configs = []
     for number, schedule in enumerate(schedules):
         name = f"schedulers[{number}]"
