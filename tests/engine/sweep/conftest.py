@@ -52,6 +52,7 @@ class Sweep:
 
     def __init__(self, folder, config, **options):
         self.study, self.said = Study(folder / "s", config), deque()
+        options = {"workers": 1, "most": config.trials(None), **options}
         self.workers, self.then = Workers(self.study, "x", **options), {}
 
     def say(self, line, flush):

@@ -25,6 +25,8 @@ class Parameter:
         """Draws a value."""
         drawn = self.drawn
         if isinstance(drawn, CategoricalDistribution):
+            if drawn.single():  # a constant is in no plot
+                return self.value(drawn.choices[0])
             return self.value(trial.suggest_categorical(self.name, drawn.choices))
         if isinstance(drawn, FloatDistribution):
             return trial.suggest_float(self.name, drawn.low, drawn.high, log=drawn.log)

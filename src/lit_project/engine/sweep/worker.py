@@ -34,9 +34,9 @@ class TrialEnded(Exception):
 class Workers:
     """Runs trials, in a thread per worker, until the study has `most`; their runs are in `name` within its folder."""
 
-    def __init__(self, study: Study, name: str, workers: int = 1, most: int = 100) -> None:
+    def __init__(self, study: Study, name: str, workers: int, most: int) -> None:
         self.study, self.config, self.folder, self.name = study, study.config, study.folder, name
-        self.workers, self.most = workers, self.config.trials(most)
+        self.workers, self.most = workers, most
         self.status = 0  # of the program, which ends as soon as it is not 0
 
     def run(self) -> int:
