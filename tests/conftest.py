@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["MPLBACKEND"] = "Agg"
 
+import gc
 import shutil
 import socket
 from collections.abc import Callable
@@ -177,3 +178,8 @@ def splits(tmp_path: Path) -> tuple[Path, dict[str, int]]:
     for split, count, start in (("train", 7, 0), ("val", 3, 50), ("test", 2, 100)):
         classes |= write(tmp_path / "root" / split, count, start)
     return tmp_path / "root", classes
+
+
+def pytest_collection_finish() -> None:
+    """The many objects of the imports are no longer looked through by the garbage collector."""
+    gc.freeze()
