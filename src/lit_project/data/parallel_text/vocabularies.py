@@ -102,13 +102,10 @@ def _subwords(sentences: Sequence[str], language: str, options: VocabularyOption
         pass
     vocabulary = SubwordVocabulary.train(sentences, size, options.kind, language=language)
     part = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
+    with suppress(OSError):  # in a read-only folder or on a full disk, each run trains
         folder.mkdir(parents=True, exist_ok=True)
         part.write_bytes(vocabulary.model)
         os.replace(part, path)
-    except OSError:  # in a read-only folder or on a full disk, each run trains
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
     return vocabulary
 
 
