@@ -96,7 +96,7 @@ class Study:
             attempts = self.attempts()
             own = next(other for other in attempts if other.number == trial.number)
             origin = own.system_attrs.get("failed_trial", own.number)
-            number = sum(is_first(other) and other.number < origin for other in attempts)
+            number = sum(is_first_attempt(other) and other.number < origin for other in attempts)
             trial.set_user_attr("number", number)
             trial.set_user_attr("run", f"{name}/trial-{number:04d}")
             trial.set_user_attr("values", draw(self.config, self.seed, number, trial))
@@ -121,7 +121,7 @@ class Study:
         return sorted(found.values(), key=lambda row: (not row.good, sign * row.value if row.good else 0, row.number))
 
 
-def is_first(trial: FrozenTrial) -> bool:
+def is_first_attempt(trial: FrozenTrial) -> bool:
     """Whether an attempt is the first one at its trial."""
     return "failed_trial" not in trial.system_attrs
 

@@ -21,7 +21,7 @@ from ..errors import RunError, UserError, did_you_mean
 from ..project import PACKAGE
 from ..run import RunDir, write_text
 from .report import short
-from .study import Study, is_first, retry
+from .study import Study, is_first_attempt, retry
 
 FIT = [sys.executable, "-m", PACKAGE]
 POLL = 0.2  # seconds
@@ -65,7 +65,7 @@ class Workers:
                     optuna.storages.fail_stale_trials(study)
                     attempts = self.study.attempts()
                     states = {trial.state for trial in attempts}
-                    if TrialState.WAITING in states or sum(map(is_first, attempts)) < self.most:
+                    if TrialState.WAITING in states or sum(map(is_first_attempt, attempts)) < self.most:
                         study.optimize(lambda trial: self._attempt(trial, slot), n_trials=1, catch=TrialEnded)
                         continue
                 if TrialState.RUNNING not in states:
