@@ -73,7 +73,6 @@ def test_batches_hold_every_row_once():
         ({"test_size": 39}, "40 rows are too few: test_size 39 .* make 39 rows of test, 0 of validation"),
         ({"test_size": 38, "val_size": 1}, "and 1 of training"),
         ({"val_size": 0}, "val_size must be a share between 0 and 1 or a number of rows, got 0"),
-        ({"test_size": 1.5}, "test_size must be a share"),
         ({"test_size": float("nan")}, "test_size must be a share"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"feature_mean": [1.0]}, "1 means and 3 standard deviations for the columns row, noise, constant"),
