@@ -79,10 +79,13 @@ class SafeCheckpointIO(TorchCheckpointIO):
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except (OSError, RuntimeError) as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+            if error.__context__ is not None and not isinstance(error.__context__, Exception):
+                raise error.__context__ from None  # a signal within torch.save
             kept = f"; the earlier {path.name} is intact" if path.exists() else ""
             raise CheckpointError(f"cannot save {path}: {_reason(error)}{kept}") from error
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """As `read`; never executes code, whatever `weights_only`."""

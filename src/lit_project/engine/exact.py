@@ -28,12 +28,13 @@ class Totals:
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
         """For a checkpoint: `sums`, name → `(W,)`, and `count` `(W,)`, of each of W processes; to be called in all."""
-        names = sorted(self.sums)
+        names = sorted(self.sums)  # as in the other processes
         count = torch.as_tensor(self.count, device=task.device)
         own = torch.stack([*(self.sums[name].to(task.device) for name in names), count.to(_wide(task.device))])
         gathered: Any = task.all_gather(own)
         shares = gathered.reshape(-1, len(own)).cpu()
-        return {"sums": dict(zip(names, shares.T.clone(), strict=False)), "count": shares[:, -1].clone()}
+        by_name = dict(zip(names, shares.T.clone(), strict=False))
+        return {"sums": {name: by_name[name] for name in self.sums}, "count": shares[:, -1].clone()}
 
     def scatter(self, state: dict[str, Any], rank: int, world_size: int) -> None:
         """Takes up the share of a process; other numbers of processes leave all of it to the first."""

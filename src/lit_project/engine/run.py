@@ -200,6 +200,11 @@ class RunDir:
         names += [recorded] if recorded else []
         named = [self.checkpoints / name for name in names if (self.checkpoints / name).is_file()]
         best = (named or by_age(candidates) or [newest])[0]
+        if best == newest and read(best).get("global_step") == 0:
+            raise RunError(
+                f"{self.path} has no trained weights: its training ended in its first epoch; `--ckpt_path last` takes "
+                "the initial ones"
+            )
         if names and best.name != names[0] and is_first():
             print(f"warning: the best checkpoint, {names[0]}, is gone: this is {best.name}", file=sys.stderr)
         return best

@@ -312,6 +312,6 @@ def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
         if planned is not None and planned != length:
             raise ScheduleError(
                 f"the learning rate schedule of this run ends after {planned} {config.interval}s, but the run would "
-                f"now have {length}: keep its max_epochs, batch size and number of devices, or start a new run from "
-                "its weights with --init_from"
+                f"now have {length}: keep its max_epochs, batch size and number of devices, start a new run "
+                "from its weights with --init_from, or continue at the rate it has with --model.schedulers=null"
             )

@@ -91,6 +91,7 @@ class Task(LightningModule):
         self._gradient_norm: Tensor | None = None
         self._done = 0  # optimizer steps
         self._step_mean = StepMean()
+        self._counted = False  # whether `step` has counted this batch
 
     def setup(self, stage: str) -> None:
         """Orders the memory of the net for the precision, and compiles it if asked to."""
@@ -147,10 +148,14 @@ class Task(LightningModule):
             **sums: over them, of what else is logged; `loss` if not all of `mean` is to be logged as such.
 
         Raises:
-            ValueError: gradients are accumulated for an optimizer that computes the loss several times per step.
+            ValueError: gradients are accumulated for an optimizer that computes the loss several times per step; or
+                the batch is counted already: `add_sums` takes further sums.
         """
         if "loss" not in sums:
             sums = {"loss": mean.detach() * count, **sums}
+        if self._counted and not (self.trainer.training and self._computes_again()):
+            raise ValueError("step was called twice for a batch, which it counts: further sums go through add_sums")
+        self._counted = self._trainer is not None
         if self._trainer is not None and not self.trainer.training:
             self.evaluated.add(count, **sums)
             return mean
@@ -160,6 +165,15 @@ class Task(LightningModule):
         if self.trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
             raise ValueError("LBFGS computes the loss several times per step: it needs accumulate_grad_batches 1")
         return self._step_mean.weigh(mean, count, self.trainer.world_size)
+
+    def add_sums(self, **sums: Tensor) -> None:
+        """Adds further sums, each a scalar, over a batch that `step` has counted, such as in a subclass."""
+        evaluates = self._trainer is not None and not self.trainer.training
+        (self.evaluated if evaluates else self.running).add(0, **sums)
+
+    def _computes_again(self) -> bool:
+        """Whether a training step may compute its loss several times."""
+        return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         """Makes the gradients those of the mean over the whole step."""
@@ -243,6 +257,7 @@ class Task(LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Random numbers of the model (dropout) depend on the seed, the step and the rank alone."""
+        self._counted = False
         seed_step(self._seed, "step", self.current_epoch, batch_idx, self.global_rank, device=self.device)
         trainer = self.trainer
         if (trainer.global_step + 1) % self._log_every == 0 or batch_idx + 1 == trainer.num_training_batches:
@@ -296,9 +311,11 @@ class Task(LightningModule):
         self.evaluation_start()
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        self._counted = False
         return self.evaluation_step(batch, "val")
 
     def test_step(self, batch: Any, batch_idx: int) -> Any:
+        self._counted = False
         return self.evaluation_step(batch, "test")
 
     def on_validation_epoch_end(self) -> None:

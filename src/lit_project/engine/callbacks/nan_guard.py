@@ -44,7 +44,7 @@ class NaNGuard(Callback):
         indices = [getattr(batch, "indices", None) for batch in self._batches]  # in the split, if batches tell them
         samples = [i for some in indices if isinstance(some, Tensor) for i in some.tolist()]
         file = f"{trainer.default_root_dir}/checkpoints/{BEFORE_NAN}"
-        trainer.save_checkpoint(file)
+        trainer.save_checkpoint(file, weights_only=False)
         raise NonFiniteError(
             f"step {trainer.global_step} (epoch {trainer.current_epoch}): the gradient of {_first(names, 5)} is not "
             f"finite; samples {_first(samples, 20) or 'unknown'}. The weights before it are in {file}. Often a lower "
