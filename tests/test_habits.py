@@ -1,22 +1,16 @@
-"""What keeps a project in order: workflow, hooks, image, pages and docstrings agree with each other."""
+"""What keeps a project in order: workflow, hooks, image and pages agree with each other."""
 
 import fnmatch
-import inspect
 import json
-import pkgutil
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
-from lightning.pytorch import LightningModule
-
-import lit_project
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -138,46 +132,3 @@ def test_the_engine_does_not_know_the_name_of_the_project():
     """So that the folder is the same in every project."""
     for file in (ROOT / "src" / "lit_project" / "engine").rglob("*.py"):
         assert not re.search("lit.project", file.read_text(), re.IGNORECASE), file
-
-
-# -------------------------------------------------------------------------------------------------------- docstrings
-
-SHAPE = re.compile(  # `(B, T)`, (N,), x_BT, or in words
-    r"`\([^`()]*\)`|\([A-Z]{1,4}(?:, ?[\w…. -]+)*,?\)|_[A-Z]{1,4}\b|\b(?:scalar|shape|element by element|0-d)\b"
-)
-SUFFIX = re.compile(r"_[A-Z]{1,4}\b")  # scores_BTS: the name says the shape
-ELSEWHERE = re.compile(r"\b[Aa]s `|\b[Ss]ee `")  # where the docstring says that another one holds
-
-
-def public() -> dict[str, tuple[object, object]]:
-    """All public classes, functions and methods that the package defines: name → (object, its class or itself)."""
-    found: dict[str, tuple[object, object]] = {}
-    for module in pkgutil.walk_packages(lit_project.__path__, "lit_project."):
-        for name, value in vars(import_module(module.name)).items():
-            if name[0] == "_" or getattr(value, "__module__", None) != module.name or not callable(value):
-                continue
-            if not (inspect.isclass(value) or inspect.isfunction(value)):
-                continue
-            found[f"{module.name}.{name}"] = value, value
-            for method, function in vars(value).items() if inspect.isclass(value) else ():
-                function = getattr(function, "__func__", getattr(function, "fget", function))
-                if method[0] != "_" and inspect.isfunction(function) and function.__module__ == module.name:
-                    found[f"{module.name}.{name}.{method}"] = getattr(value, method), value
-    return found
-
-
-def test_public_classes_and_functions_have_docstrings():
-    assert [name for name, (value, owner) in public().items() if value is owner and not inspect.getdoc(value)] == []
-
-
-def test_docstrings_of_functions_of_tensors_say_their_shapes():
-    """Weights in a state dict and parameters of an optimizer have any shape; a hook of Lightning needs no docstring."""
-    silent = []
-    for name, (value, _) in public().items():
-        if inspect.isclass(value) or isinstance(value, property) or hasattr(LightningModule, name.rpartition(".")[2]):
-            continue
-        signature = re.sub(r"(?:dict|Mapping)\[str, [\w.]*\]|Iterable\[[\w.]*\]", "", str(inspect.signature(value)))
-        text = inspect.getdoc(value) or ""
-        if re.search(r"\bTensor\b", signature) and not SUFFIX.search(signature):
-            silent += [] if SHAPE.search(text) or ELSEWHERE.search(text) else [name]
-    assert silent == []
