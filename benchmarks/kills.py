@@ -48,7 +48,7 @@ TIMES = ("seconds", "samples_per_second", "tokens_per_second", "pairs_per_second
 
 
 def callbacks(monitor: str = "val/loss", mode: str = "min", more: str = "", **saves: Any) -> list[str]:
-    """The option for a `Checkpoint` that saves several times a second, and figures."""
+    """The option for a `Checkpoint` that saves several times a second (or every few steps), and figures."""
     given = {"monitor": monitor, "mode": mode, "every_minutes": 0.002, **saves}
     return [f"--trainer.callbacks=[{{class_path: Checkpoint, init_args: {json.dumps(given)}}}, Figures{more}]"]
 
@@ -70,10 +70,10 @@ TWO = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=d
 # name → options of `fit`
 KINDS: dict[str, list[str]] = {
     "plateau": [*DIGITS, *callbacks(), PLATEAU, "--trainer.check_val_every_n_epoch=2", "--trainer.max_epochs=5"],
-    "halves": [*DIGITS, *callbacks(), PLATEAU, "--trainer.val_check_interval=0.5",
+    "halves": [*DIGITS, *callbacks(every_minutes=None, every_n_steps=2), PLATEAU, "--trainer.val_check_interval=0.5",
                "--trainer.accumulate_grad_batches=3", "--trainer.gradient_clip_val=1.0"],
     "steps": [*DIGITS, *callbacks(every_n_steps=4), "--trainer.max_steps=31", "--trainer.max_epochs=-1"],
-    "ema": [*DIGITS, *callbacks(keep_last=2, more=", {class_path: EMA, init_args: {decay: 0.9}}"),
+    "ema": [*DIGITS, *callbacks(every_minutes=None, every_n_steps=5, keep_last=2, more=", {class_path: EMA, init_args: {decay: 0.9}}"),
             "--model.mixing.mixup_alpha=0.2"],
     "swa": [*DIGITS, *callbacks(more=", {class_path: SWA, init_args: {start: 1}}"), "--trainer.max_epochs=4",
             "--trainer.accumulate_grad_batches=2"],

@@ -210,17 +210,19 @@ class Checkpoint(ModelCheckpoint):
 
     def keep_epoch(self, trainer: Trainer) -> None:
         """Keeps `last.ckpt` as that of the epoch that has ended, if one has, as `keep_last` says."""
-        folder, epoch = Path(str(self.dirpath)), trainer.current_epoch - 1
-        if self.keep_last and trainer.is_global_zero and epoch >= 0:
-            kept = folder / f"epoch{epoch:03d}.ckpt"
+        last, epoch = Path(str(self.dirpath), "last.ckpt"), trainer.current_epoch - 1
+        if not self.keep_last or not trainer.is_global_zero or epoch < 0 or not last.exists():
+            return
+        kept = last.with_name(f"epoch{epoch:03d}.ckpt")
+        if not (kept.exists() and kept.samefile(last)):
             kept.unlink(missing_ok=True)
             try:
-                os.link(folder / "last.ckpt", kept)  # the next last.ckpt is a new file, so that this one stays
+                os.link(last, kept)  # the next last.ckpt is a new file, so that this one stays
             except OSError:  # a file system without links
-                shutil.copyfile(folder / "last.ckpt", kept)
-            numbered = {p.stem.removeprefix("epoch"): p for p in folder.glob("epoch*.ckpt")}
-            for number in sorted(filter(str.isdecimal, numbered), key=int)[: -self.keep_last]:
-                numbered[number].unlink()
+                shutil.copyfile(last, kept)
+        numbered = {p.stem.removeprefix("epoch"): p for p in last.parent.glob("epoch*.ckpt")}
+        for number in sorted(filter(str.isdecimal, numbered), key=int)[: -self.keep_last]:
+            numbered[number].unlink()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """A run that was moved keeps its best score: the folder is where the run is now."""

@@ -203,7 +203,11 @@ class Saver(Callback):
             self._save_epoch(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self._trained and self._ended:  # for what is logged of a test
+        if self._trained:
+            return
+        if not self._ended and self.checkpoint is not None:  # it may have been killed before it was kept
+            self.checkpoint.keep_epoch(trainer)
+        if self._ended:  # for what is logged of a test
             trainer.fit_loop.epoch_loop._batches_that_stepped = self._ended["steps"]
             trainer.fit_loop.epoch_progress.current.completed = self._ended["epochs"]
 
