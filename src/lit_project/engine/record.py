@@ -169,6 +169,7 @@ class RunRecord(Callback):
         self.started = False
         # in the checkpoint: the newest metrics, and the state of metrics.csv
         self._known: dict[str, Any] = {}
+        self._ended: dict[str, int] = {}  # steps and epochs that loggers knew, if the run ended within an epoch
         self._resumed: dict[str, Any] | None = None
         self.checkpoint: Path | None = None  # whose weights are evaluated
         self._start = 0.0
@@ -220,7 +221,7 @@ class RunRecord(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
-            self._known = checkpoint.get("metrics", {})
+            self._known, self._ended = checkpoint.get("metrics", {}), checkpoint.get("ended", {})
             self._resumed = checkpoint.get("metrics_csv", {"step": checkpoint["global_step"]})
             if self.metrics is not None and trainer.is_global_zero:
                 self.metrics.read()
@@ -237,6 +238,9 @@ class RunRecord(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Records the last epoch and which checkpoint is best, also of a run that was killed after its last epoch."""
+        if not self.started and self._ended:
+            trainer.fit_loop.epoch_loop._batches_that_stepped = self._ended["steps"]
+            trainer.fit_loop.epoch_progress.current.completed = self._ended["epochs"]
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         if not self.started:

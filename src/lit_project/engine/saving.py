@@ -99,7 +99,7 @@ class Saver(Callback):
         self._stops_later = False  # a stop that was asked for within a window of accumulated gradients
         self._cut_short = False  # whether the training ends within an epoch
         self._counters: dict[str, Any] | None = None  # of Lightning's loops, where it does
-        self._ended: dict[str, int] = {}  # steps and epochs that loggers know, of a run that ended so
+        self._within_epoch = False  # whether a run that is resumed had ended so
         self._done = (-1, 0)  # optimizer steps, and batches of this epoch, after the newest step; not after the last
         self._evaluates = False  # whether a batch of validation is at work
         self._failed = False  # whether it was said that a save failed
@@ -203,13 +203,9 @@ class Saver(Callback):
             self._save_epoch(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._trained:
-            return
-        if not self._ended and self.checkpoint is not None:  # it may have been killed before it was kept
+        ended = not self._trained and not self._within_epoch
+        if ended and self.checkpoint is not None:  # it may have been killed before it was kept
             self.checkpoint.keep_epoch(trainer)
-        if self._ended:  # for what is logged of a test
-            trainer.fit_loop.epoch_loop._batches_that_stepped = self._ended["steps"]
-            trainer.fit_loop.epoch_progress.current.completed = self._ended["epochs"]
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Says where it happened; what fails within a validation loses nothing of the training."""
@@ -303,7 +299,7 @@ class Saver(Callback):
             go_back(checkpoint, type(trainer.datamodule).__qualname__, self._done[1])  # type: ignore[attr-defined]
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self._metrics, self._ended = checkpoint.get("metrics", {}), checkpoint.get("ended", {})
+        self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
         trainer.num_sanity_val_steps = 0  # it was looked at in the beginning
 
 
