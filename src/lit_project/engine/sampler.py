@@ -184,8 +184,8 @@ class Loader:
         before = state.get("batch", now)
         if state["position"] and before != now:
             raise DataError(
-                f"the run was stopped within an epoch, in batches of {before} samples (of all processes), and would go "
-                f"on in batches of {now}: resume it with the batch size and the devices that it had"
+                f"the run was stopped within an epoch, in batches of {before} samples (of all processes), and would "
+                f"continue in batches of {now}: resume it with the batch size and the devices that it had"
             )
         self.sampler.epoch = self.epoch = state["epoch"]
         self.position = self.sampler.start = state["position"]

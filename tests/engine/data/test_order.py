@@ -148,7 +148,7 @@ def test_a_position_among_other_batches_is_refused():
     begun = iter(order)
     next(begun)
     for other in ({"batch_size": 3}, {"batch_size": 6, "num_replicas": 2}):
-        with pytest.raises(DataError, match=r"in batches of 6 samples .* go on in batches of"):
+        with pytest.raises(DataError, match=r"in batches of 6 samples .* continue in batches of"):
             loader(**other).load_state_dict(order.state_dict())
     loader(batch_size=3, num_replicas=2).load_state_dict(order.state_dict())  # the same in all
     list(begun)
