@@ -1,8 +1,9 @@
-"""Which of several processes this is."""
+"""Which of several processes this is, and what the others have."""
 
 import contextlib
 from typing import Any
 
+import torch.distributed
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -32,3 +33,12 @@ def print_once(text: str) -> None:
     """Prints in the first process only."""
     if is_first():
         print(text, flush=True)
+
+
+def of_all(items: list[Any], trainer: Trainer) -> list[Any]:
+    """The items of all processes, in the order of their ranks; to be called in all."""
+    if trainer.world_size == 1:
+        return items
+    shares: list[Any] = [None] * trainer.world_size
+    torch.distributed.all_gather_object(shares, items)
+    return [item for share in shares for item in share]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
-from lit_project.engine.callbacks.figures import new_figure, save_figure
+from lit_project.engine.callbacks.figures import DrawsEvaluation, new_figure, save_figure
+from lit_project.engine.distributed import of_all
 from lit_project.engine.errors import UserError
 from lit_project.engine.exact import Totals
 from lit_project.engine.schedules import OptimizerFactory
@@ -49,7 +49,7 @@ def predicted_against_true(panels: Mapping[str, tuple[Tensor, Tensor]], title: s
     return figure
 
 
-class PredictedAgainstTrue(Callback):
+class PredictedAgainstTrue(DrawsEvaluation):
     """Writes `figures/SPLIT_predicted.png` after `validate` and `test`, from tasks whose steps give `predictions` and
     `targets` `(B, T)`. TensorBoard and W&B get it too, if they are among the loggers.
     """
@@ -66,12 +66,7 @@ class PredictedAgainstTrue(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draws the points that were collected, from all processes."""
-        shares: list[Any] = [self._points]
-        if trainer.world_size > 1:
-            shares = [None] * trainer.world_size
-            torch.distributed.all_gather_object(shares, self._points)
-        points = [point for share in shares for point in share]
-        self._points = []
+        points, self._points = of_all(self._points, trainer), []
         if not trainer.is_global_zero or not points:
             return
         task: Any = pl_module
@@ -82,14 +77,6 @@ class PredictedAgainstTrue(Callback):
         panels = {title: (true[:, k], predicted[:, k]) for k, title in enumerate(titles)}
         figure = predicted_against_true(panels, f"{split}: {len(true)} samples")
         save_figure(trainer, f"{split}_predicted", figure)
-
-    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        if trainer.state.fn == "validate":
-            self.on_test_batch_end(trainer, *args, **kwargs)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "validate":
-            self.on_test_end(trainer, pl_module)
 
 
 SUMS = ("residual", "absolute", "first", "second")  # of each target; see `Regressor.evaluation_step`

@@ -13,6 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from ..distributed import of_all
 from ..record import best_checkpoint, monitored
 
 if TYPE_CHECKING:
@@ -117,7 +118,19 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
 
 
-class Figures(Callback):
+class DrawsEvaluation(Callback):
+    """Base of callbacks that draw after `test`: `validate` draws the same."""
+
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        if trainer.state.fn == "validate":
+            self.on_test_batch_end(trainer, *args, **kwargs)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "validate":
+            self.on_test_end(trainer, pl_module)
+
+
+class Figures(DrawsEvaluation):
     """Writes PNG files to `figures/`: learning curves and rates after `fit`; the confusion matrix and the most
     confidently wrong images after `validate` and `test`. TensorBoard and W&B, if among the loggers, get them too.
 
@@ -168,11 +181,7 @@ class Figures(Callback):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draws the confusion matrix and the images that were collected, from all processes."""
-        shares: list[Any] = [self._wrong]
-        if trainer.world_size > 1:
-            shares = [None] * trainer.world_size
-            torch.distributed.all_gather_object(shares, self._wrong)
-        self._wrong = []
+        found, self._wrong = of_all(self._wrong, trainer), []
         names = getattr(pl_module, "class_names", None)
         counts = getattr(pl_module, "confusion_matrix", None)
         if not trainer.is_global_zero or names is None or counts is None:
@@ -181,19 +190,11 @@ class Figures(Callback):
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
         save_figure(trainer, f"{split}_confusion_matrix", confusion_matrix(counts, names, title))
-        wrong = sorted((item for share in shares for item in share), key=lambda item: -item[0])[: self.wrong_images]
+        wrong = sorted(found, key=lambda item: -item[0])[: self.wrong_images]
         if wrong:
             captions = [f"true: {names[t]}\npredicted: {names[p]} ({c:.0%})\nindex {i}" for c, i, t, p, _ in wrong]
             figure = gallery([item[-1] for item in wrong], captions, f"{split}: most confidently wrong")
             save_figure(trainer, f"{split}_most_wrong", figure)
-
-    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        if trainer.state.fn == "validate":
-            self.on_test_batch_end(trainer, *args, **kwargs)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.state.fn == "validate":
-            self.on_test_end(trainer, pl_module)
 
 
 def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch.distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from ..distributed import of_all
 from ..run import write_text
 
 
@@ -39,12 +39,7 @@ class PredictionTable(Callback):
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gathers the rows of all processes and writes the table."""
-        rows = self._rows
-        if trainer.world_size > 1:
-            shares: list[Any] = [None] * trainer.world_size
-            torch.distributed.all_gather_object(shares, rows)
-            rows = [row for share in shares for row in share]
-        rows.sort(key=lambda row: row["index"])
+        rows = sorted(of_all(self._rows, trainer), key=lambda row: row["index"])
         if self.inputs is not None:
             found = {row["index"] for row in rows}
             samples = list(self.inputs.items())

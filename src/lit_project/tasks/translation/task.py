@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.distributed
 from torch import Tensor
 from torch.nn import functional as F
 
+from lit_project.engine.distributed import of_all
 from lit_project.engine.errors import CheckpointError, DataError, UserError
 from lit_project.engine.exact import Totals
 from lit_project.engine.schedules import OptimizerFactory
@@ -155,11 +155,7 @@ class Translator(Task):
             self.rows.append(Row(index, text, self.text_of(best.tokens), best.score, best.tokens))
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
-        if self.trainer.world_size > 1:
-            shares: list[Any] = [None] * self.trainer.world_size
-            torch.distributed.all_gather_object(shares, self.rows)
-            self.rows = [row for share in shares for row in share]
-        self.rows.sort(key=lambda row: row.index)
+        self.rows = sorted(of_all(self.rows, self.trainer), key=lambda row: row.index)
         means = totals.means()
         found, self.notes["signatures"] = scores(self.rows, self.language)
         key = hash(tuple((row.text.source, row.text.memory, *row.text.references) for row in self.rows))
