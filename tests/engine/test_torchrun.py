@@ -1,4 +1,4 @@
-"""`torchrun` as docs/training.md has it: two nodes (on this machine) train one run."""
+"""`torchrun` as docs/scaling.md has it: two nodes (on this machine) train one run."""
 
 import json
 import os
