@@ -16,7 +16,7 @@ HOLDER = (
 
 SLURM_TASK = {
     "JOB_ID": 78, "PROCID": 1, "LOCALID": 1, "NODEID": 0, "NODELIST": "localhost", "JOB_NUM_NODES": 1, "NTASKS": 2,
-    "JOB_NAME": "farm",
+    "STEP_NUM_TASKS": 2, "JOB_NAME": "farm",
 }  # fmt: skip
 
 

@@ -20,7 +20,8 @@ from .checkpoints import Checkpoint, fast_dev_run
 from .distributed import is_first
 from .errors import CheckpointError, UserError
 
-SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")
+# SIGUSR1 comes from SLURM, before the time of a job is up
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 
 
 class Interrupted(BaseException):
@@ -50,7 +51,7 @@ class Signals:
         """Replaces the handlers; again after Lightning has put its own in front."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in (getattr(signal, name) for name in SIGNALS if hasattr(signal, name)):
+        for number in SIGNALS:
             handler = signal.getsignal(number)
             if handler is not signal.SIG_IGN and handler != self.receive:
                 self._before.setdefault(number, handler)

@@ -25,7 +25,7 @@ from .callbacks.progress import ProgressLines, RichProgress
 from .checkpoints import SafeCheckpointIO, read
 from .cli import NEW_SAMPLES, LitCLI, prepare
 from .datamodule import has_test
-from .distributed import first_if_alone, is_first, print_once
+from .distributed import first_if_alone, follow_launcher, is_first, print_once
 from .errors import UserError, no_access
 from .lr_finder import find, plot_lr
 from .messages import explain
@@ -188,6 +188,7 @@ class Session:
             UserError: there is no such checkpoint, the run cannot be made or is trained by another process, a part
                 cannot be made, or the weights do not fit.
         """
+        follow_launcher(self.options.trainer)
         first_if_alone(self.options.trainer)
         if self.command != "fit":
             self.checkpoint = self._checkpoint_to_evaluate()

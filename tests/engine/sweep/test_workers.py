@@ -95,10 +95,11 @@ def test_several_processes_share_a_study_and_its_count(sweep, read, tmp_path):
     assert sorted(row.values["number"] for row in one.study.rows()) == list(range(9))
 
 
-def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep, number):
     one = sweep(curve=[[0.1] * 20], number=[1, 2], pause=0.1)
-    one.then["trial 0 started"] = (os.kill, os.getpid(), signal.SIGTERM)
-    assert one.run() == 128 + signal.SIGTERM
+    one.then["trial 0 started"] = (os.kill, os.getpid(), number)
+    assert one.run() == 128 + number
     assert one.rows == [(0, "unfinished", None)]
     again = sweep(options={"workers": 4}, curve=[[0.1] * 20], number=[1, 2], pause=0.1)
     assert again.run() == 0

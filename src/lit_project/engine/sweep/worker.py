@@ -20,6 +20,7 @@ from optuna.trial import TrialState
 from ..errors import RunError, UserError, did_you_mean
 from ..project import PACKAGE
 from ..run import RunDir, write_text
+from ..saving import SIGNALS
 from .report import short
 from .study import Study, is_first_attempt, retry
 
@@ -45,7 +46,8 @@ class Workers:
         Raises:
             UserError: a trial did not log the metric.
         """
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._on_signal) for number in heeded}
         try:
             with ThreadPoolExecutor(self.workers) as pool:
                 list(pool.map(self._work, range(self.workers)))  # raises what a worker has raised
