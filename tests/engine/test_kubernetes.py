@@ -1,0 +1,79 @@
+"""scripts/kubernetes.yaml against the schema of Kubeflow's Trainer, torchrun's options and ours."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from kubeflow_trainer_api.models import IoK8sApiCoreV1PersistentVolumeClaim, TrainerV1alpha1TrainJob
+from torch.distributed.run import config_from_args, get_args_parser
+
+from lit_project.engine.cli import LitCLI, prepare
+from lit_project.engine.project import this_project
+
+ROOT = Path(__file__).parents[2]
+CLAIM, JOB = yaml.safe_load_all((ROOT / "scripts" / "kubernetes.yaml").read_text())
+PAGE = (ROOT / "docs" / "scaling.md").read_text()
+TRAINER = JOB["spec"]["trainer"]
+
+
+def fits(job):
+    """Whether a job is in the form of its schema, which drops unknown keys and raises ValueError for a wrong type."""
+    return TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
+
+
+def pod_of(job):
+    (patch,) = job["spec"]["runtimePatches"]
+    (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    return node["template"]["spec"]["template"]["spec"]
+
+
+def test_it_has_the_form_of_its_schema():
+    assert fits(JOB)
+    assert IoK8sApiCoreV1PersistentVolumeClaim.from_dict(CLAIM).to_dict() == CLAIM
+    unknown, wrong, deep = copy.deepcopy(JOB), copy.deepcopy(JOB), copy.deepcopy(JOB)
+    unknown["spec"]["podTemplateOverrides"] = []  # of Trainer 2.1
+    wrong["spec"]["trainer"]["numNodes"] = "2"
+    pod_of(deep)["containers"][0]["volumeMounts"][0]["mount_path"] = "/x"
+    assert not fits(unknown)
+    assert not fits(deep)
+    with pytest.raises(ValueError, match="numNodes"):
+        fits(wrong)
+
+
+def test_its_parts_know_each_other_and_the_image():
+    pod, dockerfile = pod_of(JOB), (ROOT / "Dockerfile").read_text()
+    (container,) = pod["containers"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == CLAIM["metadata"]["name"]
+    folder = re.search(r"^WORKDIR (.*)", dockerfile, re.MULTILINE)[1]
+    paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert paths == [f"{folder}/runs", f"{folder}/data", "/dev/shm"]
+    assert f"docker push {TRAINER['image']}\nkubectl apply -f scripts/kubernetes.yaml\n" in PAGE
+    assert f"kubectl patch trainjob {JOB['metadata']['name']} " in PAGE
+    assert pod["securityContext"]["fsGroup"] == int(re.search(r"^ARG GID=(.*)", dockerfile, re.MULTILINE)[1])
+
+
+def test_torchrun_and_fit_understand_its_command(monkeypatch):
+    """With the variables that the Trainer sets in the second of its pods."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    name = f"{JOB['metadata']['name']}-node-0-0.{JOB['metadata']['name']}"
+    pod = {
+        "NNODES": TRAINER["numNodes"],
+        "NPROC_PER_NODE": 8,
+        "NODE_RANK": 1,
+        "MASTER_ADDR": name,
+        "MASTER_PORT": 29400,
+    }
+    for key, value in pod.items():
+        monkeypatch.setenv(f"PET_{key}", str(value))
+    program, *words = [*TRAINER["command"], *TRAINER["args"]]
+    launch, _, args = config_from_args(get_args_parser().parse_args(words))
+    assert (program, args[:4]) == ("torchrun", ["-u", "-m", "lit_project", "fit"])
+    assert (launch.min_nodes, launch.max_nodes, launch.nproc_per_node) == (2, 2, 8)
+    assert (launch.rdzv_backend, launch.rdzv_endpoint, launch.rdzv_configs["rank"]) == ("static", f"{name}:29400", 1)
+    assert launch.shutdown_timeout < pod_of(JOB)["terminationGracePeriodSeconds"]
+    options = LitCLI(this_project(), prepare(args[3:]).args).options
+    assert (options.run_name, options.resume) == ("first", True)
