@@ -25,12 +25,11 @@ from .classes import check_config, drop_weights, full_path, here
 from .distributed import is_first
 from .errors import UserError
 from .lr_finder import What
-from .messages import UsageError, reason_in
+from .messages import CONFIG, UsageError, pairs, reason_in
 from .project import PROGRAM, Project
 from .run import RunDir
 
 SUBCOMMANDS = ("fit", "validate", "test", "predict")
-CONFIG = "--config"
 NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table")
 
 # Options of predict that name new samples → what they are. Data modules say in `predicts_on` which they can read.
@@ -65,7 +64,7 @@ def prepare(args: Sequence[str]) -> Invocation:
     Raises:
         UserError: an option lacks its value, or a config holds no options; RunError: `--run` is not a run directory.
     """
-    given = list(_pairs(args))
+    given = list(pairs(args))
     run_path = next((value for option, value in given if option == "--run"), None)
     first_config = next((value for option, value in given if option == CONFIG), None)
     if run_path == "latest":  # of the config, which is that of the run then
@@ -97,22 +96,6 @@ def prepare(args: Sequence[str]) -> Invocation:
     if run is not None and "--print_config" in words:
         words.append("--run=null")  # which no config may name
     return Invocation(words, run, run.path.absolute().parent.name if run else name_of(first_config))
-
-
-def _pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Options with their values, however they are spelled; other words, and options without a value, with None."""
-    rest = list(reversed(args))
-    while rest:
-        word = rest.pop()
-        if short := re.fullmatch(r"-c=?(.*)", word, re.DOTALL):
-            word = f"{CONFIG}={short[1]}" if short[1] else CONFIG
-        option, joined, value = word.partition("=")
-        if not option.startswith("--") or option in ("--help", "--print_config"):
-            yield word, None
-        elif joined:
-            yield option, value
-        else:
-            yield option, None if not rest or re.match(r"-[^\d.]", rest[-1]) else rest.pop()
 
 
 def _config(file: str, alone: bool) -> list[str]:

@@ -1,9 +1,11 @@
-"""Turns jsonargparse's nested messages into a line: the key, the last reason, the value, the nearest valid name."""
+"""Splits a command line, and turns jsonargparse's nested messages into a line: the key, the last reason, the value, the
+nearest valid name.
+"""
 
 import argparse
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, Never
 from .errors import UserError, did_you_mean, nearest
 from .project import PROGRAM
 
+CONFIG = "--config"
 # Besides this package, where a class written without its module may come from, for "did you mean".
 CLASS_MODULES = ("torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers")
 # How the lines of jsonargparse's messages begin that frame the reasons, or tell of another type that was tried.
@@ -57,6 +60,22 @@ class OptionParser(argparse.ArgumentParser):
         if required:
             raise UserError(f"{self.prog} needs {missing}; see {self.prog} --help")
         raise UsageError(message.removeprefix("argument "), self)
+
+
+def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Options with their values, however they are spelled; other words, and options without a value, with None."""
+    rest = list(reversed(args))
+    while rest:
+        word = rest.pop()
+        if short := re.fullmatch(r"-c=?(.*)", word, re.DOTALL):
+            word = f"{CONFIG}={short[1]}" if short[1] else CONFIG
+        option, joined, value = word.partition("=")
+        if not option.startswith("--") or option in ("--help", "--print_config"):
+            yield word, None
+        elif joined:
+            yield option, value
+        else:
+            yield option, None if not rest or re.match(r"-[^\d.]", rest[-1]) else rest.pop()
 
 
 def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ()) -> str:

@@ -28,10 +28,10 @@ def read(tmp_path):
     def reading(**changes):
         parameters = {"a": {"values": [1, None]}, "b": {"values": ["x", "y", "z"]}}
         content = {**GOOD, "parameters": parameters, **changes}
-        file = tmp_path / "sweep.yaml"
-        file.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not ...}))
-        return SweepConfig.read(file)
+        reading.file.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not ...}))
+        return SweepConfig.read(reading.file)
 
+    reading.file = tmp_path / "sweep.yaml"
     return reading
 
 
@@ -40,7 +40,8 @@ def _fast_database():
     """SQLite without a wait for the disk at each write."""
 
     def relax(connection, record):
-        connection.execute("pragma synchronous = off")
+        if "sqlite" in type(connection).__module__:
+            connection.execute("pragma synchronous = off")
 
     event.listen(Engine, "connect", relax)
     yield
@@ -77,7 +78,7 @@ def sweep(tmp_path, monkeypatch, read):
 
     def make(changes=None, options=None, **parameters):
         section = {k: {"values" if isinstance(v, list) else "value": v} for k, v in parameters.items()}
-        made = Sweep(tmp_path, read(parameters=section, **(changes or {})), **(options or {}))
+        made = Sweep(tmp_path, read(**{"parameters": section, **(changes or {})}), **(options or {}))
         monkeypatch.setattr(worker, "print", made.say, raising=False)
         return made
 

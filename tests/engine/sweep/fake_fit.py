@@ -23,7 +23,7 @@ lock.acquire()
 if values.get("fail"):
     print("some lines before")
     sys.exit("error: " + values["fail"])
-(run / "config.yaml").write_text("# The config of a run.\nseed_everything: 1\ntest_after_fit: false\n")
+(run / "config.yaml").write_text(f"# The config of a run.\ndrawn: {json.dumps(values)}\ntest_after_fit: false\n")
 table = run / "metrics.csv"
 done = len(table.read_text().splitlines()) - 1 if table.exists() else 0
 with table.open("a") as file:

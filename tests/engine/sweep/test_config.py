@@ -26,6 +26,22 @@ def test_what_starts_the_program_is_left_out(read):
     assert read(command=command, program="bin/lit-project").command == ["fit", "-c", "x.yaml", "${args}"]
 
 
+def test_overrides_stand_before_the_drawn_values(read):
+    overrides = ["--config=overlay.yaml", "--trainer.max_epochs=2"]
+    read(command=["lit-project", "fit", "-c", "x.yaml", "-c", "${args_json_file}", "--data.seed=1"])
+    with_overrides = SweepConfig.read(read.file, overrides)
+    assert with_overrides.words({}, "F") == ["fit", "-c", "x.yaml", "--data.seed=1", *overrides, "-c", "F"]
+    assert with_overrides.identity.items() >= {"--config": ["overlay.yaml"], "--trainer.max_epochs": ["2"]}.items()
+
+
+@pytest.mark.parametrize("option", ["--model.net=MLP", "--model.init_args.net.width=4", "--model.net.layers+=[3]"])
+def test_a_drawn_value_cannot_be_overridden(read, option):
+    read(parameters={"model.init_args.net": {"value": "CNN"}, "model.lr": {"value": 0.1}})
+    SweepConfig.read(read.file, ["--model=Classifier", "--model.network=1"])  # on which drawn values are set
+    with pytest.raises(UserError, match=r"cannot be set, because the sweep draws model\.init_args\.net$"):
+        SweepConfig.read(read.file, [option])
+
+
 def test_examples_show_every_value(read):
     parameters = {"a": {"values": [1, None]}, "b": {"values": ["x", "y", "z"]}, "c": {"min": 0.5, "max": 2.0}}
     examples = read(method="random", parameters=parameters).examples()

@@ -66,6 +66,9 @@ def test_what_fit_does_not_accept_is_said_before_the_first_trial(lit, written, p
     [
         ("--worker 2", "--worker 2; did you mean --workers?"),
         ("--workers two", "--workers: invalid int value: 'two'"),
+        ("--trainer.max_epoch=2", "--trainer.max_epoch=2; did you mean --trainer.max_epochs?"),
+        ("-c configs/overlays/emo.yaml", "did you mean ema.yaml?"),
+        ("--trainer.max_epochs=2", "--trainer.max_epochs cannot be set, because the sweep draws trainer.max_epochs"),
     ],
 )
 def test_options_are_checked(lit, written, options, message):
@@ -73,6 +76,17 @@ def test_options_are_checked(lit, written, options, message):
     assert result.status == 2
     assert message in result.err
     assert result.err.count("\n") == 1
+
+
+def test_overrides_are_those_of_each_trial_and_part_of_the_sweep(lit, written):
+    file = written({"model.optimizer.lr": {"values": [0.01, 0.02]}})
+    result = lit(f"sweep --data.batch_size 64 {file} --dry_run -c configs/overlays/ema.yaml")
+    assert result.out.count(" --data.batch_size=64 --config=configs/overlays/ema.yaml --config /") == 2
+    assert lit(f"sweep {file} --data.batch_size=64 --report").err == ""
+    for other in ("--data.batch_size=32", ""):
+        again = lit(f"sweep {file} --report {other}")
+        assert again.status == 2
+        assert "sweeps/sweep holds another sweep (its --data.batch_size differ)" in again.err
 
 
 def test_a_sweep_needs_a_file(lit):
@@ -95,6 +109,16 @@ def test_a_search_needs_an_end(lit, written):
         (
             "--storage=sqlite:///none/all.db",
             "cannot use the study in sqlite:///none/all.db: unable to open database file",
+        ),
+        (
+            "--storage=postgresql+psycopg://me:secret@127.0.0.1:1/db",
+            "the study in postgresql+psycopg://me:***@127.0.0.1:1/db: connection failed: connection to server at "
+            '"127.0.0.1", port 1 failed: Connection refused; does the server run, and does it know this user and '
+            "database?\n",
+        ),
+        (
+            "--storage=postgresql+psycopg2://me@127.0.0.1:1/db",
+            "No module named 'psycopg2'; for postgresql+psycopg://… pip install 'lit-project[postgres]'\n",
         ),
         ("--dir=.", "cannot use the study in .: file is not a database"),
         ("--dir=study.db/inside", "cannot use the study in study.db/inside: "),

@@ -2,16 +2,19 @@
 `fake_fit.py`.
 """
 
+import csv
+import json
 import os
 import signal
 import time
 
 import pytest
 import torch
+import yaml
 
 from lit_project.engine.errors import UserError
 from lit_project.engine.sweep import report, study
-from lit_project.engine.sweep.study import Study
+from lit_project.engine.sweep.study import Study, TrialEnded
 from lit_project.engine.sweep.worker import environment_of
 
 SPACE = {"a": {"min": 0.0, "max": 1.0}, "b": {"values": [1, 2, 3]}}
@@ -109,8 +112,7 @@ def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep, number):
 
 @pytest.mark.parametrize("survives", [True, False], ids=["its fit survives", "its fit is killed"])
 def test_the_trial_of_a_killed_worker_is_taken_by_another(sweep, tmp_path, monkeypatch, survives):
-    monkeypatch.setattr(study, "HEARTBEAT", 1)
-    monkeypatch.setattr(study, "GRACE", 2)
+    monkeypatch.setattr(study, "LOST_AFTER", 2)
     trials = {"curve": [[0.1] * 30, [0.2]], "pause": 0.1}
     fit = killed_worker(lambda: sweep(**trials), tmp_path / "s" / "x" / "trial-0000")
     if not survives:
@@ -172,6 +174,20 @@ def test_another_sweep_in_the_folder_is_refused(tmp_path, read):
         Study(tmp_path / "s", read(metric={"name": "val/loss"}, parameters={"c": {"value": 1}}))
 
 
+def test_a_trial_that_two_machines_begin_at_once_is_not_one_too_many(tmp_path, read):
+    """Both have counted one trial of two; the lock of each is in its own folder."""
+    config, url = read(), f"sqlite:///{tmp_path / 'all.db'}"
+    machines = [Study(tmp_path / name / "s", config, url=url) for name in "abc"]
+    trials = [machine.connect().ask() for machine in machines]
+    assert [machine.begin(trial, "x", 2) for machine, trial in zip(machines[:2], trials[:2], strict=True)] == [0, 1]
+    with pytest.raises(TrialEnded):
+        machines[2].begin(trials[2], "x", 2)
+    assert [row.values["b"] for row in machines[2].rows()] == ["x", "y"]
+    assert (
+        machines[0].begin(machines[0].connect().ask(), "x", 3) == 2
+    )  # with --count 3: the next point, not the one after
+
+
 def test_two_sweeps_share_a_database(tmp_path, read):
     url = f"sqlite:///{tmp_path / 'all.db'}"
     for name in ("s", "t"):
@@ -193,8 +209,8 @@ def test_the_report_of_a_folder_that_was_moved(sweep, tmp_path):
     report.write_report(moved, moved.rows())
     best, table = ((moved.folder / name).read_text() for name in ("best.yaml", "trials.csv"))
     assert best.startswith("# The best of 6 trials of a sweep: trial 4, val/score 0.75.\n")
-    assert best.endswith("#\nseed_everything: 1\ntest_after_fit: true\n")
-    assert table.splitlines()[0] == "trial,state,val/score,curve,fail,seconds,run,error"
+    assert best.endswith('#\ndrawn: {"curve": [0.75], "fail": null}\ntest_after_fit: true\n')
+    assert table.splitlines()[0] == "trial,state,val/score,curve,fail,seconds,run,host,error"
     assert table.splitlines()[1].startswith("4,finished,0.75,[0.75],,")
     assert table.splitlines()[-1].endswith("exit status 1: error: no <memory>")
     assert all((moved.folder / f"{name}.png").exists() for name in report.PLOTS)
@@ -207,6 +223,18 @@ def test_a_search_over_multiples_is_drawn(tmp_path, read):
     assert set(found.search(20)) == {0.0, 0.25, 0.5, 0.75, 1.0}
     report.write_report(found, found.rows())
     assert all((found.folder / f"{name}.png").exists() for name in report.PLOTS)
+
+
+def test_multiples_are_stored_as_they_were_used(sweep, tmp_path):
+    section = {"curve": {"value": [0.5]}, "a": {"distribution": "q_uniform", "min": 0.1, "max": 0.9, "q": 0.1}}
+    one = sweep({"method": "random", "parameters": section}, {"most": 3})
+    assert one.run() == 0
+    report.write_report(one.study, one.study.rows())
+    used = [json.loads(file.read_text())["a"] for file in sorted((tmp_path / "s" / "values").iterdir())]
+    assert all(repr(value) == f"{value:.1f}" for value in used)  # no 0.30000000000000004
+    with (tmp_path / "s" / "trials.csv").open() as file:
+        assert [row["a"] for row in csv.DictReader(file)] == [repr(value) for value in used]
+    assert yaml.safe_load((tmp_path / "s" / "best.yaml").read_text())["drawn"]["a"] == used[0]
 
 
 def test_no_best_config_if_all_trials_failed(sweep, tmp_path):

@@ -3,10 +3,14 @@
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     searches; started again, here or elsewhere, it continues
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        the table and the plots so far
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       commands with all values and limits, not run
+
+Options of `fit` are those of each trial: `-c OVERLAY.yaml`, `--seed_everything=1`, and all with a dot, such as
+`--trainer.max_epochs=2`. Give the same ones each time.
 """
 
 import argparse
 import json
+import re
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -15,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..messages import OptionParser, explain
+from ..messages import CONFIG, OptionParser, explain, pairs
 from ..project import PROGRAM, this_project
 
 if TYPE_CHECKING:
@@ -32,6 +36,8 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--count", type=int, help="trials in all (default: run_cap of the file, or the whole grid)")
     parser.add_argument("--dir", type=Path, help="where the sweep is kept (default: sweeps/NAME_OF_THE_FILE)")
     parser.add_argument("--storage", metavar="URL", help="of a database of several machines (default: a file in --dir)")
+    parser.add_argument("--lost_after", type=int, metavar="SECONDS",
+                        help="a trial that has been silent so long is tried again (default: 60)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the search (default: 0)")
     parser.add_argument("--dry_run", action="store_true", help="only check and print the commands")
     parser.add_argument("--report", action="store_true", help="only write and print what is known")
@@ -44,16 +50,24 @@ def sweep(args: Sequence[str]) -> int:
     Raises:
         UserError: the file, a parameter, the folder or an option is wrong; no trial has begun then.
     """
-    options = option_parser().parse_args(list(args))
+    own: list[str] = []
+    overrides: list[str] = []
+    for option, value in pairs(args):
+        words = [option] if value is None else [option, value]
+        if option in (CONFIG, "--seed_everything") or re.match(r"--\w+\.", option):
+            overrides.append("=".join(words))
+        else:
+            own += words
+    options = option_parser().parse_args(own)
     if find_spec("optuna") is None:
         raise UserError(f"sweeps without W&B need Optuna: pip install '{PROGRAM}[sweep]'")
     from optuna.exceptions import OptunaError
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
     from .config import SweepConfig
     from .study import Study
 
-    config, folder = SweepConfig.read(options.file), options.dir or Path("sweeps") / options.file.stem
+    config, folder = SweepConfig.read(options.file, overrides), options.dir or Path("sweeps") / options.file.stem
     most = config.trials(options.count)
     if not options.report:
         if not most:
@@ -62,11 +76,17 @@ def sweep(args: Sequence[str]) -> int:
         if options.dry_run:
             return 0
     try:
-        study = Study(folder, config, options.seed, options.storage)
+        study = Study(folder, config, options.seed, options.storage, options.lost_after)
         return _report(study) if options.report else _run(study, options.workers, most)
     except (OptunaError, SQLAlchemyError, ImportError, OSError, RuntimeError, ValueError) as error:
         reason = str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).splitlines()[0]
-        raise UserError(f"cannot use the study in {options.storage or folder}: {reason}") from error
+        url = re.sub(r"(?<=:)[^:/@]+(?=@)", "***", options.storage or "")  # without the password
+        hint = ""
+        if isinstance(error, ImportError):
+            hint = f"; for postgresql+psycopg://… pip install '{PROGRAM}[postgres]'"
+        elif isinstance(error, OperationalError) and url and not url.startswith("sqlite"):
+            hint = "; does the server run, and does it know this user and database?"
+        raise UserError(f"cannot use the study in {url or folder}: {reason}{hint}") from error
 
 
 def _run(study: "Study", workers: int, most: int) -> int:
@@ -94,6 +114,8 @@ def _report(study: "Study") -> int:
     write_report(study, rows)
     if (study.folder / "best.yaml").exists():
         print(f"best config: {study.folder / 'best.yaml'}")
+    elif rows and rows[0].good:
+        print(f"best run: {rows[0].run} on {rows[0].host}")
     print(f"report: {study.folder}", flush=True)
     return 0 if any(row.good for row in rows) else 1
 

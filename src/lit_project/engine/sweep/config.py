@@ -3,7 +3,8 @@
 import itertools
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
 from ..cli import load_yaml
 from ..errors import UserError, did_you_mean
+from ..messages import CONFIG
 from ..project import PROGRAM
 from .space import Parameter, parameters_of
 
@@ -35,19 +37,23 @@ class SweepConfig:
     identity: dict[str, Any]  # what may not change during a sweep
 
     @classmethod
-    def read(cls, file: Path) -> "SweepConfig":
+    def read(cls, file: Path, overrides: Sequence[str] = ()) -> "SweepConfig":
         """Reads and checks a file.
 
+        Args:
+            file: the YAML.
+            overrides: options of `fit` for all trials, such as `--trainer.max_epochs=2`.
+
         Raises:
-            UserError: it cannot be read, or something in it is wrong.
+            UserError: it cannot be read, or something in it or in the overrides is wrong.
         """
         try:
-            return cls._of(load_yaml(file.read_text()))
+            return cls._of(load_yaml(file.read_text()), overrides)
         except (OSError, UserError, ValueError, TypeError, yaml.YAMLError) as error:
             raise UserError(f"cannot read the sweep {file}: {' '.join(str(error).split())}") from error
 
     @classmethod
-    def _of(cls, content: Any) -> "SweepConfig":
+    def _of(cls, content: Any, overrides: Sequence[str]) -> "SweepConfig":
         _need(isinstance(content, Mapping), "it needs method, metric, parameters and command")
         _known("a sweep", content, (*KEYS, *OTHER_KEYS))
         method, metric = content.get("method"), content.get("metric")
@@ -58,15 +64,20 @@ class SweepConfig:
         metric = {"goal": "minimize", **metric}
         _need(metric["goal"] in ("minimize", "maximize"), f"goal must be minimize or maximize, got {metric['goal']!r}")
         parameters = parameters_of(content.get("parameters"))
+        given: dict[str, list[str]] = {}
+        for option, _, value in (word.partition("=") for word in overrides):
+            swept = [p.name for p in parameters if f"{_key(option)}.".startswith(f"{_key(p.name)}.")]
+            _need(not swept, f"{option} cannot be set, because the sweep draws {', '.join(swept)}")
+            given.setdefault(option, []).append(value)
         return cls(
             method=str(method),
             metric=str(metric["name"]),
             maximize=metric["goal"] == "maximize",
             parameters=[parameter.listed() for parameter in parameters] if method == "grid" else parameters,
-            command=_command(content.get("command")),
+            command=_command(content.get("command"), overrides),
             pruner=_pruner(content.get("early_terminate")),
             run_cap=int(content.get("run_cap") or 0),
-            identity=json.loads(json.dumps({**{key: content.get(key) for key in KEYS}, "metric": metric})),
+            identity=json.loads(json.dumps({**{key: content.get(key) for key in KEYS}, "metric": metric, **given})),
         )
 
     def best(self, values: list[float]) -> float:
@@ -83,8 +94,7 @@ class SweepConfig:
 
     def point(self, number: int) -> dict[str, Any]:
         """A point of the grid; the last parameter changes fastest."""
-        # machines that begin the last trial at once come to its beginning
-        points = itertools.cycle(itertools.product(*(parameter.values() for parameter in self.parameters)))
+        points = itertools.product(*(parameter.values() for parameter in self.parameters))
         return dict(zip([p.name for p in self.parameters], next(itertools.islice(points, number, None)), strict=True))
 
     def examples(self) -> list[dict[str, Any]]:
@@ -127,8 +137,11 @@ def _pruner(section: Any) -> BasePruner:
     return SuccessiveHalvingPruner(section["min_iter"], section.get("eta", 3), 0)
 
 
-def _command(given: Any) -> list[str]:
-    """The words from `fit` on: what stands before it is how W&B is to start this program."""
+def _command(given: Any, overrides: Sequence[str]) -> list[str]:
+    """The words from `fit` on: what stands before it is how W&B is to start this program.
+
+    Overrides come after all other words but those for the parameters, whose values win over those of an overlay.
+    """
     words = [str(word) for word in given] if isinstance(given, list) else []
     _need("fit" in words[1:], f"command must be a list such as [{PROGRAM}, fit, ...], got {given}")
     words = words[words.index("fit") :]
@@ -136,4 +149,10 @@ def _command(given: Any) -> list[str]:
     known = {ARGUMENTS_FILE, "${args_json}", "${args}"}
     right = bool(macros) and known.issuperset(macros)
     _need(right, f"the command must end with --config {ARGUMENTS_FILE}, got the macros {macros}")
-    return words
+    first, after = words.index(macros[0]), len(words) - words[::-1].index(macros[-1])
+    first -= words[first - 1] in ("-c", CONFIG)
+    return [*words[:first], *words[after:], *overrides, *words[first:after]]
+
+
+def _key(option: str) -> str:
+    return re.sub(r"^--|\.init_args\b|\+$", "", option)

@@ -40,10 +40,10 @@ def write_report(study: Study, rows: Sequence[Row]) -> None:
     names = [parameter.name for parameter in study.config.parameters]
     with (study.folder / "trials.csv").open("w", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(["trial", "state", study.config.metric, *names, "seconds", "run", "error"])
+        table.writerow(["trial", "state", study.config.metric, *names, "seconds", "run", "host", "error"])
         for row in rows:
             values = [row.values[name] for name in names]
-            table.writerow([row.number, row.state, row.value, *values, row.seconds, row.run, row.error])
+            table.writerow([row.number, row.state, row.value, *values, row.seconds, row.run, row.host, row.error])
     best = study.folder / "best.yaml"
     best.unlink(missing_ok=True)
     if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # neither removed nor on another machine

@@ -2,6 +2,8 @@
 
 import json
 import math
+import platform
+import time
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,16 +16,20 @@ from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPE
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from ..errors import UserError
 from .config import SweepConfig
 
 DATABASE = "study.db"
-HEARTBEAT = 10  # seconds
-GRACE = 60  # seconds without a heartbeat, after which another worker takes the trial
+LOST_AFTER = 60  # seconds without a heartbeat, after which another worker takes the trial
 STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped", TrialState.FAIL: "failed"}
 warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, retries, TPE's options and plots
 retry = RetryHeartbeatStaleTrialCallback()
+
+
+class TrialEnded(Exception):
+    """A trial without a result: it failed, was interrupted, or is one too many."""
 
 
 class Row(NamedTuple):
@@ -35,6 +41,7 @@ class Row(NamedTuple):
     values: dict[str, Any]
     seconds: float | None  # of the last attempt
     run: Path
+    host: str  # which has the run, unless the folder is shared
     error: str
 
     @property
@@ -52,7 +59,9 @@ class Study:
         UserError: the study is another sweep's.
     """
 
-    def __init__(self, folder: Path, config: SweepConfig, seed: int = 0, url: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, config: SweepConfig, seed: int = 0, url: str | None = None, lost_after: int | None = None
+    ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.folder, self.config, self.seed = folder, config, seed
         self.direction = StudyDirection.MAXIMIZE if config.maximize else StudyDirection.MINIMIZE
@@ -61,13 +70,7 @@ class Study:
         folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(folder / f"{DATABASE}.lock")
         with self.lock:  # two processes cannot make the same tables
-            self.storage = RDBStorage(
-                url,
-                engine_kwargs={"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {},  # for a lock
-                heartbeat_interval=HEARTBEAT,
-                grace_period=GRACE,
-                heartbeat_stale_trial_callback=retry,
-            )
+            self.storage = _storage(url, lost_after or LOST_AFTER)
             study = optuna.create_study(
                 storage=self.storage,
                 study_name=self.name,
@@ -76,7 +79,7 @@ class Study:
             )
             stored = study.user_attrs.get("sweep", config.identity)
             study.set_user_attr("sweep", stored)
-        if changed := [key for key in config.identity if config.identity[key] != stored.get(key)]:
+        if changed := [key for key in {**stored, **config.identity} if config.identity.get(key) != stored.get(key)]:
             raise UserError(f"{folder} holds another sweep (its {', '.join(changed)} differ): choose another --dir")
 
     def connect(self) -> optuna.Study:
@@ -87,19 +90,26 @@ class Study:
         """All attempts at trials."""
         return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
 
-    def begin(self, trial: optuna.Trial, name: str) -> int:
+    def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
         """Gives an attempt the number, the run (in a folder of this name) and the values of its trial, if it has none.
 
         The number is how many trials began before, in the order of the storage.
+
+        Raises:
+            TrialEnded: there are `most`, because another machine, which has a lock of its own, has begun the last one.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()
             own = next(other for other in attempts if other.number == trial.number)
             origin = own.system_attrs.get("failed_trial", own.number)
             number = sum(is_first_attempt(other) and other.number < origin for other in attempts)
+            if number >= most:
+                trial.set_user_attr("surplus", True)
+                raise TrialEnded
             trial.set_user_attr("number", number)
             trial.set_user_attr("run", f"{name}/trial-{number:04d}")
             trial.set_user_attr("values", draw(self.config, self.seed, number, trial))
+        trial.set_user_attr("host", platform.node())
         return trial.user_attrs["number"]
 
     def rows(self) -> list[Row]:
@@ -115,6 +125,7 @@ class Study:
                     values=facts["values"],
                     seconds=round(trial.duration.total_seconds(), 1) if trial.duration else None,
                     run=self.folder / facts["run"],
+                    host=facts.get("host", ""),
                     error=facts.get("error", ""),
                 )
         sign = -1 if self.config.maximize else 1
@@ -123,7 +134,18 @@ class Study:
 
 def is_first_attempt(trial: FrozenTrial) -> bool:
     """Whether an attempt is the first one at its trial."""
-    return "failed_trial" not in trial.system_attrs
+    return "failed_trial" not in trial.system_attrs and "surplus" not in trial.user_attrs
+
+
+def _storage(url: str, lost_after: int) -> RDBStorage:
+    # SQLite waits for a lock; a connection to a server may be cut while a trial runs
+    options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    beat: Any = {"heartbeat_interval": max(1, lost_after // 6), "grace_period": lost_after}
+    try:
+        return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
+    except (IntegrityError, ProgrammingError):  # another machine makes the tables at this moment
+        time.sleep(2)
+        return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
 
 
 def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> dict[str, Any]:

@@ -22,14 +22,10 @@ from ..project import PACKAGE
 from ..run import RunDir, write_text
 from ..saving import SIGNALS
 from .report import short
-from .study import Study, is_first_attempt, retry
+from .study import Study, TrialEnded, is_first_attempt, retry
 
 FIT = [sys.executable, "-m", PACKAGE]
 POLL = 0.2  # seconds
-
-
-class TrialEnded(Exception):
-    """A trial without a result: it failed, or was interrupted."""
 
 
 class Workers:
@@ -81,11 +77,11 @@ class Workers:
         """One attempt at a trial. What it returns or raises goes to the study.
 
         Raises:
-            TrialEnded: it failed or was interrupted.
+            TrialEnded: it failed, was interrupted, or is one too many.
             TrialPruned: hyperband ended it.
             UserError: it did not log the metric.
         """
-        number, metric = self.study.begin(trial, self.name), self.config.metric
+        number, metric = self.study.begin(trial, self.name, self.most), self.config.metric
         self.study.lock.release()
         run, log = RunDir(self.folder / trial.user_attrs["run"]), self.folder / "logs" / f"{number:04d}.log"
         curve = Curve(run.path / "metrics.csv", metric)
