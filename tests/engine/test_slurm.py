@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from lightning.pytorch import Callback
+from lightning.pytorch.demos.boring_classes import BoringModel
+from test_torchrun import free_port
 
-from lit_project.engine.checkpoints import read
+from lit_project.engine.checkpoints import Checkpoint, read
 from lit_project.engine.cli import LitCLI, prepare
 from lit_project.engine.project import this_project
+from lit_project.engine.saving import Interrupted, Saver
 from tiny import TINY
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +94,8 @@ class Cluster:
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
         return subprocess.Popen(
             ["bash", SCRIPT, *words], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, **job, "PATH": path, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+            env={**os.environ, **job, "PATH": path, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())},
+            start_new_session=True,
         )  # fmt: skip
 
     def finish(self, job):
@@ -174,6 +179,7 @@ def test_a_requeued_job_ends_as_one_that_went_through(cluster, lit, monkeypatch,
     out, status = cluster.finish(job)
     assert status == 0, out
     assert "Traceback" not in out
+    assert "auto-requeue" not in out  # Lightning's, whose checkpoint no resume looks for
     assert cluster.asked() == ["requeue 1234567"]
     run = cluster.folder / "runs" / "quickstart" / "fit-1234567"
     assert [path.relative_to(run).as_posix() for path in run.rglob("*.ckpt")] == ["checkpoints/last.ckpt"]
@@ -194,6 +200,30 @@ def test_a_requeued_job_ends_as_one_that_went_through(cluster, lit, monkeypatch,
     for name, weights in whole["state_dict"].items():
         assert torch.equal(requeued["state_dict"][name], weights), name
     assert len(list(run.parent.iterdir())) == 2
+
+
+def test_a_trainer_of_ones_own_saves_in_one_place_and_requeues_nothing(cluster, trainer, monkeypatch):
+    class Signalled(Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            if batch_idx == 2:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    task = {**JOB, "NTASKS": 1, "PROCID": 0, "LOCALID": 0, "NODEID": 0, "NODELIST": "localhost"}
+    for name, value in task.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    monkeypatch.setenv("PATH", str(cluster.bin), prepend=os.pathsep)
+    saver, checkpoint = Saver(), Checkpoint(monitor=None)
+    run = trainer(max_epochs=1, callbacks=[saver, Signalled(), checkpoint], enable_checkpointing=True)
+    try:
+        with pytest.raises(Interrupted):
+            run.fit(BoringModel())
+    finally:
+        saver.signals.remove()
+    assert [path.relative_to(cluster.folder).as_posix() for path in cluster.folder.rglob("*.ckpt")] == [
+        "checkpoints/last.ckpt"
+    ]
+    assert read(Path("checkpoints/last.ckpt"))["global_step"] == 3
+    assert cluster.asked() == []
 
 
 @pytest.mark.slow

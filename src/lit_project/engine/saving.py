@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.loops.loop import _Loop
+from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from .checkpoints import Checkpoint, fast_dev_run
 from .distributed import is_first
@@ -107,6 +108,9 @@ class Saver(Callback):
         self._metrics: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        environment = trainer._accelerator_connector.cluster_environment
+        if isinstance(environment, SLURMEnvironment):
+            environment.auto_requeue = False  # its checkpoint would be one that no resume looks for
         found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]
         if stage == "fit" and found and not fast_dev_run(trainer):
             self.checkpoint = found[0]
