@@ -105,6 +105,8 @@ def test_bash_completes_commands_options_files_and_runs(tmp_path, capsys):
     assert completed(script, "translate", "--beam") == ["--beam_size"]
     assert completed(script, "sweep", "--work") == ["--workers"]
     assert completed(script, "sweep", "mi") == ["mine.yaml"]
+    assert completed(script, "compare", "--ov") == ["--over"]
+    assert completed(script, "compare", "run") == ["runs/quickstart/first/"]
     assert completed(script, "test", "--run", "''") == ["runs/quickstart/first/"]
 
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from lit_project.data.parallel_text.batches import PairText
-from lit_project.tasks.translation.figures import Translations, by_length, ranked_samples, tables
-from lit_project.tasks.translation.scores import Row
+from lit_project.tasks.translation.figures import Translations, ranked_samples, tables
+from lit_project.tasks.translation.scores import Row, by_length
 from translation_run import shared
 
 

@@ -75,6 +75,8 @@ def test_evaluation_is_exact_whatever_the_batches(trainer):
     assert found["test/chrf_copy"] == pytest.approx(copied, abs=1e-4)
     assert found["test/bleu_memory"] == 0  # no test source is in train
     assert task.notes["signatures"]["bleu"].startswith("nrefs:var")
+    assert sum(count for _, _, count in task.by_length) == len(references)
+    assert list(task.notes["bleu_by_length"]) == [words for words, _, _ in task.by_length]
 
 
 def test_the_teacher_forcing_ratio_follows_its_points():

@@ -16,7 +16,7 @@ from .project import PACKAGE, PROGRAM, this_project
 
 RUNS = shtab.cmd("ls -d runs/*/*/ 2>/dev/null")
 COMPLETED = {
-    "run": RUNS,
+    **dict.fromkeys(("run", "runs"), RUNS),
     **dict.fromkeys(("runs_dir", "images", "dir"), shtab.DIRECTORY),
     **dict.fromkeys(("config", "init_from", "ckpt_path", "table", "input", "output", "attention", "file"), shtab.FILE),
 }

@@ -23,6 +23,8 @@ from .project import PACKAGE, PROGRAM, Project, debugging
 # the exit status, and raises UserError for what the user can put right.
 COMMANDS = {
     "sweep": "engine.sweep.command:sweep",
+    "runs": "engine.compare.listing:runs",
+    "compare": "engine.compare.command:compare",
     "examples": "engine.examples:examples",
     "completion": "engine.completion:completion",
     "--version": "engine.entry:version",

@@ -57,17 +57,8 @@ class MetricsCSV(Logger):
         Raises:
             RunError: it is broken.
         """
-        if not self.file.exists():
-            return
-        # a crash or a full disk may have cut the last line short
-        text = self.file.read_text(errors="replace")
-        reader = csv.DictReader([line for line in text.splitlines(keepends=True) if line.endswith("\n")])
-        try:
-            self._rows = [{**row, "step": int(row["step"])} for row in reader]
-        except (csv.Error, KeyError, TypeError, ValueError) as error:
-            where = f"{self.file}, line {reader.line_num}"
-            raise RunError(f"{where} is broken: it has no step; mend it or remove the file") from error
-        self._columns = list(reader.fieldnames or [])
+        self._columns, rows = RunDir(self.file.parent).history()
+        self._rows = [{**row, "step": int(row["step"])} for row in rows]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes back to where a checkpoint was saved: the training repeats the later rows.
@@ -208,7 +199,7 @@ class RunRecord(Callback):
         """Describes the run before its first checkpoint is saved."""
         if not self.started and trainer.is_global_zero:
             if self.provenance is not None:
-                self.run.describe(self.config, self.provenance)
+                self.run.describe(self.config, {**self.provenance, "status": None})  # until it ends: `ended`
             if self.metrics is not None and self._resumed is not None:
                 self.metrics.load_state_dict(self._resumed)
         self.started = True
@@ -259,6 +250,14 @@ class RunRecord(Callback):
             values["best_checkpoint"] = Path(best.best_model_path).name
             values[f"best {best.monitor}"] = best.best_model_score.item()
         self.run.record("fit", values)
+
+    def ended(self, status: int) -> None:
+        """Notes how the `fit` ended; a run that has ended stays as it is, and so does a disk that is full."""
+        with contextlib.suppress(OSError, RunError):
+            if self.provenance is not None and self.started:
+                self.run.end(status, round(perf_counter() - self._start, 2))
+            elif self.provenance is not None and status == 0:  # of one killed after its last step: nothing was left
+                self.run.end(0)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "validate":

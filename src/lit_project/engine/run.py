@@ -7,9 +7,12 @@ runs/CONFIG/STAMP/
     metrics.json       final numbers: {"fit": {…}, "validate": {…}, "test": {…}}
     provenance.json    where the numbers come from: commit, versions, host, seed, command
     predictions/, figures/
+
+Reading a run imports neither torch nor Lightning; asking for a checkpoint does.
 """
 
 import contextlib
+import csv
 import json
 import os
 import platform
@@ -24,11 +27,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
+import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
-from .checkpoints import NAME, average, by_age, is_intact, read
-from .distributed import is_first
 from .errors import RunError
 from .project import PROGRAM
 
@@ -137,12 +138,40 @@ class RunDir:
         """
         lock = FileLock(self.path / ".lock")
         try:
-            lock.acquire(blocking=False)
+            lock.acquire(timeout=0.3, poll_interval=0.05)  # `state` may be looking
         except Timeout as error:
             raise RunError(f"another process is training the run {self.path}") from error
         for left in [*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")]:  # by a process that was killed
             left.unlink(missing_ok=True)
         return lock
+
+    def state(self) -> str:
+        """`running`, `finished`, `failed`, `stopped` (by a signal), or `killed`: the process left no word of its end.
+
+        `unfinished` is a run of an earlier version, or of the learning rate finder, that did not end a training.
+
+        Raises:
+            RunError: provenance.json or metrics.json is broken.
+        """
+        if (self.path / ".lock").exists():
+            try:
+                with FileLock(self.path / ".lock").acquire(blocking=False):
+                    pass
+            except Timeout:
+                return "running"
+            except OSError:  # in a folder that cannot be written to nothing is trained
+                pass
+        last = {"status": ..., **(self.entries() or [{}])[-1]}["status"]
+        if last is ...:
+            return "finished" if "fit" in self.metrics() else "unfinished"
+        return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
+
+    def end(self, status: int, seconds: float | None = None) -> None:
+        """Adds to the last entry of provenance.json how its training ended, and the time that it took if it did."""
+        *earlier, last = self.entries()
+        entry = {**last, "status": status, **({} if seconds is None else {"seconds": seconds})}
+        if entry != last:
+            write_text(self.path / "provenance.json", json.dumps([*earlier, entry], indent=2) + "\n")
 
     def newest(self) -> tuple[Path, list[Path]]:
         """What to resume from: `last.ckpt`, or else the intact checkpoint of the latest step; and the damaged ones.
@@ -152,6 +181,8 @@ class RunDir:
         Raises:
             RunError: there is no intact checkpoint.
         """
+        from .checkpoints import NAME, by_age, is_intact
+
         if is_intact(last := self.checkpoints / "last.ckpt"):
             return last, []
         passed_over = (NAME, BEFORE_NAN)
@@ -177,6 +208,8 @@ class RunDir:
         if which == "last":
             return self._named(self.checkpoints / "last.ckpt")
         if which == "average":
+            from .checkpoints import NAME, average
+
             epochs = sorted(self.checkpoints.glob("epoch*.ckpt"))
             if not epochs:
                 raise RunError(f"{self.path} kept no epochs to average: fit with keep_last of the Checkpoint callback")
@@ -188,6 +221,9 @@ class RunDir:
 
     def _best(self) -> Path:
         """What the callback that chooses says in the newest checkpoint; else what is recorded; else the newest."""
+        from .checkpoints import by_age, read
+        from .distributed import is_first
+
         candidates = sorted(self.checkpoints.glob("best*.ckpt"))
         recorded = None
         with contextlib.suppress(RunError):  # a broken metrics.json
@@ -214,6 +250,35 @@ class RunDir:
             there = ", ".join(sorted(p.name for p in self.checkpoints.glob("*.ckpt"))) or "none"
             raise RunError(f"no such checkpoint: {path} (in the run: {there})")
         return path
+
+    def config(self) -> dict[str, Any]:
+        """The content of config.yaml; raises RunError if it is broken."""
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C takes an eighth of the time
+        try:
+            content = yaml.load(self.config_file.read_text(encoding="utf-8"), loader)
+        except (ValueError, yaml.YAMLError) as error:
+            raise RunError(f"{self.config_file} is broken: {' '.join(str(error).split())}") from error
+        if not isinstance(content, dict):
+            raise RunError(f"{self.config_file} is broken: it holds no options")
+        return content
+
+    def history(self) -> tuple[list[str], list[dict[str, str]]]:
+        """Columns and rows of metrics.csv, without a last line that a crash or a full disk has cut short.
+
+        Raises:
+            RunError: a row has no step.
+        """
+        file = self.path / "metrics.csv"
+        if not file.exists():
+            return [], []
+        text = file.read_text(encoding="utf-8", errors="replace")
+        reader = csv.DictReader([line for line in text.splitlines(keepends=True) if line.endswith("\n")])
+        try:
+            rows = [row for row in reader if int(row["step"]) >= 0]
+        except (csv.Error, KeyError, TypeError, ValueError) as error:
+            where = f"{file}, line {reader.line_num}"
+            raise RunError(f"{where} is broken: it has no step; mend it or remove the file") from error
+        return list(reader.fieldnames or []), rows
 
     def metrics(self) -> dict[str, Any]:
         """The content of metrics.json; raises RunError if it is broken."""
@@ -245,6 +310,8 @@ def weights_of(source: str | Path) -> Path:
 
 def provenance() -> dict[str, Any]:
     """Time, command, commit, versions, host and devices of this process."""
+    import torch
+
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,

@@ -225,6 +225,8 @@ class Session:
             if hasattr(logger, "finish"):  # W&B takes every process that ends for a run that has finished
                 logger.finish(status)
         if self.lock is not None:
+            if hasattr(self, "record"):
+                self.record.ended(status)
             self.lock.release()
         if not is_first() or not hasattr(self, "run"):
             return

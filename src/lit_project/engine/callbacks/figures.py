@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,22 +13,14 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from ..distributed import of_all
+from ..page import new_figure, scale
 from ..record import best_checkpoint, monitored
+from ..run import RunDir
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Curve = Sequence[tuple[float, float]]
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """A figure without the global state of pyplot: nothing to close, no display needed."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
-    FigureCanvasAgg(figure)
-    return figure
 
 
 def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | None = None) -> Figure:
@@ -39,7 +30,7 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
         curves: metric → split → points (epoch, value), such as `{"loss": {"train": [(0, 2.3), …]}}`.
         best: the epoch of the best checkpoint, marked by a line.
     """
-    from matplotlib.ticker import AutoLocator, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator
 
     figure = new_figure(5.5 * max(len(curves), 1), 4)
     for number, (metric, splits) in enumerate(curves.items()):
@@ -50,13 +41,7 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
         if best is not None:
             axes.axvline(best, color="grey", linewidth=0.8, linestyle=":", label=f"best checkpoint (epoch {best:.0f})")
         values = [y for points in splits.values() for _, y in points]
-        if metric.endswith("loss") and min(values) > 0:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(
-                LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator()
-            )
-            axes.yaxis.set_major_formatter("{x:g}")  # 0.2 and not 2 × 10⁻¹
-            axes.yaxis.set_minor_locator(NullLocator())
+        scale(axes, metric, values)
         axes.set(xlabel="epoch", ylabel=metric, title=metric)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
@@ -144,12 +129,9 @@ class Figures(DrawsEvaluation):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draws the curves from metrics.csv, for a resumed run from its beginning."""
-        file = Path(trainer.default_root_dir) / "metrics.csv"
-        if not trainer.is_global_zero or not file.exists():
+        if not trainer.is_global_zero:
             return
-        with file.open(newline="") as handle:
-            reader = csv.DictReader(handle)
-            rows = list(reader)
+        columns, rows = RunDir(Path(trainer.default_root_dir)).history()
         watched = [name.removeprefix("val/") for name in monitored(trainer)]
         curves = {
             metric: _curves(rows, "epoch", {"train": f"train/{metric}", "val": f"val/{metric}", metric: metric})
@@ -158,7 +140,7 @@ class Figures(DrawsEvaluation):
         if any(curves.values()):
             drawn = {metric: splits for metric, splits in curves.items() if splits}
             save_figure(trainer, "learning_curves", learning_curves(drawn, _best_epoch(trainer)))
-        groups = [name for name in reader.fieldnames or () if name == "lr" or name.startswith("lr/")]
+        groups = [name for name in columns if name == "lr" or name.startswith("lr/")]
         if rates := _curves(rows, "step", {name: name for name in groups}):
             save_figure(trainer, "learning_rate", learning_rates(rates))
 

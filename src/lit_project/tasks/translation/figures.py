@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import textwrap
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEGIBLE = 40  # pieces on an axis at full size; with more of them, everything shrinks to the same sheet
-GROUPS = 12  # of sentences by length, at most: as many bars as are easily compared
 
 
 def attention_map(
@@ -63,7 +61,7 @@ def attention_map(
 
 
 def bleu_by_length(groups: Sequence[tuple[str, float, int]], title: str = "") -> Figure:
-    """A bar per group of sentences, with their number on it; `groups` are those of `by_length`."""
+    """A bar per group of sentences, with their number on it; `groups` are those of `by_length` in scores.py."""
     labels, scores, counts = zip(*groups, strict=True)
     figure = new_figure(max(4.5, 0.65 * len(groups) + 1.5), 4)
     axes = figure.add_subplot()
@@ -144,7 +142,7 @@ class Translations(Callback):
             return
         self._draw_attention(trainer, rows, f"{split}_attention", f"{split}_attention")
         title = f"{split}: BLEU by length of the source"
-        save_figure(trainer, f"{split}_bleu_by_length", bleu_by_length(by_length(rows, task.language), title))
+        save_figure(trainer, f"{split}_bleu_by_length", bleu_by_length(task.by_length, title))
         if not self.samples:
             return
         samples = ranked_samples(rows, self.samples, task.language)
@@ -174,22 +172,6 @@ def _rows(trainer: Trainer, task: Any) -> list[Row]:
     if not trainer.is_global_zero or fast_dev_run(trainer):
         return []
     return first_of_each_source(getattr(task, "rows", []))
-
-
-def by_length(rows: Sequence[Row], language: str = "en") -> list[tuple[str, float, int]]:
-    """Words of the source (such as "6–10"), and BLEU and number of the sentences of this length; short ones first."""
-    groups: dict[int, list[Row]] = defaultdict(list)
-    lengths = [len(row.text.source.split()) for row in rows]
-    longest = max(lengths)
-    width = next(width for width in (1, 2, 5, 10, 20, 50, longest) if longest <= GROUPS * width)
-    for row, length in zip(rows, lengths, strict=True):
-        groups[(length - 1) // width].append(row)
-    found = []
-    for number, members in sorted(groups.items()):
-        first, last = number * width + 1, (number + 1) * width
-        bleu = group_bleu([row.hypothesis for row in members], [row.text.references for row in members], language)
-        found.append((str(first) if first == last else f"{first}–{last}", bleu, len(members)))
-    return found
 
 
 def ranked_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dict[str, list[tuple[float, Row]]]:

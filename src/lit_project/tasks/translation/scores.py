@@ -1,10 +1,13 @@
 """Scores of an evaluation of translations."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lit_project.text.scores import corpus_scores, lowercase_tokenised_bleu
+from lit_project.text.scores import corpus_scores, group_bleu, lowercase_tokenised_bleu
+
+GROUPS = 12  # of sentences by length, at most: as many bars as are easily compared
 
 
 @dataclass
@@ -57,3 +60,19 @@ def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
         found = corpus_scores(texts, references, language)
         values |= {f"{metric}_{name}": score for metric, (score, _) in found.items()}
     return values
+
+
+def by_length(rows: Sequence[Row], language: str = "en") -> list[tuple[str, float, int]]:
+    """Words of the source (such as "6–10"), and BLEU and number of the sentences of this length; short ones first."""
+    groups: dict[int, list[Row]] = defaultdict(list)
+    lengths = [len(row.text.source.split()) for row in rows]
+    longest = max(lengths)
+    width = next(width for width in (1, 2, 5, 10, 20, 50, longest) if longest <= GROUPS * width)
+    for row, length in zip(rows, lengths, strict=True):
+        groups[(length - 1) // width].append(row)
+    found = []
+    for number, members in sorted(groups.items()):
+        first, last = number * width + 1, (number + 1) * width
+        bleu = group_bleu([row.hypothesis for row in members], [row.text.references for row in members], language)
+        found.append((str(first) if first == last else f"{first}–{last}", bleu, len(members)))
+    return found

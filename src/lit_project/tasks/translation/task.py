@@ -15,7 +15,7 @@ from lit_project.engine.schedules import OptimizerFactory
 from lit_project.engine.task import Task
 from lit_project.models.seq2seq.base import Seq2Seq, full
 from lit_project.models.seq2seq.search import NOTHING, Decoding, Hypothesis
-from lit_project.tasks.translation.scores import Row, baselines, scores
+from lit_project.tasks.translation.scores import Row, baselines, by_length, first_of_each_source, scores
 from lit_project.text.preparation import Preparation
 from lit_project.text.vocabulary import BOS, EOS, PAD, Vocabulary
 
@@ -104,6 +104,7 @@ class Translator(Task):
         self.max_length = int(vocabularies["max_length"])
         self.source_language, self.language = languages_of(vocabularies)
         self.rows: list[Row] = []  # of the last evaluation, by index
+        self.by_length: list[tuple[str, float, int]] = []  # of the last one after training; see scores.py
         self._found: dict[str, Hypothesis] = {}  # a source that occurs twice is translated once
         self._baselines: dict[int, dict[str, float]] = {}  # by a hash of their text
 
@@ -158,6 +159,9 @@ class Translator(Task):
         self.rows = sorted(of_all(self.rows, self.trainer), key=lambda row: row.index)
         means = totals.means()
         found, self.notes["signatures"] = scores(self.rows, self.language)
+        if self.trainer.state.fn != "fit":
+            self.by_length = by_length(first_of_each_source(self.rows), self.language)
+            self.notes["bleu_by_length"] = {words: round(bleu, 4) for words, bleu, _ in self.by_length}
         key = hash(tuple((row.text.source, row.text.memory, *row.text.references) for row in self.rows))
         if key not in self._baselines:
             self._baselines[key] = baselines(self.rows, self.language)

@@ -1,0 +1,205 @@
+"""Finds runs and reads what a comparison needs of each."""
+
+import glob
+import math
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError
+from ..run import RunDir
+
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What is known of one run."""
+
+    path: Path
+    state: str  # as of `RunDir.state`
+    begun: datetime
+    seconds: float | None  # of all its fits that ended, and of one that runs
+    options: dict[str, Any]  # as of `options_of`
+    facts: dict[str, str]  # commit, versions, devices
+    monitor: str | None  # by which the best checkpoint is chosen
+    maximize: bool
+    metrics: Numbers  # of the test, of validation at the best epoch, of training at the last one
+    parts: dict[str, Numbers]  # of the test, such as `class_accuracy`: by class
+    rows: list[dict[str, str]]  # of metrics.csv
+
+    @classmethod
+    def read(cls, path: Path) -> "Run":
+        """Reads a run.
+
+        Raises:
+            RunError: a file in it is broken.
+        """
+        run = RunDir.open(path)
+        try:
+            state, sections, entries, rows = run.state(), run.metrics(), run.entries(), run.history()[1]
+            options = options_of(run.config())
+            fit, test = sections.get("fit", {}), sections.get("test", {})
+            last = entries[-1] if entries else {}
+            monitor = next((key for key in options if re.search(r"Checkpoint.*\.monitor$", key) and options[key]), "")
+            maximize = options.get(monitor.replace(".monitor", ".mode")) == "max"
+            watched = options.get(monitor)
+            known = fit.get(f"best {watched}") if state == "finished" else None
+            validation = _best(rows, watched, maximize, known) or _numbers(fit, "val/")
+            trained = {name: value for name, value in _numbers(fit).items() if not name.startswith(("val/", "best "))}
+            begun = _time(entries[0]["time"]) if entries else _time(run.config_file.stat().st_mtime)
+            took = [entry["seconds"] for entry in entries if "seconds" in entry] or _numbers(fit, "seconds").values()
+            if state == "running" and entries:
+                took = [*took, (datetime.now(UTC) - _time(last["time"])).total_seconds()]
+            return cls(
+                path=path,
+                state=state,
+                begun=begun,
+                seconds=sum(took) if took else None,
+                options=options,
+                facts=_facts(last),
+                monitor=watched,
+                maximize=maximize,
+                metrics={**validation, **_numbers(test, "test/"), **trained},
+                parts=_parts(test),
+                rows=rows,
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path} is broken: its files are not those of a run ({error!r})") from error
+
+    def curve(self, metric: str, by: str) -> dict[float, float]:
+        """Values of a metric by `epoch` or `step`."""
+        return {float(row[by]): float(row[metric]) for row in self.rows if row.get(metric) and row.get(by)}
+
+
+def find(names: Sequence[str]) -> list[Path]:
+    """The run directories that are named: themselves, by a pattern, or by a folder that they are in; each one once.
+
+    Raises:
+        RunError: a name leads to nothing, or to no run.
+    """
+    found: dict[Path, Path] = {}
+    for name in names:
+        paths = [Path(name)] if Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
+        if not paths:
+            raise RunError(f"no such run: {name}")
+        runs = [run for path in paths for run in _runs_in(path)]
+        if not runs and not all(path.is_file() for path in paths):
+            raise RunError(f"there is no run in {name}")
+        for run in runs:
+            found.setdefault(run.resolve(), run)
+    if not found:
+        raise RunError(f"there is no run in {', '.join(names)}")
+    return list(found.values())
+
+
+def read_all(paths: Sequence[Path]) -> list[Run]:
+    """Reads runs; one that is broken is named in a warning and left out.
+
+    Raises:
+        RunError: all are broken.
+    """
+    runs = []
+    for path in paths:
+        try:
+            runs.append(Run.read(path))
+        except (RunError, OSError) as error:
+            if len(paths) == 1:
+                raise
+            print(f"warning: left out: {error}", file=sys.stderr)
+    if not runs:
+        raise RunError("no run is left")
+    return runs
+
+
+def _runs_in(folder: Path) -> Iterator[Path]:
+    """Folders with a config.yaml; what is within a run, such as W&B's files, is no run."""
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        if "config.yaml" in files:
+            folders.clear()
+            yield Path(place)
+
+
+def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by their names on the command line; a class is an option, too.
+
+    `{"model.net": "package.CNN", "model.net.hidden": 64, "trainer.callbacks.Checkpoint.mode": "max", …}`
+    """
+    return dict(_options(config, ""))
+
+
+def _options(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and "class_path" in value:
+        yield key, value["class_path"]
+        for arguments in (value.get("init_args"), value.get("dict_kwargs")):
+            for name, inner in (arguments or {}).items():
+                yield from _options(inner, f"{key}.{name}")
+    elif isinstance(value, dict) and ("." not in key or _has_class(value)):
+        for name, inner in value.items():
+            yield from _options(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list) and _has_class(value):
+        seen: Counter[str] = Counter()
+        for place, inner in enumerate(value):
+            kind = inner.get("class_path", "").rpartition(".")[2] if isinstance(inner, dict) else ""
+            seen[kind] += 1
+            name = f"[{place}]" if not kind else f".{kind}" if seen[kind] == 1 else f".{kind}[{seen[kind]}]"
+            yield from _options(inner, f"{key}{name}")
+    else:
+        yield key, value
+
+
+def _has_class(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (isinstance(value, dict) and "class_path" in value) or any(map(_has_class, inner))
+
+
+def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float | None) -> Numbers:
+    """The best validation in metrics.csv, the first of equals; the last one if no metric is monitored."""
+    watched = {number: float(row[monitor]) for number, row in enumerate(rows) if row.get(monitor)}
+    finite = {number: value for number, value in watched.items() if math.isfinite(value)}
+    validated = [row for row in rows if any(row[name] for name in row if name and name.startswith("val/"))]
+    if finite:
+        best = known if known is not None else (max if maximize else min)(finite.values())
+        validated = [rows[min(finite, key=lambda number: abs(finite[number] - best))]]
+    best_row = validated[-1] if validated else {}
+    return _numbers({name: float(value) for name, value in best_row.items() if value and name.startswith("val/")})
+
+
+def _numbers(section: Mapping[str, Any], prefix: str = "") -> Numbers:
+    """Those of a section of metrics.json, but for those of single classes."""
+    named = {name: value for name, value in section.items() if name.startswith(prefix) and _single(name)}
+    return {name: value for name, value in named.items() if isinstance(value, int | float)}
+
+
+def _single(name: str) -> bool:
+    return name.count("/") < 2  # unlike val/class_accuracy/cat
+
+
+def _parts(test: Mapping[str, Any]) -> dict[str, Numbers]:
+    """Numbers of the test by class (`test/class_accuracy/cat`) or by length (`"bleu_by_length": {"1–5": 40.2, …}`)."""
+    found: dict[str, Numbers] = {}
+    for name, value in test.items():
+        if not _single(name):
+            kind, _, part = name.partition("/")[2].partition("/")
+            found.setdefault(kind, {})[part] = value
+        elif isinstance(value, dict) and (numbers := _numbers(value)):
+            found[name] = numbers
+    return found
+
+
+def _facts(entry: Mapping[str, Any]) -> dict[str, str]:
+    git = entry.get("git") or {}
+    commit = {"commit": git["commit"][:9] + (" with changes" if git.get("dirty") else "")} if "commit" in git else {}
+    versions = {name: str(version) for name, version in entry.get("versions", {}).items()}
+    return {**commit, **versions, **({"devices": ", ".join(entry["devices"])} if "devices" in entry else {})}
+
+
+def _time(given: str | float) -> datetime:
+    return datetime.fromisoformat(given) if isinstance(given, str) else datetime.fromtimestamp(given, UTC)

@@ -1,0 +1,110 @@
+"""The page of a comparison: tables, curves, and the classes or lengths that gained and lost most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..page import Cell, heading, new_figure, page, paragraph, picture, scale, table
+from .columns import Column, columns_of, labels, number
+from .differences import Comparison, Row, mean_sd
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
+
+COLOURED = 10  # lines; others are grey
+CHANGES = 6  # classes that gained, and that lost
+PANELS = 4
+
+
+def page_of(found: Comparison, title: str, footer: str) -> str:
+    """The text of the page."""
+    parts = [*map(paragraph, found.notes()), _table(columns_of(found, found.rows, found.keys))]
+    if (figure := curves(found)) is not None:
+        what = "Mean ± 1 standard deviation of the finished runs." if found.over else "A line per run."
+        parts += [heading("Curves"), paragraph(what, soft=True), picture(figure, "learning curves")]
+    for kind, lines in changes(found).items():
+        before, after = labels(found, found.given)
+        parts += [heading(f"What changed most in the test: {kind}"), paragraph(f"From {before} to {after}.", soft=True)]
+        cells: list[list[Cell]] = [[name, *((number(v), v) for v in values)] for name, *values in lines]
+        parts.append(table([kind, "before", "after", "change"], cells))
+    if found.over:
+        runs = [Row([run], False) for row in found.rows for run in row.runs]
+        parts += [heading("Single runs"), _table(columns_of(found, runs, [*found.over, *found.keys]))]
+    return page(title, parts, footer)
+
+
+def _table(columns: Sequence[Column]) -> str:
+    return table([column.short or column.name for column in columns], zip(*(c.cells for c in columns), strict=True))
+
+
+def curves(found: Comparison) -> Figure | None:
+    """A panel per metric, a line per row; None if there is nothing to draw.
+
+    A group has the mean of its finished runs, where all have a value, and a band of one standard deviation.
+    """
+    wanted = [name for name in found.chosen if not name.startswith("test/")] or found.monitors or ["val/loss"]
+    metrics = [name for name in wanted if any(run.curve(name, "step") for run in found.runs)][:PANELS]
+    if not metrics:
+        return None
+    from matplotlib.ticker import MaxNLocator
+
+    figure = new_figure(5.6, 3.6 * len(metrics))  # legible on a phone
+    names = labels(found, found.rows)
+    legend: dict[str, Artist] = {}
+    for place, metric in enumerate(metrics, 1):
+        axes, shown = figure.add_subplot(len(metrics), 1, place), []
+        each_epoch = all(len(run.curve(metric, "epoch")) == len(run.curve(metric, "step")) for run in found.runs)
+        by = "epoch" if each_epoch else "step"
+        for order, row in enumerate(found.rows):
+            lines = [run.curve(metric, by) for run in row.counted]
+            x = sorted(set.intersection(*map(set, lines))) if lines else []
+            if not x:
+                continue
+            colour, alpha = (f"C{order}", 1.0) if order < COLOURED else ("grey", 0.3)
+            means, sds, counts = zip(*(mean_sd([line[at] for line in lines]) for at in x), strict=True)
+            (line,) = axes.plot(x, means, color=colour, alpha=alpha, zorder=3 if alpha == 1 else 2, linewidth=1.4)
+            line.set_marker("o" if len(x) == 1 else "")
+            legend.setdefault(names[order] if order < COLOURED else "others", line)
+            shown += [mean for mean in means if math.isfinite(mean)]
+            if counts[0] > 1:
+                low, high = ([mean + sign * sd for mean, sd in zip(means, sds, strict=True)] for sign in (-1, 1))
+                axes.fill_between(x, low, high, color=colour, alpha=0.2 * alpha, linewidth=0)
+        if shown:
+            scale(axes, metric, shown)
+        axes.set(title=metric, xlabel=by)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+    columns = max(1, 72 // (6 + max(map(len, legend))))
+    figure.legend([*legend.values()], [*legend], loc="outside lower center", ncols=columns, frameon=False)
+    return figure
+
+
+def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
+    """Of two rows: what is told by class or length → those that gained or lost most: before, after, change.
+
+    Both in the order in which they were given; the greatest gain first.
+    """
+    if len(found.given) != 2:
+        return {}
+    before, after = found.given
+    told: dict[str, list[tuple[str, float, float, float]]] = {}
+    for kind in dict.fromkeys(kind for run in found.runs for kind in run.parts):
+        lines = []
+        for name in dict.fromkeys(name for run in found.runs for name in run.parts.get(kind, {})):
+            old, new = before.part(kind, name), after.part(kind, name)
+            if old == old and new == new:
+                lines.append((name, old, new, new - old))
+        lines.sort(key=lambda line: -line[-1])
+        if lines:
+            told[kind.replace("_", " ")] = lines if len(lines) <= 2 * CHANGES else [*lines[:CHANGES], *lines[-CHANGES:]]
+    return told
+
+
+def summary(told: Sequence[tuple[str, float, float, float]], most: int = 3) -> str:
+    """The greatest gains and losses in a line."""
+    gained = [f"{name} +{number(change)}" for name, _, _, change in told[:most] if change > 0]
+    lost = [f"{name} {number(change)}" for name, _, _, change in told[::-1][:most] if change < 0]
+    return f"gained: {', '.join(gained) or 'none'}; lost: {', '.join(lost) or 'none'}"

@@ -1,0 +1,128 @@
+"""Pages that show runs: one HTML file with its pictures inside, which asks for nothing from elsewhere.
+
+`page(title, [heading("Runs"), table(…), picture(…)])` is the text of the file. Text that is given is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Cell = str | tuple[str, float | None]  # what is shown; with what it is sorted by
+
+STYLE = """
+:root { color-scheme: light dark; --text: #1c2128; --soft: #59636e; --line: #d8dee4; --back: #fff; --band: #f3f5f7; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e3e7ec; --soft: #9aa4af; --line: #363c44; --back: #15181c; --band: #1e2227; }
+  img.chart { filter: invert(1) hue-rotate(180deg) brightness(1.3); }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); max-width: 80rem;
+  margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
+p { margin: .5rem 0; } p.soft, footer { color: var(--soft); } footer { margin-top: 2.5rem; font-size: .85rem; }
+div.table { overflow-x: auto; width: fit-content; max-width: 100%; border: 1px solid var(--line); border-radius: 6px; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
+th, td { padding: .35rem .7rem; text-align: left; white-space: nowrap; border-top: 1px solid var(--line); }
+td.long { white-space: normal; min-width: 14rem; } th.number, td.number { text-align: right; }
+thead th { background: var(--band); border-top: 0; }
+tbody tr:hover td { background: var(--band); }
+th:first-child, td:first-child { position: sticky; left: 0; z-index: 1; } td:first-child { background: var(--back); }
+th button { font: inherit; font-weight: 600; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
+th button::after { content: "↕"; color: var(--soft); padding-left: .3rem; }
+th[aria-sort=ascending] button::after { content: "↑"; } th[aria-sort=descending] button::after { content: "↓"; }
+img { max-width: 100%; height: auto; display: block; } img.chart { width: 44rem; }
+"""
+# A click sorts by the column, a second one the other way round. What is blank stays last.
+SCRIPT = """
+for (const button of document.querySelectorAll("th button")) button.onclick = () => {
+  const head = button.parentNode, body = head.closest("table").tBodies[0], up = head.ariaSort != "ascending";
+  const key = row => row.cells[head.cellIndex].dataset.key ?? row.cells[head.cellIndex].textContent;
+  const order = (a, b) => (a == "") - (b == "") || (up ? 1 : -1) * (a - b || a.localeCompare(b, "en", {numeric: true}));
+  for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
+  head.ariaSort = up ? "ascending" : "descending";
+  body.append(...[...body.rows].sort((a, b) => order(key(a), key(b))));
+};
+"""
+
+
+def page(title: str, parts: Iterable[str], footer: str = "") -> str:
+    """The text of a page; `parts` are what the functions below make."""
+    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    return "\n".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>",
+            *parts,
+            f"<footer>{escape(footer)}</footer>\n<script>{SCRIPT}</script>\n</body>\n</html>\n",
+        ]
+    )
+
+
+def heading(text: str) -> str:
+    """Begins a section."""
+    return f"<h2>{escape(text)}</h2>"
+
+
+def paragraph(text: str, soft: bool = False) -> str:
+    """A paragraph; a soft one is less important."""
+    kind = ' class="soft"' if soft else ""
+    return f"<p{kind}>{escape(text)}</p>"
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """A table that a click on a name sorts; columns with numbers to sort by stand to the right."""
+    rows = list(rows)
+    numeric = [any(isinstance(row[column], tuple) for row in rows) for column in range(len(names))]
+    classes = [' class="number"' if number else "" for number in numeric]
+    head = "".join(
+        f'<th{kind} scope="col"><button>{escape(name)}</button></th>' for name, kind in zip(names, classes, strict=True)
+    )
+    lines = ["".join(map(_cell, row, classes)) for row in rows]
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="table"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
+
+
+def _cell(cell: Cell, kind: str) -> str:
+    text, key = cell if isinstance(cell, tuple) else (cell, ...)
+    kind = kind or (' class="long"' if len(text) > 60 else "")
+    if key is ...:
+        return f"<td{kind}>{escape(text)}</td>"
+    return f'<td{kind} data-key="{key if key == key and key is not None else ""}">{escape(text)}</td>'
+
+
+def picture(figure: Figure, what: str) -> str:
+    """A figure of matplotlib as a PNG within the page; `what` is for those who do not see it."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, transparent=True)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img class="chart" alt="{escape(what)}" src="data:image/png;base64,{data}">'
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure without the global state of pyplot: nothing to close, no display needed. Sizes are inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
+    """A logarithmic axis for losses."""
+    from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
+
+    if metric.endswith("loss") and min(values) > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator())
+        axes.yaxis.set_major_formatter("{x:g}")  # 0.2 and not 2 × 10⁻¹
+        axes.yaxis.set_minor_locator(NullLocator())

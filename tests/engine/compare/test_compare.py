@@ -1,0 +1,228 @@
+"""`compare` and `runs`: what differs, means and deviations, table, CSV and page."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lit_project.engine.compare.columns import columns_of, duration, in_terminal, number, short_names
+from lit_project.engine.compare.differences import Comparison, differing
+from lit_project.engine.compare.reading import find, read_all
+from lit_project.engine.compare.report import changes, curves, page_of
+from tiny import TINY
+
+
+@pytest.fixture
+def say(make_run, capfd):
+    """Runs a command in-process: exit status, output, errors."""
+    from lit_project.__main__ import main
+
+    def run(command):
+        capfd.readouterr()
+        return main(command.split()), *capfd.readouterr()
+
+    return run
+
+
+def compared(*over, chosen=()):
+    return Comparison(read_all(find(["runs"])), over, chosen)
+
+
+def test_only_what_differs_is_a_column(make_run):
+    make_run("a"), make_run("b", (0.4, 0.2), lr=0.1), make_run("c", lr=0.1)
+    found = compared()
+    assert (found.keys, found.facts) == (["model.optimizer.lr"], [])
+    assert [row.path.name for row in found.rows] == ["b", "a", "c"]  # best first
+    assert [column.short or column.name for column in columns_of(found, found.rows, found.keys)] == [
+        "run", "state", "lr", "val/loss", "test/loss", "time"
+    ]  # fmt: skip
+
+
+def test_options_of_another_class_or_version_do_not_differ_but_a_callback_does():
+    cnn, mlp = {"net": "p.CNN", "net.layers": [4], "seed": 1}, {"net": "p.MLP", "net.hidden": 9, "seed": 1.0, "new": 3}
+    assert differing([cnn, mlp]) == ["net"]
+    assert differing([cnn, {**cnn, "callbacks.Stop": "p.Stop", "callbacks.Stop.patience": 3}]) == ["callbacks.Stop"]
+    assert differing([{"x": None}, {"x": {1: 2}}]) == ["x"]
+    assert short_names(["model.lr", "data.seed", "seed", "other.lr"]) == ["model.lr", "data.seed", "seed", "other.lr"]
+
+
+def test_commit_and_versions_differ_too(make_run):
+    make_run("a"), make_run("b", git={"commit": "fedcba9876543210", "dirty": True}, versions={"torch": "2.16.0"})
+    found = compared()
+    assert found.facts == ["commit", "torch"]
+    lines = in_terminal(columns_of(found, found.rows, []))
+    assert "012345678" in lines[1]
+    assert "fedcba987 with changes" in lines[2]
+    assert "runs of one group differ in: commit, torch" in compared("seed_everything").notes()
+
+
+def test_over_gives_mean_and_standard_deviation_of_the_runs_that_finished(make_run):
+    losses = [0.31, 0.34, 0.45]
+    for seed, loss in enumerate(losses):
+        make_run(f"a{seed}", (0.5, loss), seed=seed)
+    make_run("b", (0.5, 0.2), seed=7, lr=0.1)
+    for number_of, status in enumerate((None, 1, 143)):  # better, but in no mean
+        make_run(f"bad{number_of}", (0.1, 0.01), status, seed=10 + number_of)
+    found = compared("seed_everything")
+    assert found.keys == ["model.optimizer.lr"]
+    one, three = found.rows
+    assert three.metric("val/loss") == (pytest.approx(np.mean(losses)), pytest.approx(np.std(losses, ddof=1)), 3)
+    assert one.metric("val/loss")[::2] == (0.2, 1)
+    lines = "\n".join(in_terminal(columns_of(found, found.rows, found.keys)))
+    assert f"{np.mean(losses):.4f} ± {np.std(losses, ddof=1):.4f}" in lines
+    assert "3 finished, 1 killed, 1 failed, 1 stopped" in lines
+    (note,) = [note for note in found.notes() if note.startswith("in no mean")]
+    assert all(f"runs/x/bad{n} ({state})" in note for n, state in enumerate(("killed", "failed", "stopped")))
+
+
+def test_runs_of_several_tasks_share_a_table_with_blanks(make_run, say):
+    config = {
+        "trainer": {"callbacks": [{"class_path": "p.Checkpoint", "init_args": {"monitor": "val/r2", "mode": "max"}}]}
+    }
+    make_run("a")
+    other = make_run("b", config=config)
+    (other / "metrics.csv").write_text("epoch,step,val/r2\n0,1,0.5\n1,2,0.9\n2,3,0.7\n")
+    (other / "metrics.json").write_text('{"fit": {"best val/r2": 0.9}, "test": {"test/r2": 0.8}}')
+    status = say("compare runs --csv t.csv")[0]
+    assert status == 0
+    first, second = csv.DictReader(Path("t.csv").read_text().splitlines())
+    assert (first["val/loss"], first["val/r2"], first["test/r2"]) == ("0.3", "", "")
+    assert (second["val/loss"], second["val/r2"], second["test/r2"]) == ("", "0.9", "0.8")
+    assert len(curves(compared()).axes) == 2
+
+
+def test_classes_and_lengths_that_gained_and_lost_most(make_run, say):
+    first = {f"test/class_accuracy/c{n}": 0.5 for n in range(20)} | {"bleu_by_length": {"1–5": 40.0, "6–10": 30.0}}
+    second = first | {f"test/class_accuracy/c{n}": 0.5 + (n - 10) / 40 for n in range(20)}
+    second |= {"bleu_by_length": {"1–5": 39.0, "6–10": 35.0}, "signatures": {"bleu": "x"}}
+    make_run("a", test=first), make_run("b", test=second)
+    found = changes(compared())
+    assert [name for name, *_ in found["class accuracy"]] == [f"c{n}" for n in [*range(19, 13, -1), *range(5, -1, -1)]]
+    assert found["bleu by length"] == [("6–10", 30.0, 35.0, 5.0), ("1–5", 40.0, 39.0, -1.0)]
+    out = say("compare runs")[1]
+    assert "class accuracy from a to b: gained: c19 +0.2250, c18 +0.2000, c17 +0.1750; lost: c0 -0.2500," in out
+    assert "bleu by length from a to b: gained: 6–10 +5.0000; lost: 1–5 -1.0000" in out
+
+
+def test_curves_of_a_group_are_the_mean_where_all_runs_have_a_value(make_run):
+    make_run("a", (0.5, 0.3, 0.2), seed=1), make_run("b", (0.7, 0.5), seed=2), make_run("c", (9, 9), 1, seed=3)
+    (axes,) = curves(compared("seed_everything")).axes
+    (line,) = axes.lines
+    assert line.get_xydata().tolist() == [[0, pytest.approx(0.6)], [1, pytest.approx(0.4)]]
+    low, high = (f(axes.collections[0].get_paths()[0].vertices[:, 1]) for f in (min, max))
+    sd = np.std([0.5, 0.7], ddof=1)
+    assert (low, high) == (pytest.approx(0.4 - sd), pytest.approx(0.6 + sd))
+    assert [len(line.get_xdata()) for line in curves(compared()).axes[0].lines] == [3, 2, 2]
+
+
+class Page(HTMLParser):
+    """The texts of a page's table cells, and all that would be fetched."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tables, self.links = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.links += [value for name, value in attrs if name in ("src", "href")]
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_data(self, data):
+        if self.lasttag in ("td", "button"):
+            self.tables[-1][-1][-1] += data.strip()
+
+
+def test_the_page_holds_everything_and_text_is_escaped(make_run):
+    make_run("<b>a&b</b>"), make_run("z", (0.4, 0.2), lr=0.1), make_run("killed", (0.6,), None)
+    text = page_of(compared(), "<i>runs</i>", "made & done")
+    page = Page(text)
+    assert page.tables[0] == [
+        ["run", "state", "lr", "val/loss", "test/loss", "time"],
+        ["z", "finished", "0.1", "0.2000", "0.8000", "2 min"],
+        ["<b>a&b</b>", "finished", "0.01", "0.3000", "0.7000", "2 min"],
+        ["killed", "killed", "0.01", "0.6000", "", ""],
+    ]
+    assert [link[:22] for link in page.links] == ["data:image/png;base64,"]
+    assert not re.search(r"https?://|<b>|<i>", text)
+    assert 'data-key="0.2"' in text
+    assert 'data-key=""' in text
+
+
+def test_the_table_fits_the_terminal(make_run, monkeypatch):
+    make_run("a"), make_run("b", lr=0.1, seed=2)
+    found = compared()
+    columns = columns_of(found, found.rows, found.keys)
+    whole = in_terminal(columns)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    for width in (40, 60, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        lines = in_terminal(columns)
+        assert max(map(len, lines[:3])) <= width
+        shown, hidden = lines[0].split(), "".join(lines[3:]).removeprefix("no room for ").split(", ")
+        assert {*shown, *hidden} - {""} == set(whole[0].split())
+        assert shown[:2] == ["run", "state"]
+    assert lines == whole
+
+
+def test_numbers_and_times_are_short():
+    assert [number(v) for v in (0.98765, 31.614, 12345.6, 2e-5, 0.0)] == [
+        "0.9877",
+        "31.61",
+        "1.235e+04",
+        "2e-05",
+        "0.0000",
+    ]
+    assert [number(31.6, 0.53), number(float("nan")), number(4)] == ["31.60 ± 0.53", "nan", "4"]
+    assert [duration(s)[0] for s in (4.2, 59.9, 90, 3599, 6600)] == ["4 s", "60 s", "2 min", "1 h 00 min", "1 h 50 min"]
+
+
+def test_runs_lists_the_newest_first(make_run, say):
+    make_run("a"), make_run("b", (0.6,), None, time="2026-11-23T01:00:00+00:00")
+    status, out, err = say("runs")
+    assert (status, err) == (0, "")
+    head, newest, oldest = out.splitlines()
+    assert head.split() == ["run", "state", "begun", "time", "best", "test"]
+    assert newest.split()[:2] == ["runs/x/b", "killed"]
+    assert re.fullmatch(r"runs/x/a +finished +2026-11-2\d \d\d:\d\d +2 min +val/loss 0.3000 +test/loss 0.7000", oldest)
+
+
+def test_bad_input_is_an_error_of_a_line(make_run, say):
+    run = make_run("a")
+    (run / "file").touch()
+    for command, words in (
+        ("compare", "needs RUN"),
+        ("compare runs/y", "no such run: runs/y"),
+        ("runs nothing", "no such run: nothing"),
+        ("compare runs --over seed_everythin", "no run has the option seed_everythin; did you mean seed_everything?"),
+        ("compare runs --metric val/los", "no run has the metric val/los; did you mean val/loss?"),
+        ("compare runs --metric bleu", "there are: val/loss, test/loss, "),
+        (f"compare runs --html {run}/file/page.html", "cannot write the page runs/x/a/file/page.html: "),
+        (f"compare runs --csv {run}", "cannot write the table runs/x/a: "),
+    ):
+        status, _, err = say(command)
+        assert (status, err.count("\n")) == (2, 1), err
+        assert words in err
+
+
+def test_two_runs_of_which_one_was_trained_further(lit, trained):
+    options = f"{TINY} --trainer.max_epochs=4 --test_after_fit=false --run_name=longer"
+    assert lit("fit -c configs/quickstart.yaml", options).status == 0
+    result = lit("compare runs/quickstart --csv table.csv --metric val/loss epochs")
+    assert result.status == 0, result.err
+    longer, tiny = sorted(csv.DictReader(Path("table.csv").read_text().splitlines()), key=lambda row: row["run"])
+    assert (longer["trainer.max_epochs"], longer["epochs"]) == ("4", "4")
+    assert (tiny["trainer.max_epochs"], tiny["epochs"]) == ("3", "3")
+    best = json.loads((trained / "metrics.json").read_text())["fit"]["best val/loss"]
+    assert float(tiny["val/loss"]) == pytest.approx(best, rel=1e-6)
+    assert set(longer) == {"run", "state", "trainer.max_epochs", "val/loss", "epochs", "seconds"}
+    assert result.out.endswith("table: table.csv\npage: runs/quickstart/compare.html\n")
+    assert "trainer" not in Page(Path("runs/quickstart/compare.html").read_text()).tables[0][0]
