@@ -37,7 +37,7 @@ FAMILIES = {
             tests/models/test_cnn.py tests/models/test_losses.py tests/models/test_mlp.py
             tests/models/test_small_resnet.py tests/tasks/test_image_classifier.py
             .devcontainer/* .dockerignore .editorconfig .github/workflows/ci.yml .gitignore .pre-commit-config.yaml
-            Dockerfile LICENSE Makefile pyproject.toml requirements.lock
+            .vscode/* Dockerfile LICENSE Makefile pyproject.toml requirements.lock
         """,
         keys={MAIN: "class_names mean std num_classes input_shape"},
     ),
@@ -70,7 +70,10 @@ FAMILIES = {
 }
 
 # of the template alone
-OURS = {PYPROJECT: "docs lit-project[docs] benchmarks kubeflow-trainer-api", ".dockerignore": "docs benchmarks/results"}
+OURS = {
+    PYPROJECT: "docs lit-project[docs] benchmarks jsonschema kubeflow-trainer-api",
+    ".dockerignore": "docs benchmarks/results",
+}
 
 
 def belongs(path: str, family: str, package: str) -> bool:

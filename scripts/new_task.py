@@ -8,6 +8,7 @@ Edit the lines with "yours" next.
 
 import argparse
 import keyword
+import os
 import re
 import shutil
 import subprocess
@@ -55,6 +56,7 @@ def main(args: Sequence[str] | None = None) -> int:
     if options.dry_run:
         return 0
     tidy([str(path) for path in written if path.suffix == ".py"])
+    refresh_schema(package)
     print(f"train it:    {package.replace('_', '-')} fit -c configs/{options.name}.yaml")
     print(f"test it:     pytest tests/test_{options.name}.py")
     for path in written:
@@ -99,6 +101,16 @@ def tidy(paths: list[str]) -> None:
     ruff = shutil.which("ruff", path=Path(sys.executable).parent) or shutil.which("ruff")
     for step in (["check", "--fix-only", "--select=I"], ["format"]) if ruff else ():
         subprocess.run([str(ruff), *step, "--quiet", "--no-cache", *paths], cwd=ROOT, check=False)
+
+
+def refresh_schema(package: str) -> None:
+    """Tells the editor of the new classes, if it is told of classes at all."""
+    if not (ROOT / ".vscode" / "schema.json").exists():
+        return
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-m", package, "schema"], cwd=ROOT, env=environment, check=False)
+    if done.returncode:
+        print(f"not done:    {package.replace('_', '-')} schema")
 
 
 if __name__ == "__main__":

@@ -73,6 +73,15 @@ def test_style_and_length(project):
     assert sum(len(file.read_text().splitlines()) for file in sequence) <= 170
 
 
+@pytest.mark.slow
+def test_the_schema_of_the_editor_knows_the_new_classes(project):
+    file = project / ".vscode" / "schema.json"
+    file.write_text("{}")
+    assert new_task(project, "seen_in_editor", "--kind", "classification").returncode == 0
+    assert "kite_lab.data.seen_in_editor.SeenInEditorData" in json.loads(file.read_text())["$defs"]
+    file.unlink()
+
+
 def test_what_it_writes_passes_its_own_tests(project):
     tests = [*project.glob("tests/test_tried_*.py"), project / "tests" / "test_configs.py"]
     options = ["-q", "-p", "no:cacheprovider", "-k", "tried"]

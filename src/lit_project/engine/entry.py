@@ -27,6 +27,7 @@ COMMANDS = {
     "compare": "engine.compare.command:compare",
     "examples": "engine.examples:examples",
     "completion": "engine.completion:completion",
+    "schema": "engine.schema:schema",
     "--version": "engine.entry:version",
 }
 _ADVERTISEMENTS = (

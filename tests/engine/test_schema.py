@@ -1,0 +1,104 @@
+"""`lit-project schema`: every config and overlay is valid, and a mistake is told with its key."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+from jsonschema.exceptions import best_match
+
+from lit_project.__main__ import main
+from lit_project.engine.schema import FILE
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml")) + sorted((ROOT / "configs" / "overlays").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def validator(tmp_path_factory):
+    file = tmp_path_factory.mktemp("schema") / "new" / "schema.json"
+    assert main(["schema", f"--output={file}"]) == 0
+    schema = json.loads(file.read_text())
+    Draft7Validator.check_schema(schema)
+    return Draft7Validator(schema)
+
+
+def wrong(validator, config):
+    """Where a config is wrong, and what is wrong there."""
+    error = best_match(validator.iter_errors(config))
+    return error and f"{error.json_path}: {error.message}"
+
+
+def test_every_config_and_overlay_is_valid(validator):
+    assert len(CONFIGS) > 30
+    assert {path.name: wrong(validator, yaml.safe_load(path.read_text())) for path in CONFIGS} == {
+        path.name: None for path in CONFIGS
+    }
+
+
+def test_the_complete_config_of_a_run_is_valid(validator, trained):
+    assert wrong(validator, yaml.safe_load((trained / "config.yaml").read_text())) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "right", "mistake", "where"),
+    [
+        ("quickstart", "trainer:", "trianer:", "$: 'trianer'"),
+        ("quickstart", "max_epochs:", "max_epoch:", "$.trainer: 'max_epoch'"),
+        ("quickstart", "optimizer:", "optimiser:", "$.model.init_args: 'optimiser'"),
+        ("quickstart", "hidden:", "hiden:", "$.model.init_args.net.init_args: 'hiden'"),
+        ("quickstart", "lr:", "lrr:", "$.model.init_args.optimizer.init_args: 'lrr'"),
+        ("quickstart", "interval:", "intervall:", "$.model.init_args.schedulers[0]: 'intervall'"),
+        ("quickstart", "padding:", "pading:", "$.data.init_args.train_transforms[0].init_args: 'pading'"),
+        ("quickstart", "hidden: 64", "hidden: many", "$.model.init_args.net.init_args.hidden: 'many'"),
+        ("quickstart", "interval: step", "interval: often", "$.model.init_args.schedulers[0].interval: 'often'"),
+        ("quickstart", "class_path: CNN", "class_path: CMM", "$.model.init_args.net.class_path: 'CMM'"),
+        ("quickstart", "optim.AdamW", "optim.AdmaW", "$.model.init_args.optimizer.class_path: 'torch.optim.AdmaW'"),
+        ("quickstart", "class_path: CNN", "class_path: AdamW", "$.model.init_args.net.class_path: 'AdamW'"),
+        ("quickstart", "  class_path: ImageClassifier\n", "", "$.model: 'class_path'"),
+        ("quickstart", "- class_path: Checkpoint\n     ", "-", "$.trainer.callbacks[0]: 'class_path'"),
+        ("overlays/mixup", "mixing:", "mixin:", "$.model.init_args: 'mixin'"),
+        ("overlays/mixup", "mixup_alpha:", "alpha:", "$.model.init_args.mixing: 'alpha'"),
+        ("overlays/ema", "callbacks+:", "callback+:", "$.trainer: 'callback+'"),
+        ("overlays/ema", "decay:", "decy:", "$.trainer['callbacks+'][0].init_args: 'decy'"),
+        ("overlays/ema", "- class_path: EMA\n     ", "-", "$.trainer['callbacks+'][0]: 'class_path'"),
+    ],
+)
+def test_a_mistake_is_told_with_its_key(validator, config, right, mistake, where):
+    text = (ROOT / "configs" / f"{config}.yaml").read_text()
+    assert right in text
+    path, _, word = where.partition(": ")
+    found = wrong(validator, yaml.safe_load(text.replace(right, mistake, 1)))
+    assert found.startswith(f"{path}: ")
+    assert word in found
+
+
+def test_what_is_no_mistake(validator):
+    """A class from elsewhere, a name alone, a list to append, single keys."""
+    for overlay in (
+        "model: {init_args: {net: {class_path: mine.Wide, init_args: {width: 3}}}}",
+        "model: {init_args: {optimizer: AdamW, net: mine.Wide}}",
+        "model: {init_args: {net: {init_args: {dropout: 0.5}}}}",
+        "data: {init_args: {train_transforms+: [{class_path: RandomCrop}]}}",
+        "trainer: {logger: false, strategy: ddp, callbacks: null}",
+        "seed_everything: 3",
+    ):
+        assert wrong(validator, yaml.safe_load(overlay)) is None, overlay
+
+
+def test_the_editor_looks_where_the_command_writes():
+    schemas = json.loads((ROOT / ".vscode" / "settings.json").read_text())["yaml.schemas"]
+    assert list(schemas) == [FILE.as_posix()]
+    covered = {path for glob in schemas[FILE.as_posix()] for path in ROOT.glob(glob)}
+    assert covered >= set(CONFIGS)
+    assert f"/{FILE.as_posix()}" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_a_file_that_cannot_be_written_is_a_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("lit_project.engine.schema.config_schema", dict)
+    (tmp_path / "file").write_text("")
+    assert main(["schema", "--output", str(tmp_path / "file" / "schema.json")]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {tmp_path}/file/schema.json cannot be written: ")
+    assert err.count("\n") == 1
