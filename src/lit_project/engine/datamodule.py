@@ -1,7 +1,7 @@
 """Base of all data: splits that are loaded once, and loaders whose order is a function of (seed, epoch)."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -34,16 +34,24 @@ class Rows:
         return self.batch(*(tensor.index_select(0, indices) for tensor in self.tensors), indices)
 
 
+def window(trainer: Any) -> int:
+    """Micro-batches of an optimizer step."""
+    return getattr(trainer.lightning_module, "accumulate", None) or trainer.accumulate_grad_batches
+
+
 class SplitData(LightningDataModule):
     """Three splits, each loaded once; the processes share its batches, and a resumed run continues within an epoch.
 
     A subclass implements `load`, and `prepare_data` if there is something to download.
 
     Args:
-        batch_size: samples per process (per micro-batch when accumulating).
+        batch_size: samples per process (per micro-batch when accumulating); if neither size is given,
+            `default_batch_size`.
         eval_batch_size: the same without gradients; it changes no result, only memory and speed.
         drop_last: leave out the last training batch if it is not full.
         seed: of the order of the training samples; `null` follows `seed_everything`.
+        global_batch_size: instead of `batch_size`: samples per optimizer step, over processes and micro-batches. The
+            samples of each step are then the same for all numbers of them that divide it.
 
     Attributes:
         splits: what has been loaded, by split.
@@ -51,19 +59,33 @@ class SplitData(LightningDataModule):
         predict_source: what `predict` reads, as a name for its output file.
 
     Raises:
-        DataError: a batch size below 1.
+        DataError: a batch size below 1, or two of training.
     """
 
+    default_batch_size: ClassVar[int] = 64
     batch: Callable[..., Any]  # of tensors: a NamedTuple of them and the indices
 
     def __init__(
-        self, batch_size: int = 64, eval_batch_size: int = 1000, drop_last: bool = False, seed: int | None = None
+        self,
+        batch_size: int | None = None,
+        eval_batch_size: int = 1000,
+        drop_last: bool = False,
+        seed: int | None = None,
+        global_batch_size: int | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
-            if value < 1:
+        sizes = {"batch_size": batch_size, "global_batch_size": global_batch_size, "eval_batch_size": eval_batch_size}
+        for name, value in sizes.items():
+            if value is not None and value < 1:
                 raise DataError(f"{name} must be at least 1, got {value}")
-        self.batch_size, self.eval_batch_size, self.drop_last, self.seed = batch_size, eval_batch_size, drop_last, seed
+        if None not in (batch_size, global_batch_size):
+            raise DataError(
+                f"give one of batch_size and global_batch_size, got {batch_size} and {global_batch_size}: "
+                "--data.batch_size=null leaves it to the other"
+            )
+        self.batch_size = self.default_batch_size if batch_size is global_batch_size is None else batch_size
+        self.global_batch_size = global_batch_size
+        self.eval_batch_size, self.drop_last, self.seed = eval_batch_size, drop_last, seed
         self.splits: dict[str, Any] = {}
         self.new: Any = None
         self.predict_source = "test"
@@ -102,9 +124,10 @@ class SplitData(LightningDataModule):
         return split == "train" and not getattr(self.trainer, "overfit_batches", 0)
 
     def share(self) -> dict[str, int]:
-        """What the batches of this process depend on: `seed`, `num_replicas`, `rank`, as `EpochBatches` takes them."""
+        """What the batches of this process depend on, as `EpochBatches` takes it."""
         return {
             "seed": global_seed() if self.seed is None else self.seed,
+            "accumulate": window(self.trainer) if self.trainer else 1,
             "num_replicas": self.trainer.world_size if self.trainer else 1,
             "rank": self.trainer.global_rank if self.trainer else 0,
         }
@@ -115,6 +138,7 @@ class SplitData(LightningDataModule):
         return EpochBatches(
             len(dataset),
             self.batch_size if train else self.eval_batch_size,
+            global_batch_size=self.global_batch_size if train else None,
             shuffle=self.shuffles(split),
             drop_last=train and self.drop_last,
             **self.share(),

@@ -122,7 +122,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any, 
     """Doubles the batch until memory is full, 8192 or the training data are reached, three steps each."""
     before = getattr(datamodule, "batch_size", None)
     if before is None:
-        raise UserError(f"{type(datamodule).__name__} has no batch_size to look for")
+        raise UserError(f"{type(datamodule).__name__} has no batch_size to look for: give it one, and no other size")
     if hasattr(datamodule, "drop_last"):
         datamodule.drop_last = False  # there would be no batch of more samples than there are
     tuner = Tuner(trainer)  # which stops before it tries the limit itself

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -42,9 +43,16 @@ class EpochBatches(Sampler[Tensor]):
     least one sample, and over all processes each sample occurs exactly once per epoch; nothing is padded. The order
     depends on (seed, epoch) alone.
 
+    With `global_batch_size` G, optimizer step k has the samples `order[k * G : (k + 1) * G]` for any number of
+    processes and micro-batches, as in MosaicML Streaming's elastic determinism
+    (https://github.com/mosaicml/streaming). They share them evenly. Where the last step of an epoch has too few for
+    all, the others get one that is counted elsewhere, to be counted 0 times.
+
     Args:
         size: number of samples.
         batch_size: samples per batch and process.
+        global_batch_size: samples per optimizer step. Exactly one of the two is given.
+        accumulate: batches of a process per optimizer step.
         shuffle: a new permutation in each epoch; otherwise ascending indices.
         drop_last: leave out what does not fill a batch on every process.
         seed: of the permutations.
@@ -55,34 +63,51 @@ class EpochBatches(Sampler[Tensor]):
         epoch: that of the next iteration.
         start: the batch that the next iteration begins with; later ones begin with the first.
         together: samples of a batch in all processes.
+        step: samples of an optimizer step; what must not change within an epoch.
+        fillers: places in this epoch of the batches to be counted 0 times.
 
     Raises:
-        DataError: too few samples to give every process equally many batches.
+        DataError: too few samples to give every process equally many batches, or a global batch size that processes
+            and micro-batches do not divide.
     """
+
+    step: int | str
 
     def __init__(
         self,
         size: int,
-        batch_size: int,
+        batch_size: int | None = None,
         *,
+        global_batch_size: int | None = None,
+        accumulate: int = 1,
         shuffle: bool,
         drop_last: bool = False,
         seed: int = 0,
         num_replicas: int = 1,
         rank: int = 0,
     ) -> None:
-        self.size, self.batch_size, self.shuffle = size, batch_size, shuffle
+        self.size, self.global_batch_size, self.shuffle = size, global_batch_size, shuffle
         self.seed, self.num_replicas, self.rank = seed, num_replicas, rank
         self.epoch = self.start = 0
-        self.together = batch_size * num_replicas
-        self.used = size - size % self.together if drop_last else size
-        if self.used < num_replicas or (batch_size == 1 and self.used % num_replicas):
+        self.parts = num_replicas * accumulate  # of a step
+        self.batch_size = batch_size or whole_parts(global_batch_size or 0, num_replicas, accumulate)
+        self.together = self.batch_size * num_replicas
+        self.step = self.together * accumulate
+        self.fillers: set[int] = set()
+        self.used = size - size % (global_batch_size or self.together) if drop_last else size
+        self.bounds: list[int] = []  # where the parts of the steps begin in the order, and its end
+        if global_batch_size is not None and self.used:
+            self.bounds = shares([*range(0, self.used, global_batch_size), self.used], self.parts)
+        elif self.used < num_replicas or (batch_size == 1 and self.used % num_replicas):
             raise DataError(
                 f"{size} samples do not make equally many batches for {num_replicas} process(es) "
-                f"with batch_size {batch_size}, drop_last {drop_last}"
+                f"with {'' if batch_size else 'global_'}batch_size {batch_size or global_batch_size}, "
+                f"drop_last {drop_last}"
             )
 
     def __len__(self) -> int:
+        if self.bounds:  # of all parts
+            return (len(self.bounds) - 1) // self.num_replicas
         share = -(-self.used // self.num_replicas)
         return -(-share // self.batch_size)
 
@@ -93,12 +118,20 @@ class EpochBatches(Sampler[Tensor]):
             order = torch.randperm(self.size, generator=generator)
         else:
             order = torch.arange(self.size)
+        if self.global_batch_size:
+            return self.parts_of(order, list(range(self.rank, len(self.bounds) - 1, self.num_replicas)))
         share = order[: self.used][self.rank :: self.num_replicas]
         count = len(self)
         cuts = list(range(self.batch_size, count * self.batch_size, self.batch_size))
         # A share that fills one batch less than the largest share gives its last sample to the last batch.
         cuts = [min(cut, len(share) - (count - 1 - i)) for i, cut in enumerate(cuts)]
         return list(torch.tensor_split(share, cuts))
+
+    def parts_of(self, order: Tensor, chosen: list[int]) -> list[Tensor]:
+        """The chosen parts of `bounds`; an empty one gets the sample before it, which is of the same step."""
+        ends = [(self.bounds[i], self.bounds[i + 1]) for i in chosen]
+        self.fillers = {place for place, (start, end) in enumerate(ends) if start == end}
+        return [order[min(start, end - 1) : end] for start, end in ends]
 
     def __iter__(self) -> Iterator[Tensor]:
         """Yields the batches of the epoch from `start` on."""
@@ -110,6 +143,24 @@ class EpochBatches(Sampler[Tensor]):
         if epoch != self.epoch:
             self.start = 0
         self.epoch = epoch
+
+
+def whole_parts(global_batch_size: int, processes: int, accumulate: int) -> int:
+    """Samples per process and micro-batch; raises DataError if they cannot be as many in each."""
+    parts = processes * accumulate
+    if global_batch_size % parts or not global_batch_size:
+        below = max(global_batch_size // parts, 1) * parts
+        raise DataError(
+            f"data.global_batch_size {global_batch_size} cannot be shared evenly by {processes} process(es) with "
+            f"trainer.accumulate_grad_batches {accumulate}; the nearest that can: {below} and {below + parts}"
+        )
+    return global_batch_size // parts
+
+
+def shares(bounds: list[int], parts: int) -> list[int]:
+    """Finer bounds: each piece in so many parts, as even as can be; the last of a small piece are empty."""
+    pieces = pairwise(bounds)
+    return [start - i * (start - end) // parts for start, end in pieces for i in range(parts)] + bounds[-1:]
 
 
 class Loader:
@@ -130,6 +181,7 @@ class Loader:
         self.sampler = sampler  # Lightning calls its set_epoch before each epoch
         self.batch_sampler = None  # and reads this beside it
         self.position = self.epoch = 0  # batches handed out in which epoch; workers are ahead
+        self.recut = False  # whether it continues a run whose batches had another size
         self.workers: DataLoader | None = None
         if num_workers or pin_memory:
             self.workers = DataLoader(
@@ -159,6 +211,11 @@ class Loader:
             yield batch
 
     @property
+    def filler(self) -> bool:
+        """Whether the newest batch is to be counted 0 times."""
+        return self.position - 1 in self.sampler.fillers
+
+    @property
     def _iterator(self) -> Any:
         """That of the workers. Lightning looks for this name, and ends them with the training or its failure."""
         return self.workers and self.workers._iterator
@@ -168,24 +225,27 @@ class Loader:
         if self.workers is not None:
             self.workers._iterator = iterator
 
-    def state_dict(self) -> dict[str, int]:
-        """Batches handed out in which epoch, and of how many samples in all processes."""
-        epoch = self.sampler.epoch
+    def state_dict(self) -> dict[str, int | str]:
+        """Batches handed out in which epoch, of how many samples in all processes, and samples of a step."""
+        sampler, epoch = self.sampler, self.sampler.epoch
         position = self.position % len(self) if epoch == self.epoch else 0  # the epoch may not have begun
-        return {"epoch": epoch, "position": position, "batch": self.sampler.together}
+        return {"epoch": epoch, "position": position, "batch": sampler.together, "step": sampler.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues there.
+        """Continues there, also in parts of another size if the steps are the same.
 
         Raises:
-            DataError: it is within an epoch of larger or smaller batches: samples would be left out or repeated.
+            DataError: it is within an epoch of larger or smaller steps: samples would be left out or repeated.
         """
-        now = self.sampler.together
-        before = state.get("batch", now)
+        together = self.sampler.together
+        batch = state.get("batch", together)
+        before, now = (state["step"], self.sampler.step) if "step" in state else (batch, together)
         if state["position"] and before != now:
             raise DataError(
                 f"the run was stopped within an epoch, in batches of {before} samples (of all processes), and would "
-                f"continue in batches of {now}: resume it with the batch size and the devices that it had"
+                f"continue in batches of {now}: resume it with the batch size, devices and accumulate_grad_batches "
+                "that it had; data.global_batch_size keeps batches as they are on any number of devices"
             )
+        self.recut = batch != together
         self.sampler.epoch = self.epoch = state["epoch"]
-        self.position = self.sampler.start = state["position"]
+        self.position = self.sampler.start = state["position"] * batch // together

@@ -18,6 +18,7 @@ from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from .checkpoints import Checkpoint, fast_dev_run
+from .datamodule import window
 from .distributed import is_first
 from .errors import CheckpointError, UserError
 
@@ -126,6 +127,8 @@ class Saver(Callback):
         epochs: Any = trainer.fit_loop.epoch_progress.current
         if epochs.ready == epochs.started == epochs.processed:
             _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
+        if getattr(trainer.train_dataloader, "recut", False):
+            recount(trainer)
         for name, look in (("on_train_batch_end", self.after_step), ("on_validation_end", self.after_validation)):
             setattr(pl_module, name, _followed(getattr(pl_module, name), look, trainer))
 
@@ -175,10 +178,9 @@ class Saver(Callback):
 
     def _within_window(self, trainer: Trainer) -> bool:
         """Whether gradients are being accumulated, which no checkpoint holds: a stop waits for their step."""
-        window = getattr(trainer.lightning_module, "accumulate", None) or trainer.accumulate_grad_batches
         last = trainer.is_last_batch
         self._trained = True
-        within = trainer.fit_loop.epoch_loop.batch_progress.current.ready % window != 0 and not last
+        within = trainer.fit_loop.epoch_loop.batch_progress.current.ready % window(trainer) != 0 and not last
         stops = self._stops_later or trainer.should_stop
         self._stops_later, trainer.should_stop = stops and within, stops and not within
         self._cut_short = ends(trainer) and not last
@@ -338,6 +340,16 @@ def settle(loops: dict[str, Any], moment: str) -> None:
         validation.update(ready=validation["processed"] + 1, started=validation["processed"] + 1)
 
 
+def recount(trainer: Trainer) -> None:
+    """Counts the batches of this epoch as the loader does, which continues a run whose batches had another size."""
+    batches: Any = trainer.fit_loop.epoch_loop.batch_progress
+    done = trainer.num_training_batches if batches.is_last_batch else trainer.train_dataloader.position  # type: ignore[union-attr]
+    further = done - batches.current.ready
+    for counts in (batches.total, batches.current):
+        for name, count in vars(counts).items():
+            setattr(counts, name, count + further)
+
+
 def go_back(checkpoint: dict[str, Any], data: str, batches: int) -> None:
     """Undoes the batches after the first ones of the epoch, which ended with a step."""
     progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
@@ -380,9 +392,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def out_of_memory(trainer: Trainer) -> str:
     """What helps, in numbers of this run."""
-    size, windows = getattr(trainer.datamodule, "batch_size", None), trainer.accumulate_grad_batches  # type: ignore[attr-defined]
+    data, windows = trainer.datamodule, trainer.accumulate_grad_batches  # type: ignore[attr-defined]
+    size, in_all = (getattr(data, name, None) for name in ("batch_size", "global_batch_size"))
+    smaller = "" if in_all else f"--data.batch_size={(size or 0) // 2} "
+    size = in_all // (trainer.world_size * windows) if in_all else size
     halves = (
-        f"--data.batch_size={size // 2} --trainer.accumulate_grad_batches={windows * 2} trains the same in half of it"
+        f"{smaller}--trainer.accumulate_grad_batches={windows * 2} trains the same in half of it"
         if isinstance(size, int) and size > 1
         else "smaller batches and more --trainer.accumulate_grad_batches train the same in less of it"
     )

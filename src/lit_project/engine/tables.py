@@ -151,6 +151,7 @@ class TabularData(SplitData):
     """
 
     batch = TableBatch
+    default_batch_size = 32
     predicts_on = "table"
     delimiter = ","  # of files to predict on
     no_rows = "its table has no rows"  # why there are no splits
@@ -167,11 +168,10 @@ class TabularData(SplitData):
         feature_std: list[float] | None = None,
         target_mean: list[float] | None = None,
         target_std: list[float] | None = None,
-        batch_size: int = 32,
         eval_batch_size: int = 10_000,
         **kwargs: Any,
     ) -> None:
-        super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, **kwargs)
+        super().__init__(eval_batch_size=eval_batch_size, **kwargs)
         self.feature_names, self.target_names = list(feature_names), list(target_names)
         self.input_size, self.output_size = len(self.feature_names), len(self.target_names)
         table = _finite(features, self.feature_names), _finite(targets, self.target_names)

@@ -159,6 +159,8 @@ class Task(LightningModule):
         if self._trainer is not None and not self.trainer.training:
             self.evaluated.add(count, **sums)
             return mean
+        if self._fills():
+            count, sums = 0, {name: value * 0 for name, value in sums.items()}
         self.running.add(count, **sums)
         if self._trainer is None:  # a step outside of training
             return mean
@@ -169,7 +171,13 @@ class Task(LightningModule):
     def add_sums(self, **sums: Tensor) -> None:
         """Adds further sums, each a scalar, over a batch that `step` has counted, such as in a subclass."""
         evaluates = self._trainer is not None and not self.trainer.training
+        if not evaluates and self._fills():
+            sums = {name: value * 0 for name, value in sums.items()}
         (self.evaluated if evaluates else self.running).add(0, **sums)
+
+    def _fills(self) -> bool:
+        """Whether the samples of this batch of training are counted elsewhere; see `EpochBatches`."""
+        return self._trainer is not None and getattr(self.trainer.train_dataloader, "filler", False)
 
     def _computes_again(self) -> bool:
         """Whether a training step may compute its loss several times."""
@@ -243,6 +251,8 @@ class Task(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Continues with the sums of this process; a different number of processes leaves them to the first."""
+        if self._trainer is not None and self.trainer.precision == "64-true":
+            self.double()  # Lightning would round the weights to float32: it loads them first
         running = checkpoint.get("running", {})
         self._clock = Clock(running.get("seconds", 0.0))
         if running:

@@ -130,7 +130,7 @@ def test_workers_that_are_ahead_move_no_position():
     ahead = loader(num_workers=1)
     batches = iter(ahead)
     seen = [next(batches), next(batches)]
-    assert ahead.state_dict() == {"epoch": 0, "position": 2, "batch": 6}
+    assert ahead.state_dict() == {"epoch": 0, "position": 2, "batch": 6, "step": 6}
     assert seen == list(loader())[:2]
 
 

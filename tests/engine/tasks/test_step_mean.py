@@ -29,9 +29,10 @@ class Doubles(Images):
         return batch._replace(images=batch.images.double())
 
 
-def trained(trainer, batch_size, epochs=3, options=None, **kwargs):
+def trained(trainer, batch_size=None, epochs=3, options=None, global_batch_size=None, **kwargs):
     task = classifier(net(), lr=0.5, **(options or {})).double()
-    trainer(max_epochs=epochs, **kwargs).fit(task, datamodule=Doubles(batch_size=batch_size, seed=1))
+    data = Doubles(batch_size=batch_size, global_batch_size=global_batch_size, seed=1)
+    trainer(max_epochs=epochs, **kwargs).fit(task, datamodule=data)
     return task.net.state_dict()
 
 
@@ -90,15 +91,29 @@ def test_accumulation_that_changes_between_epochs(trainer):
     assert difference(trained(trainer, 8, callbacks=[schedule]), by_hand(steps)) < 1e-13
 
 
-def test_two_processes_equal_one(trainer, tmp_path):
-    """29 images in two processes: shares of 15 and 14, windows of two micro-batches of unequal sizes."""
-    whole = trained(trainer, SIZE, epochs=2)
+@pytest.mark.parametrize("accumulate", [2, 4, 12])
+def test_a_global_batch_is_one_step_in_any_number_of_micro_batches(trainer, accumulate):
+    """Also the last of an epoch, of 5 images for 12 micro-batches."""
+    whole = trained(trainer, 12)
+    assert difference(trained(trainer, global_batch_size=12), whole) == 0
+    parts = trained(trainer, global_batch_size=12, accumulate_grad_batches=accumulate)
+    assert difference(whole, parts) < 1e-13
+
+
+@pytest.mark.parametrize(("sizes", "big", "steps"), [
+    ({"batch_size": 8}, SIZE, 2),  # shares of 15 and 14, windows of two micro-batches of unequal sizes
+    ({"global_batch_size": 28}, 28, 4),  # the last step of an epoch has one image for four micro-batches
+])  # fmt: skip
+def test_two_processes_equal_one(trainer, tmp_path, sizes, big, steps):
+    whole = trained(trainer, big, epochs=2)
     strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
-    save = SaveAt(2, tmp_path / "two.ckpt")
-    trained(trainer, 8, epochs=2, devices=2, strategy=strategy, accumulate_grad_batches=2, callbacks=[save])
-    state = torch.load(tmp_path / "two.ckpt", weights_only=True)["state_dict"]
+    save = SaveAt(steps, tmp_path / "two.ckpt")
+    trained(trainer, **sizes, epochs=2, devices=2, strategy=strategy, accumulate_grad_batches=2, callbacks=[save])
+    checkpoint = torch.load(tmp_path / "two.ckpt", weights_only=True)
+    state = checkpoint["state_dict"]
     two = {name.removeprefix("net."): value for name, value in state.items() if name.startswith("net.")}
     assert difference(whole, two) < 1e-9
+    assert checkpoint["running"]["count"].sum() == SIZE
 
 
 def test_lbfgs_is_plain_pytorchs(trainer):

@@ -16,8 +16,6 @@ from lit_project.text.preparation import Preparation
 from lit_project.text.tokens import split_words
 from lit_project.text.vocabulary import BOS, EOS, Vocabulary
 
-BATCH_SIZE = 128  # pairs, where the config names neither size
-
 
 class TranslationData(SplitData):
     """Base of the corpora. A subclass implements `read`, and `prepare_data` if there is something to download.
@@ -31,7 +29,8 @@ class TranslationData(SplitData):
         target: code of the language to translate into.
         batch_tokens: positions per micro-batch and process, with padding, in the longer of source and target; batches
             hold pairs of similar length.
-        batch_size: the same as a number of pairs; 128 if neither is given.
+        batch_size: the same as a number of pairs; 128 if no size is given.
+        global_batch_size: pairs per optimizer step, over processes and micro-batches; see `SplitData`.
         eval_batch_tokens: positions without gradients; it changes no result, only memory and speed.
         vocabulary: whole words, or subwords by BPE or a unigram language model.
         vocabulary_size: ids of each vocabulary, four special ones counted; null: all words, or 8000 subwords.
@@ -54,6 +53,7 @@ class TranslationData(SplitData):
         DataError: options that exclude each other, or languages that the data do not have.
     """
 
+    default_batch_size = 128
     LANGUAGES: ClassVar[tuple[str, ...]] = ()  # what the data have; empty: anything
 
     def __init__(
@@ -76,13 +76,15 @@ class TranslationData(SplitData):
         prefixes: list[str] | Literal["classic"] | None = None,
         seed: int | None = None,
         vocabularies: dict[str, Any] | None = None,
+        global_batch_size: int | None = None,
     ) -> None:
-        super().__init__(seed=seed)
+        super().__init__(batch_size, seed=seed, global_batch_size=global_batch_size)
         check_languages(type(self).__name__, self.LANGUAGES, source, target)
         self.root = Path(root).expanduser()
         self.source, self.target = source, target
         self.batch_tokens, self.eval_batch_tokens = batch_tokens, eval_batch_tokens
-        self.batch_size = BATCH_SIZE if batch_tokens is batch_size is None else batch_size  # type: ignore[assignment]
+        if batch_tokens is not None:
+            self.batch_size = batch_size
         self.options = VocabularyOptions(vocabulary, vocabulary_size, joint, min_freq)
         self.overlong = overlong
         self.prefixes: Sequence[str] | None = CLASSIC_PREFIXES if prefixes == "classic" else prefixes
@@ -182,6 +184,7 @@ class TranslationData(SplitData):
             dataset.target.lengths,
             batch_tokens=self.batch_tokens if train else self.eval_batch_tokens,
             batch_size=self.batch_size if train else None,
+            global_batch_size=self.global_batch_size if train else None,
             shuffle=self.shuffles(split),
             **self.share(),
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,14 +54,14 @@ class TokenBatches(EpochBatches):
         lengths_target: `(N,)`, tokens of each target (BOS and EOS counted).
         batch_tokens: at most this many positions per batch and process, with padding, in the source and in the target;
             a longer pair is a batch of its own.
-        batch_size: pairs per batch and process. Exactly one of the two is given.
+        batch_size: pairs per batch and process.
+        global_batch_size: pairs per optimizer step; see `EpochBatches`. Exactly one of the three is given.
         shuffle: see above; otherwise from short to long, ties in the order of the data.
-        seed: with the epoch, all that the order depends on.
-        num_replicas: number of processes.
-        rank: this process, from 0.
+        share: `seed`, `num_replicas`, `rank` and `accumulate` of `EpochBatches`.
 
     Raises:
-        DataError: not exactly one size, a size below 1, or fewer pairs than processes.
+        DataError: not exactly one size, a size below 1, fewer pairs than processes, or a global size that processes
+            and micro-batches do not divide.
     """
 
     def __init__(
@@ -71,49 +71,48 @@ class TokenBatches(EpochBatches):
         *,
         batch_tokens: int | None = None,
         batch_size: int | None = None,
+        global_batch_size: int | None = None,
         shuffle: bool,
-        seed: int = 0,
-        num_replicas: int = 1,
-        rank: int = 0,
+        **share: Any,
     ) -> None:
-        if (batch_tokens is None) == (batch_size is None):
-            raise DataError(f"give one of batch_tokens and batch_size, got {batch_tokens} and {batch_size}")
-        budget = batch_tokens or batch_size or 0
-        if budget < 1:
-            raise DataError(f"batch_tokens or batch_size must be at least 1, got {budget}")
+        names, sizes = "batch_tokens, batch_size, global_batch_size", (batch_tokens, batch_size, global_batch_size)
+        given = [value for value in sizes if value is not None]
+        if len(given) != 1:
+            raise DataError(f"give one of {names}, got {', '.join(map(str, sizes))}")
+        if given[0] < 1:
+            raise DataError(f"{names}: must be at least 1, got {given[0]}")
         size = len(lengths_source)
-        super().__init__(
-            size, max(size, 2), shuffle=shuffle, seed=seed, num_replicas=num_replicas, rank=rank
-        )  # which refuses fewer pairs than processes
-        self.together = budget * num_replicas  # positions, or pairs
+        whole = None if global_batch_size else max(size, 2)  # of which fewer pairs than processes are refused
+        super().__init__(size, whole, global_batch_size=global_batch_size, shuffle=shuffle, **share)
         self.lengths_source = lengths_source.numpy()
         self.lengths_target = lengths_target.numpy()
+        if global_batch_size:
+            return
+        self.together = self.step = given[0] * self.num_replicas  # positions, or pairs
+        if batch_tokens or self.parts > 1:  # otherwise it is as good as a global batch size
+            self.step = f"{given[0]} × {self.num_replicas} × {self.parts // self.num_replicas}"
         longest = np.maximum(self.lengths_source, self.lengths_target)[self._sorted(0)]
-        bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), budget)
-        self.bounds = _divisible(bounds, num_replicas)  # where batches begin in the sorted sequence, and its end
-
-    def __len__(self) -> int:
-        return (len(self.bounds) - 1) // self.num_replicas
+        bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), given[0])
+        self.bounds = _divisible(bounds, self.num_replicas)  # where batches begin in the sorted sequence, and its end
 
     def batches(self) -> list[Tensor]:
         """All batches of this epoch: index tensors `(b,)`."""
         order = torch.from_numpy(self._sorted(self.epoch))
-        count = len(self)
+        block = self.parts if self.global_batch_size else self.num_replicas  # parts of a step, which stay together
+        count = (len(self.bounds) - 1) // block
+        steps = torch.arange(count)
+        own = torch.arange(self.rank, block, self.num_replicas).expand(count, -1)
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "batches", self.epoch))
             steps = torch.randperm(count, generator=generator)
-            # who takes which batch of a step, so that no process always has the shortest
-            shares = torch.rand(count, self.num_replicas, generator=generator).argsort(dim=1)
-        else:
-            steps = torch.arange(count)
-            shares = torch.arange(self.num_replicas).expand(count, -1)
-        chosen = (steps * self.num_replicas + shares[:, self.rank]).tolist()
-        return [order[self.bounds[i] : self.bounds[i + 1]] for i in chosen]
+            if not self.global_batch_size:  # who takes which batch, so that no process always has the shortest
+                own = torch.rand(count, block, generator=generator).argsort(dim=1)[:, self.rank, None]
+        return self.parts_of(order, (steps[:, None] * block + own).flatten().tolist())
 
     def padding_waste(self) -> tuple[float, float]:
         """Share of padding among the positions of an epoch, of the source and of the target, over all processes."""
-        order, starts = self._sorted(0), np.array(self.bounds[:-1])
-        counts = np.diff(self.bounds)
+        bounds = np.unique(self.bounds)  # some parts may be empty
+        order, starts, counts = self._sorted(0), bounds[:-1], np.diff(bounds)
         waste = []
         for lengths in (self.lengths_source, self.lengths_target):
             positions = (np.maximum.reduceat(lengths[order], starts) * counts).sum()

@@ -1,0 +1,108 @@
+"""Runs with `data.global_batch_size` that are resumed with other numbers of processes and micro-batches."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from killing import at_call
+from lit_project.engine.checkpoints import read
+from lit_project.tasks.classification import ImageClassifier
+from lit_project.tasks.translation.task import Translator
+from tiny import TINY
+
+ROOT = Path(__file__).parents[2]
+# without batch norm, dropout and augmentation, which depend on what else is in a batch, or on the process
+FIT = (
+    f"fit -c {ROOT}/configs/quickstart.yaml {TINY} --model.net.dropout=0 --data.train_transforms=null "
+    "--test_after_fit=false --trainer.accelerator=cpu"
+)
+DOUBLE = "--trainer.precision=64-true"
+
+
+def difference(one, other):
+    """The largest of the weights of two runs, after as many steps; their epochs have the same figures."""
+    a, b = (read(run / "checkpoints" / "last.ckpt") for run in (one, other))
+    assert a["global_step"] == b["global_step"]
+    rows = [[row for row in csv.DictReader((run / "metrics.csv").open()) if row["val/loss"]] for run in (one, other)]
+    assert "train/loss" in rows[0][0]
+    for before, after in zip(*rows, strict=True):
+        for name in before.keys() - {"train/loss_step", "train/samples_per_second", "train/tokens_per_second"}:
+            assert float(after[name] or 0) == pytest.approx(float(before[name] or 0), rel=1e-5), name
+    weights = zip(a["state_dict"].values(), b["state_dict"].values(), strict=True)
+    return max((x - y).abs().max().item() for x, y in weights)
+
+
+TRANSLATION = (
+    f"fit -c {ROOT}/configs/translation_quickstart.yaml --test_after_fit=false --data.size=300 --data.val_size=20 "
+    "--data.test_size=20 --model.net.hidden_size=8 --model.net.dropout=0"
+)
+
+
+@pytest.mark.parametrize(("fit", "task", "size"), [(FIT, ImageClassifier, 120), (TRANSLATION, Translator, 60)])
+def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch, fit, task, size):
+    """Few samples in the last step, stopped in training and in validation; the schedule knows the end of the run."""
+    command = f"{fit} {DOUBLE} --trainer.max_epochs=2 --data.eval_batch_{'size' if fit is FIT else 'tokens'}=60"
+    whole = lit(f"{command} --data.batch_size={size} --run_name=whole")
+    assert whole.status == 0, whole.err
+    command += f" --run_name=parts --data.batch_size={size}"
+    for windows, step, call in ((1, "training_step", 4), (size // 2, "evaluation_step", 2), (3, "training_step", 5)):
+        with monkeypatch.context() as patch:
+            at_call(patch, task, step, call, signal.SIGTERM)
+            cut = lit(f"{command} --trainer.accumulate_grad_batches={windows}")
+            assert cut.status == 128 + signal.SIGTERM, cut.err
+        command = f"fit --run {cut.run} --data.batch_size=null --data.global_batch_size={size}"
+    resumed = lit(f"{command} --trainer.accumulate_grad_batches=2")
+    assert resumed.status == 0, resumed.err
+    assert difference(whole.run, cut.run) < 1e-13
+
+
+def lit_in(folder, *parts):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    command = [sys.executable, "-m", "lit_project", *" ".join(parts).split()]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("precision", "largest"), [(DOUBLE, 1e-12), ("", 1e-6)])
+def test_four_epochs_in_one_process_are_those_in_one_two_four_and_one(tmp_path, precision, largest):
+    """Steps of 8 samples, the last of an epoch of 1, for up to four micro-batches; cut within epochs."""
+    steps = "--model.schedulers=null --data.batch_size=null --data.global_batch_size=8 --trainer.max_epochs=4"
+    fit = f"{FIT} {precision} {steps}"
+    lit_in(tmp_path, fit, "--run_name=whole")
+    runs = tmp_path / "runs" / "quickstart"
+    command = f"{fit} --run_name=parts"
+    for processes, accumulate, steps in ((1, 1, 100), (2, 2, 300), (4, 1, 500), (1, 4, -1)):
+        launch = f"--trainer.strategy={'ddp' if processes > 1 else 'auto'} --trainer.devices={processes}"
+        lit_in(tmp_path, command, launch, f"--trainer.accumulate_grad_batches={accumulate} --trainer.max_steps={steps}")
+        command = f"fit --run {runs / 'parts'}"
+    found = difference(runs / "whole", runs / "parts")
+    print(f"largest difference of a weight{precision}: {found:.1e}")
+    assert found < largest
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ("--data.global_batch_size=64", "give one of batch_size and global_batch_size, got 128 and 64: --data.batch_size="),
+    ("--data.batch_size=null --data.global_batch_size=100 --trainer.accumulate_grad_batches=3",
+     "with trainer.accumulate_grad_batches 3; the nearest that can: 99 and 102"),
+    ("--data.batch_size=null --data.global_batch_size=64 --find batch_size", "no batch_size to look for: give it one"),
+])  # fmt: skip
+def test_sizes_that_contradict_are_an_error_of_one_line(lit, options, message):
+    result = lit(f"{FIT} {options}")
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert message in result.err
+
+
+def test_out_of_memory_names_more_micro_batches_of_the_same_step(lit, monkeypatch):
+    at_call(monkeypatch, ImageClassifier, "training_step", 2, torch.OutOfMemoryError("out of memory"))
+    with pytest.raises(torch.OutOfMemoryError) as error:
+        lit(f"{FIT} --data.batch_size=null --data.global_batch_size=64 --trainer.accumulate_grad_batches=2")
+    advice = error.value.__notes__[1]
+    assert "batches of 32 samples: --trainer.accumulate_grad_batches=4 trains the same in half of it" in advice
