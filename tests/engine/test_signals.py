@@ -11,6 +11,7 @@ import torch
 
 from killing import at_call
 from lit_project.engine.checkpoints import read
+from lit_project.engine.run import RunDir
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
@@ -44,8 +45,10 @@ def test_a_signal_ends_a_run_after_its_step_and_nothing_is_lost(lit, monkeypatch
     assert f"interrupted; continue with: lit-project fit --run {cut.run}" in cut.out
     last = cut.run / "checkpoints" / "last.ckpt"
     assert read(last)["global_step"] == 4
+    assert RunDir.open(cut.run).state() == "stopped"
     resumed = lit(f"fit --run {cut.run}")
     assert resumed.status == 0, resumed.err
+    assert RunDir.open(cut.run).state() == "finished"
     assert same(read(last)["state_dict"], read(whole.run / "checkpoints" / "last.ckpt")["state_dict"])
 
 

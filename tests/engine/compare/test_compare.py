@@ -11,7 +11,7 @@ import pytest
 
 from lit_project.engine.compare.columns import columns_of, duration, in_terminal, number, short_names
 from lit_project.engine.compare.differences import Comparison, differing
-from lit_project.engine.compare.reading import find, read_all
+from lit_project.engine.compare.reading import read_runs
 from lit_project.engine.compare.report import changes, curves, page_of
 from tiny import TINY
 
@@ -29,14 +29,14 @@ def say(make_run, capfd):
 
 
 def compared(*over, chosen=()):
-    return Comparison(read_all(find(["runs"])), over, chosen)
+    return Comparison(read_runs(["runs"]), over, chosen)
 
 
 def test_only_what_differs_is_a_column(make_run):
     make_run("a"), make_run("b", (0.4, 0.2), lr=0.1), make_run("c", lr=0.1)
     found = compared()
     assert (found.keys, found.facts) == (["model.optimizer.lr"], [])
-    assert [row.path.name for row in found.rows] == ["b", "a", "c"]  # best first
+    assert [row.runs[0].path.name for row in found.rows] == ["b", "a", "c"]  # best first
     assert [column.short or column.name for column in columns_of(found, found.rows, found.keys)] == [
         "run", "state", "lr", "val/loss", "test/loss", "time"
     ]  # fmt: skip
@@ -56,7 +56,7 @@ def test_commit_and_versions_differ_too(make_run):
     assert found.facts == ["commit", "torch"]
     lines = in_terminal(columns_of(found, found.rows, []))
     assert "012345678" in lines[1]
-    assert "fedcba987 with changes" in lines[2]
+    assert "fedcba987 dirty" in lines[2]
     assert "runs of one group differ in: commit, torch" in compared("seed_everything").notes()
 
 
@@ -116,6 +116,7 @@ def test_curves_of_a_group_are_the_mean_where_all_runs_have_a_value(make_run):
     low, high = (f(axes.collections[0].get_paths()[0].vertices[:, 1]) for f in (min, max))
     sd = np.std([0.5, 0.7], ddof=1)
     assert (low, high) == (pytest.approx(0.4 - sd), pytest.approx(0.6 + sd))
+    assert curves(Comparison(read_runs(["runs/x/c"]), ["seed_everything"])) is None
     assert [len(line.get_xdata()) for line in curves(compared()).axes[0].lines] == [3, 2, 2]
 
 

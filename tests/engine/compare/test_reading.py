@@ -9,7 +9,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from lit_project.engine.compare.reading import Run, find, options_of, read_all
+from lit_project.engine.compare.reading import Run, options_of, read_runs
 from lit_project.engine.errors import RunError
 from lit_project.engine.run import RunDir
 
@@ -68,9 +68,10 @@ def test_without_a_monitor_the_last_validation_counts_and_without_a_table_the_fi
 
 def test_the_time_is_that_of_all_fits_that_ended(make_run):
     run = make_run("a")
-    entries = json.loads((run / "provenance.json").read_text())
-    later = {**entries[0], "time": "2026-11-23T01:00:00+00:00", "seconds": 30.0}
-    (run / "provenance.json").write_text(json.dumps([*entries, {**entries[0], "seconds": None}, later][::2]))
+    (first,) = json.loads((run / "provenance.json").read_text())
+    killed = {name: value for name, value in first.items() if name != "seconds"} | {"status": None}
+    last = {**first, "time": "2026-11-23T01:00:00+00:00", "seconds": 30.0}
+    (run / "provenance.json").write_text(json.dumps([first, killed, last]))
     found = Run.read(run)
     assert found.seconds == 120
     assert f"{found.begun:%H:%M}" == "22:31"
@@ -91,7 +92,7 @@ def test_options_have_the_names_of_the_command_line_and_a_class_is_one():
             },
         },
     }
-    assert options_of(config) == {
+    assert dict(options_of(config)) == {
         "trainer.max_epochs": 3,
         "trainer.callbacks.A": "p.A",
         "trainer.callbacks.A.a": 1,
@@ -113,18 +114,12 @@ def test_runs_are_found_by_path_pattern_and_folder_each_once(make_run, tmp_path)
     (inside / "config.yaml").write_text("wandb: {}\n")
     (tmp_path / "runs" / "x" / "compare.html").touch()
     (tmp_path / "link").symlink_to(first, target_is_directory=True)
-    assert find(["runs"]) == [first, second]
-    assert find([str(second), "runs/*", "link", "runs/x/compare.html"]) == [second, first]
-    for names, words in (
-        (["runs/y"], "no such run: runs/y"),
-        (["runs/x/c*t"], "no such run"),
-        (["runs/x/*.html"], "no run"),
-    ):
-        with pytest.raises(RunError, match=words):
-            find(names)
+    assert [run.path for run in read_runs(["runs"])] == [first, second]
+    assert [run.path for run in read_runs([str(second), "runs/*", "link", "runs/x/compare.html"])] == [second, first]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match="there is no run in empty"):
-        find(["runs", "empty"])
+    for names in (["runs/y"], ["runs/x/c*t"], ["runs/x/*.html"], ["runs", "empty"]):
+        with pytest.raises(RunError, match=r"no such run: runs/|there is no run in"):
+            read_runs(names)
 
 
 @pytest.mark.parametrize(
@@ -139,14 +134,14 @@ def test_a_broken_file_is_named_and_the_other_runs_are_read(make_run, capsys, na
     broken, good = make_run("broken"), make_run("good")
     (broken / name).write_text(content)
     if content == "trainer: 5\n":  # odd, but a config
-        assert len(read_all([broken, good])) == 2
+        assert len(read_runs(["runs"])) == 2
         return
-    assert [run.path for run in read_all([broken, good])] == [good]
+    assert [run.path for run in read_runs(["runs"])] == [good]
     error = capsys.readouterr().err
     assert error.startswith(f"warning: left out: {broken}")
     assert error.count("\n") == 1
     with pytest.raises(RunError, match="broken"):
-        read_all([broken])
+        read_runs([str(broken)])
 
 
 def test_a_row_that_is_being_written_is_left_for_later(make_run):

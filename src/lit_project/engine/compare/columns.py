@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import os
 import shutil
@@ -35,7 +36,7 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
     """Which row it is, its state, these options and other facts that differ, metrics, time."""
     grouped = any(row.grouped for row in rows)
     count = [(str(len(row.counted)), len(row.counted)) for row in rows]
-    first = Column("n", count) if grouped else Column("run", names_of([row.path for row in rows]))
+    first = Column("n", count) if grouped else Column("run", names_of(rows))
     columns = [first, Column("state", [_states(row) for row in rows])]
     for rank, (key, short) in enumerate(zip(keys, short_names(keys), strict=True)):
         columns.append(Column(key, _options(rows, key), 2 * rank + 1, short))
@@ -45,7 +46,7 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
         values = [row.metric(name) for row in rows]
         cells = [_mean(row, *value) for row, value in zip(rows, values, strict=True)]
         columns.append(Column(name, cells, 2 * rank, sds=[sd for _, sd, _ in values] if grouped else ()))
-    took = [mean_sd([run.seconds for run in row.counted if run.seconds is not None])[0] for row in rows]
+    took = [mean_sd([run.seconds for run in row.counted if run.seconds == run.seconds])[0] for row in rows]
     return [*columns, Column("seconds", [duration(seconds) for seconds in took], math.inf, "time")]
 
 
@@ -76,8 +77,9 @@ def as_csv(columns: Sequence[Column]) -> str:
     return text.getvalue()
 
 
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """The paths from the folder on that they have in common."""
+def names_of(rows: Sequence[Row]) -> list[str]:
+    """Paths of single runs from the folder on that they have in common."""
+    paths = [row.runs[0].path for row in rows]
     base = common_folder(paths)
     return [os.path.relpath(path.resolve(), base) for path in paths]
 
@@ -85,7 +87,7 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 def labels(found: Comparison, rows: Sequence[Row]) -> list[str]:
     """What rows are called in a legend: by the options in which groups differ."""
     if not found.over:
-        return names_of([row.path for row in rows])
+        return names_of(rows)
     named = zip(short_names(found.keys), [_options(rows, key) for key in found.keys], strict=True)
     columns = [[f"{name} {cell}" for cell in cells] for name, cells in named]
     return [", ".join(words) for words in zip(*columns, strict=True)] or ["all" for _ in rows]
@@ -144,4 +146,6 @@ def _options(rows: Sequence[Row], key: str) -> list[Cell]:
 def _short(value: Any) -> str:
     if isinstance(value, str) and CLASS.fullmatch(value):
         return value.rpartition(".")[2]
-    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value).replace(" ", "")
+    if isinstance(value, str | float):
+        return value if isinstance(value, str) else f"{value:g}"
+    return json.dumps(value, separators=(",", ":"), default=str)

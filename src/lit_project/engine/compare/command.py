@@ -14,7 +14,7 @@ from ..project import PROGRAM
 from ..run import write_text
 from .columns import as_csv, columns_of, common_folder, in_terminal, labels
 from .differences import Comparison
-from .reading import find, read_all
+from .reading import read_runs
 from .report import changes, page_of, summary
 
 
@@ -39,7 +39,7 @@ def compare(args: Sequence[str]) -> int:
         UserError: no such run, option or metric; or a file cannot be written.
     """
     options = option_parser().parse_args(list(args))
-    runs = read_all(find(options.runs))
+    runs = read_runs(options.runs)
     found = Comparison(runs, options.over, options.metric)
     columns = columns_of(found, found.rows, found.keys)
     print("\n".join([*in_terminal(columns), "", *found.notes()]))
@@ -50,7 +50,12 @@ def compare(args: Sequence[str]) -> int:
     if options.csv is not None:
         _write("table", "csv", options.csv, as_csv(columns))
     footer = f"{shorten(f'{PROGRAM} compare {shlex.join(args)}', 200)} · {datetime.now():%Y-%m-%d %H:%M}"
-    _write("page", "html", options.html or folder / "compare.html", page_of(found, f"Runs of {folder}", footer))
+    _write(
+        "page",
+        "html",
+        options.html or folder / "compare.html",
+        page_of(found, f"Runs of {folder.resolve().name}", footer),
+    )
     return 0
 
 

@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, did_you_mean
@@ -20,11 +19,6 @@ class Row:
 
     runs: list[Run]
     grouped: bool
-
-    @property
-    def path(self) -> Path:
-        """Of its first run."""
-        return self.runs[0].path
 
     @property
     def counted(self) -> list[Run]:
@@ -99,15 +93,16 @@ class Comparison:
         if len(self.monitors) != 1:
             return self.given
         sign = -1 if next(run for run in self.runs if run.monitor).maximize else 1
-        values = {id(row): row.metric(self.monitors[0])[0] for row in self.given}
-        return sorted(self.given, key=lambda row: (math.isnan(v := values[id(row)]), 0 if math.isnan(v) else sign * v))
+        values = [sign * row.metric(self.monitors[0])[0] for row in self.given]
+        order = sorted(range(len(values)), key=lambda place: math.inf if math.isnan(values[place]) else values[place])
+        return [self.given[place] for place in order]
 
     def notes(self) -> list[str]:
         """What there is, and what a reader of the table must know."""
         count = Counter(run.state for run in self.runs)
         states = ", ".join(f"{n} {state}" for state, n in count.items())
-        groups = f" in {len(self.rows)} groups over {', '.join(self.over)}" if self.over else ""
-        notes = [f"{len(self.runs)} runs{groups}: {states}"]
+        groups = f"groups: {len(self.rows)}, over {', '.join(self.over)}; " if self.over else ""
+        notes = [f"{groups}runs: {states}"]
         if self.over and (out := [run for row in self.rows for run in row.runs if run not in row.counted]):
             notes.append(f"in no mean: {', '.join(f'{run.path} ({run.state})' for run in out)}")
         mixed = [name for name in self.facts if any(len(row.facts(name)) > 1 for row in self.rows)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from ..messages import OptionParser
 from ..project import PROGRAM
 from .columns import Column, duration, in_terminal, number
-from .reading import Run, find, read_all
+from .reading import Run, read_runs
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -22,14 +22,13 @@ def runs(args: Sequence[str]) -> int:
     Raises:
         UserError: there is none.
     """
-    found = read_all(find(option_parser().parse_args(list(args)).runs))
+    found = read_runs(option_parser().parse_args(list(args)).runs)
     found.sort(key=lambda run: run.begun, reverse=True)
-    nan = float("nan")
     columns = [
         Column("run", [str(run.path) for run in found]),
         Column("state", [run.state for run in found]),
         Column("begun", [f"{run.begun.astimezone():%Y-%m-%d %H:%M}" for run in found], 4),
-        Column("time", [duration(nan if run.seconds is None else run.seconds) for run in found], 3),
+        Column("time", [duration(run.seconds) for run in found], 3),
         Column("best", [_metric(run, run.monitor or "val/loss") for run in found], 1),
         Column("test", [_metric(run, (run.monitor or "val/loss").replace("val/", "test/", 1)) for run in found], 2),
     ]

@@ -1,4 +1,4 @@
-"""Finds runs and reads what a comparison needs of each."""
+"""Finds runs, and reads what a comparison needs of each."""
 
 import glob
 import math
@@ -25,8 +25,8 @@ class Run:
     path: Path
     state: str  # as of `RunDir.state`
     begun: datetime
-    seconds: float | None  # of all its fits that ended, and of one that runs
-    options: dict[str, Any]  # as of `options_of`
+    seconds: float  # of all its fits that ended, and of one that runs; nan if it is not known
+    options: dict[str, Any]  # of its config, by `options_of`
     facts: dict[str, str]  # commit, versions, devices
     monitor: str | None  # by which the best checkpoint is chosen
     maximize: bool
@@ -44,29 +44,26 @@ class Run:
         run = RunDir.open(path)
         try:
             state, sections, entries, rows = run.state(), run.metrics(), run.entries(), run.history()[1]
-            options = options_of(run.config())
+            options = dict(options_of(run.config()))
             fit, test = sections.get("fit", {}), sections.get("test", {})
-            last = entries[-1] if entries else {}
-            monitor = next((key for key in options if re.search(r"Checkpoint.*\.monitor$", key) and options[key]), "")
-            maximize = options.get(monitor.replace(".monitor", ".mode")) == "max"
-            watched = options.get(monitor)
-            known = fit.get(f"best {watched}") if state == "finished" else None
-            validation = _best(rows, watched, maximize, known) or _numbers(fit, "val/")
+            key = next((key for key in options if re.search(r"Checkpoint.*\.monitor$", key) and options[key]), "")
+            monitor, maximize = options.get(key), options.get(key.replace(".monitor", ".mode")) == "max"
+            known = fit.get(f"best {monitor}") if state == "finished" else None
             trained = {name: value for name, value in _numbers(fit).items() if not name.startswith(("val/", "best "))}
-            begun = _time(entries[0]["time"]) if entries else _time(run.config_file.stat().st_mtime)
+            validated = _best(rows, monitor, maximize, known) or _numbers(fit, "val/")
             took = [entry["seconds"] for entry in entries if "seconds" in entry] or _numbers(fit, "seconds").values()
             if state == "running" and entries:
-                took = [*took, (datetime.now(UTC) - _time(last["time"])).total_seconds()]
+                took = [*took, (datetime.now(UTC) - _time(entries[-1]["time"])).total_seconds()]
             return cls(
                 path=path,
                 state=state,
-                begun=begun,
-                seconds=sum(took) if took else None,
+                begun=_time(entries[0]["time"] if entries else run.config_file.stat().st_mtime),
+                seconds=sum(took) if took else math.nan,
                 options=options,
-                facts=_facts(last),
-                monitor=watched,
+                facts=_facts(entries[-1] if entries else {}),
+                monitor=monitor,
                 maximize=maximize,
-                metrics={**validation, **_numbers(test, "test/"), **trained},
+                metrics={**validated, **_numbers(test, "test/"), **trained},
                 parts=_parts(test),
                 rows=rows,
             )
@@ -78,43 +75,34 @@ class Run:
         return {float(row[by]): float(row[metric]) for row in self.rows if row.get(metric) and row.get(by)}
 
 
-def find(names: Sequence[str]) -> list[Path]:
-    """The run directories that are named: themselves, by a pattern, or by a folder that they are in; each one once.
+def read_runs(names: Sequence[str]) -> list[Run]:
+    """Reads runs that are named themselves, by a pattern, or by a folder that they are in; each one once.
+
+    A broken run is named in a warning and left out, if it is not the only one.
 
     Raises:
-        RunError: a name leads to nothing, or to no run.
+        RunError: a name leads to nothing, or to no run; all are broken.
     """
     found: dict[Path, Path] = {}
     for name in names:
         paths = [Path(name)] if Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
         if not paths:
             raise RunError(f"no such run: {name}")
-        runs = [run for path in paths for run in _runs_in(path)]
-        if not runs and not all(path.is_file() for path in paths):
+        inside = [run for path in paths for run in _runs_in(path)]
+        if not inside and not all(path.is_file() for path in paths):
             raise RunError(f"there is no run in {name}")
-        for run in runs:
+        for run in inside:
             found.setdefault(run.resolve(), run)
-    if not found:
-        raise RunError(f"there is no run in {', '.join(names)}")
-    return list(found.values())
-
-
-def read_all(paths: Sequence[Path]) -> list[Run]:
-    """Reads runs; one that is broken is named in a warning and left out.
-
-    Raises:
-        RunError: all are broken.
-    """
-    runs = []
-    for path in paths:
+    runs: list[Run] = []
+    for path in found.values():
         try:
             runs.append(Run.read(path))
         except (RunError, OSError) as error:
-            if len(paths) == 1:
+            if len(found) == 1:
                 raise
             print(f"warning: left out: {error}", file=sys.stderr)
     if not runs:
-        raise RunError("no run is left")
+        raise RunError(f"there is no run in {', '.join(names)}")
     return runs
 
 
@@ -127,37 +115,32 @@ def _runs_in(folder: Path) -> Iterator[Path]:
             yield Path(place)
 
 
-def options_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by their names on the command line; a class is an option, too.
+def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The options in a config by their names on the command line; a class is an option, too.
 
-    `{"model.net": "package.CNN", "model.net.hidden": 64, "trainer.callbacks.Checkpoint.mode": "max", …}`
+    `("model.net", "package.CNN"), ("model.net.hidden", 64), ("trainer.callbacks.Checkpoint.mode", "max"), …`
     """
-    return dict(_options(config, ""))
-
-
-def _options(value: Any, key: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and "class_path" in value:
         yield key, value["class_path"]
         for arguments in (value.get("init_args"), value.get("dict_kwargs")):
             for name, inner in (arguments or {}).items():
-                yield from _options(inner, f"{key}.{name}")
+                yield from options_of(inner, f"{key}.{name}")
     elif isinstance(value, dict) and ("." not in key or _has_class(value)):
         for name, inner in value.items():
-            yield from _options(inner, f"{key}.{name}".lstrip("."))
+            yield from options_of(inner, f"{key}.{name}".lstrip("."))
     elif isinstance(value, list) and _has_class(value):
         seen: Counter[str] = Counter()
         for place, inner in enumerate(value):
             kind = inner.get("class_path", "").rpartition(".")[2] if isinstance(inner, dict) else ""
             seen[kind] += 1
             name = f"[{place}]" if not kind else f".{kind}" if seen[kind] == 1 else f".{kind}[{seen[kind]}]"
-            yield from _options(inner, f"{key}{name}")
+            yield from options_of(inner, f"{key}{name}")
     else:
         yield key, value
 
 
 def _has_class(value: Any) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return (isinstance(value, dict) and "class_path" in value) or any(map(_has_class, inner))
+    return "'class_path': " in str(value)
 
 
 def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float | None) -> Numbers:
@@ -196,7 +179,7 @@ def _parts(test: Mapping[str, Any]) -> dict[str, Numbers]:
 
 def _facts(entry: Mapping[str, Any]) -> dict[str, str]:
     git = entry.get("git") or {}
-    commit = {"commit": git["commit"][:9] + (" with changes" if git.get("dirty") else "")} if "commit" in git else {}
+    commit = {"commit": git["commit"][:9] + (" dirty" if git.get("dirty") else "")} if "commit" in git else {}
     versions = {name: str(version) for name, version in entry.get("versions", {}).items()}
     return {**commit, **versions, **({"devices": ", ".join(entry["devices"])} if "devices" in entry else {})}
 

@@ -67,7 +67,8 @@ def curves(found: Comparison) -> Figure | None:
             means, sds, counts = zip(*(mean_sd([line[at] for line in lines]) for at in x), strict=True)
             (line,) = axes.plot(x, means, color=colour, alpha=alpha, zorder=3 if alpha == 1 else 2, linewidth=1.4)
             line.set_marker("o" if len(x) == 1 else "")
-            legend.setdefault(names[order] if order < COLOURED else "others", line)
+            name = names[order] if len(names[order]) < 60 else f"…{names[order][-58:]}"
+            legend.setdefault(name if order < COLOURED else "others", line)
             shown += [mean for mean in means if math.isfinite(mean)]
             if counts[0] > 1:
                 low, high = ([mean + sign * sd for mean, sd in zip(means, sds, strict=True)] for sign in (-1, 1))
@@ -77,7 +78,9 @@ def curves(found: Comparison) -> Figure | None:
         axes.set(title=metric, xlabel=by)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-    columns = max(1, 72 // (6 + max(map(len, legend))))
+    if not legend:
+        return None
+    columns = max(1, 60 // (8 + max(map(len, legend))))
     figure.legend([*legend.values()], [*legend], loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
