@@ -58,6 +58,9 @@ class EpochClock(Callback):
     That holds everything an epoch costs: its iterator, steps, validation, logging, figures and checkpoints. Put first
     among the callbacks, so that what the others do at the start of an epoch is counted in it.
 
+    Args:
+        file: where to write the times of the mean epoch but the first, as FILE.RANK: for a fit in other processes.
+
     Attributes:
         epochs: times of each epoch of the newest fit.
         metrics: of its end.
@@ -66,8 +69,9 @@ class EpochClock(Callback):
     epochs: ClassVar[list[Times]] = []  # of the class, for the command line makes the instance
     metrics: ClassVar[dict[str, float]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, file: str | None = None) -> None:
         self._mark: Times | None = None
+        self._file = file
         EpochClock.epochs = []
 
     def _lap(self) -> None:
@@ -84,6 +88,8 @@ class EpochClock(Callback):
         """Ends the last epoch."""
         self._lap()
         EpochClock.metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
+        if self._file:
+            Path(f"{self._file}.{trainer.global_rank}").write_text(json.dumps(Times.mean(EpochClock.epochs[1:])))
 
 
 @contextmanager

@@ -1,20 +1,32 @@
-"""Where the time of a step goes besides computation: `python benchmarks/speed.py --where`.
+"""Where the time of a step goes besides computation, on one process and on two.
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where        in one process; writes results/overhead.json
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --processes    two against one; writes results/processes.json
 
 Starts from a loop by hand and adds one part of the template after the other. The net is a single linear layer, so that
 little computation hides the rest; an epoch is 860 steps of 64 Fashion-MNIST images and one validation, and what is done
 once an epoch is spread over its steps.
+
+Two processes are `fit` with `ddp` (gloo over loopback), each with one thread and the batch size of the one process
+beside it, in turns. The tiny net tells what DDP adds to a step; the CNN what two processes are good for: samples per
+second of both over those of one. CPU time per sample counts both processes. Epochs are without validation.
 """
 
+import json
+import os
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from baselines import MEAN, STD, Plain
-from common import DATA, EpochClock, Times, interleave, save, table, terminal
+from common import DATA, ROOT, EpochClock, Times, interleave, ratio, save, show_ratio, table, terminal
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
@@ -136,6 +148,61 @@ def stages() -> tuple[dict[str, Callable[[], Times]], int]:
         "+ run record, best and last checkpoint": lambda: run(task(), data, csv=True, record=True),
         "+ progress bar": lambda: run(task(), data, csv=True, record=True, bar=RichProgress),
     }, len(loaders[0])
+
+
+# title → options of `fit`, steps of an epoch
+TWO: dict[str, tuple[list[str], int]] = {
+    "linear net, batch 64": (["-c", f"{ROOT}/configs/fashion_mnist_mlp.yaml", "--data.batch_size=64",
+                              "--model.net={class_path: MLP, init_args: {hidden_sizes: []}}"], 400),
+    "CNN of fashion_mnist_cnn, batch 128": (["-c", f"{ROOT}/configs/fashion_mnist_cnn.yaml"], 40),
+}  # fmt: skip
+
+
+def fit_on(processes: int, options: Sequence[str], steps: int) -> Times:
+    """Times of the mean epoch but the first of `fit`: seconds on the wall, and CPU seconds of all processes.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    with TemporaryDirectory() as folder:
+        clock = json.dumps([{"class_path": "common.EpochClock", "init_args": {"file": f"{folder}/times"}}])
+        command = [
+            sys.executable, "-m", "lit_project", "fit", *options, f"--data.root={DATA}", f"--runs_dir={folder}",
+            f"--trainer.callbacks={clock}", "--trainer.max_epochs=3", f"--trainer.limit_train_batches={steps}",
+            "--trainer.limit_val_batches=0", "--test_after_fit=false", "--trainer.enable_progress_bar=false",
+            "--trainer.accelerator=cpu", f"--trainer.devices={processes}",
+            *(["--trainer.strategy=ddp"] if processes > 1 else []),
+        ]  # fmt: skip
+        paths = os.pathsep.join([str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        ranks = [Times(*json.loads(Path(f"{folder}/times.{rank}").read_text())) for rank in range(processes)]
+    return Times(max(rank.wall for rank in ranks), sum(rank.cpu for rank in ranks))
+
+
+def processes(rounds: int) -> None:
+    """Measures and prints what two processes add to a step, and how much faster they are than one."""
+    rows = []
+    result: dict[str, dict[str, Any]] = {}
+    for title, (options, steps) in TWO.items():
+        times = interleave({str(n): partial(fit_on, n, options, steps) for n in (1, 2)}, rounds)
+        added = [(two.wall - one.wall) / steps * 1e6 for one, two in zip(times["1"], times["2"], strict=True)]
+        found: dict[str, Any] = {
+            "steps": steps,
+            "µs a step of one": statistics.median(t.wall for t in times["1"]) / steps * 1e6,
+            "µs added to a step": {"median": statistics.median(added), "min": min(added), "max": max(added)},
+            "samples a second, two / one": {key: 2 * value for key, value in ratio(times["1"], times["2"]).items()},
+            "CPU time a sample, two / one": {k: v / 2 for k, v in ratio(times["2"], times["1"], "cpu").items()},
+        }
+        result[title] = found
+        more = f"{statistics.median(added):+.0f} ({min(added):+.0f} to {max(added):+.0f})"
+        shown = [show_ratio(found[key]) for key in ("samples a second, two / one", "CPU time a sample, two / one")]
+        rows.append([title, f"{found['µs a step of one']:.0f}", more, *shown])
+    header = ["", "µs a step of one", "added by DDP", "samples/s, two / one", "CPU a sample, two / one"]
+    table("Two processes of one thread against one", header, rows)
+    save("processes", {"rounds": rounds, "two processes": result})
 
 
 def measure(rounds: int) -> None:

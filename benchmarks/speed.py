@@ -2,6 +2,7 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py             about six minutes
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where     where the overhead of a step comes from
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --processes    two processes against one
 
 All on Fashion-MNIST in one process, in turns, several rounds; a number is the median of the ratios of the rounds, with
 the least and the greatest beside it. What is timed is whole epochs, training and validation of 5,000 images, from the
@@ -140,6 +141,7 @@ def main() -> None:
     """Measures what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--where", action="store_true", help="break the overhead down instead")
+    parser.add_argument("--processes", action="store_true", help="what a second process costs and gives instead")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=2, help="timed epochs of each fit")
     parser.add_argument("--threads", type=int, default=1, help="of torch; one is least disturbed by other programs")
@@ -147,10 +149,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     remember_missing_cuda()  # as fast as in a process that has not imported Lightning, also for the loop by hand
-    if options.where:
-        from overhead import measure
+    if options.where or options.processes:
+        from overhead import measure, processes
 
-        return measure(options.rounds)
+        return measure(options.rounds) if options.where else processes(options.rounds)
     file = RESULTS / "speed.json"
     results = json.loads(file.read_text()).get("parts", {}) if file.exists() else {}
     for part in options.parts:

@@ -1,0 +1,354 @@
+"""Predicts the time of a step on 1 to 1,024 GPUs, and checks the prediction on two and four processes here.
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/scaling_model.py              measures and predicts: about four minutes
+    python benchmarks/scaling_model.py --no_check --network mine=12:20      another network: GB/s per GPU, µs per hop
+    python benchmarks/scaling_model.py --no_check --step_ms resnet18=32:6.1 resnet18=128:15         times of your GPU
+
+Nets: the ResNet-18 of configs/finetune_imagefolder.yaml (224 × 224, 32 images per GPU) and the project's Transformer
+(3 + 3 layers of 256, 8,000 joint subwords, 128 pairs of 16 tokens per GPU). Gradients are float32.
+
+Compute: a step of b samples takes `floor + b · slope`. Both come from two times of `--step_ms NET=BATCH:MS`; without
+them, from the operations that `torch.utils.flop_counter` counts over `--tflops`, and `--floor_ms`. How forward and
+backward share that, and when in the backward pass each gradient is ready, is measured on the CPU here.
+
+All-reduce of n bytes by p processes, with a latency per hop and a bandwidth:
+- ring: 2 (p - 1) (hop + n / p / bandwidth) (Patarasuk & Yuan 2009)
+- double binary tree, in the best number of chunks: (√(2 ⌈log₂ p⌉ hop) + √(2 n / bandwidth))² (Sanders, Speck & Träff
+  2009; in NCCL since 2.4)
+- nodes of 8: reduce-scatter and all-gather by a ring within the node, between nodes the better of ring and tree, n / 8
+  bytes by each GPU's own share of the network (in levels as in Thakur, Rabenseifner & Gropp 2005)
+
+Overlap, as DistributedDataParallel does it (Li et al. 2020): gradients in the order in which they become ready fill
+buckets of 1 MiB (the first) and 25 MiB; a bucket is reduced when it is full and the one before is through.
+
+Defaults: NVLink of an H100 less a third (300 GB/s, 3 µs a hop), between nodes a card of 400 Gb/s per GPU (45 GB/s, 10
+µs) or one of 100 Gb/s per node (1.4 GB/s, 30 µs), 10 µs to start an all-reduce; latencies are about those in NCCL's
+tuning.cc.
+
+Check: plain DDP over gloo (rings) on loopback, one thread per process. Hop and bandwidth are fitted to all-reduces of
+two processes; compute is timed in as many processes at once as there are cores. With processes on all cores, the
+transfer is work of the same cores: nothing overlaps, and p processes on c cores take p / c times as long. The table
+puts the prediction beside what was measured.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise, product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+from common import save, table
+from torch import Tensor, distributed, multiprocessing, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision.models import resnet18
+
+from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
+
+GPUS = [2**n for n in range(11)]
+NODE = 8  # GPUs
+FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20  # bytes
+WORDS, TOKENS = 8000, 16
+NETWORKS = ["400 Gb/s per GPU=45:10", "100 Gb/s per node=1.4:30"]
+
+
+class Net(nn.Module):
+    """A net with its loss, on random samples."""
+
+    net: nn.Module
+    per_gpu: int  # samples of a step per GPU (weak scaling)
+    of_all: int  # of all GPUs (strong scaling)
+    here: int  # of the check
+
+
+class Images(Net):
+    """The ResNet-18 with its loss, on random images."""
+
+    per_gpu, of_all, here = 32, 1024, 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = resnet18(num_classes=10)
+
+    def forward(self, samples: int) -> Tensor:
+        """The mean loss of so many images."""
+        return F.cross_entropy(self.net(torch.randn(samples, 3, 224, 224)), torch.randint(10, (samples,)))
+
+
+class Pairs(Net):
+    """The Transformer with its loss, on random pairs of sentences."""
+
+    per_gpu, of_all, here = 128, 4096, 16
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = TransformerSeq2Seq(WORDS, WORDS, shared_embeddings=True)
+
+    def forward(self, samples: int) -> Tensor:
+        """The mean loss of a token of so many pairs."""
+        source, target = torch.randint(4, WORDS, (2, samples, TOKENS))
+        logits_BTV = self.net(source, torch.full((samples,), TOKENS), target)
+        return F.cross_entropy(logits_BTV.flatten(0, 1), target.flatten())
+
+
+NETS: dict[str, type[Net]] = {"resnet18": Images, "transformer": Pairs}
+
+
+class Link(NamedTuple):
+    """Of one GPU to the others of its node, or of other nodes."""
+
+    hop: float  # seconds
+    bandwidth: float  # bytes a second, each way
+
+    def ring(self, size: float, count: int) -> float:
+        """Seconds of an all-reduce."""
+        return 2 * (count - 1) * (self.hop + size / count / self.bandwidth)
+
+    def tree(self, size: float, count: int) -> float:
+        """Seconds of an all-reduce."""
+        return (math.sqrt(2 * math.ceil(math.log2(count)) * self.hop) + math.sqrt(2 * size / self.bandwidth)) ** 2
+
+
+class Profile(NamedTuple):
+    """One step of a net, measured on this machine."""
+
+    shares: tuple[float, float, float]  # of forward, backward, optimizer; their sum is 1
+    ready: list[tuple[float, int]]  # when a gradient is ready, as a share of the backward; its bytes
+    flop: float  # floating-point operations per sample
+
+    def buckets(self) -> list[tuple[float, int]]:
+        """The same for the buckets of DDP."""
+        found: list[tuple[float, int]] = []
+        size = 0
+        for when, more in self.ready:
+            size += more
+            if size >= (BUCKET if found else FIRST_BUCKET):
+                found.append((when, size))
+                size = 0
+        return [*found, (1.0, size)] if size else found
+
+    def step(self, compute: float, reduce: Callable[[float], float], overlap: bool = True) -> float:
+        """Seconds of a step that computes for `compute` seconds."""
+        forward, backward, optimizer = (share * compute for share in self.shares)
+        end = 0.0
+        for when, size in self.buckets():
+            end = max(end, when * backward if overlap else backward) + reduce(size)
+        return forward + max(backward, end) + optimizer
+
+
+def profile(make: type[Net]) -> Profile:
+    """Measures a net."""
+    torch.manual_seed(0)
+    net = make()
+    optimizer = torch.optim.AdamW(net.parameters())
+    laps, order = [], []
+    moments: list[tuple[Tensor, float]] = []
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: moments.append((p, time.perf_counter())))
+    for _ in range(5):
+        moments.clear()
+        marks = [time.perf_counter()]
+        loss = net(net.here)
+        marks.append(time.perf_counter())
+        loss.backward()
+        marks.append(time.perf_counter())
+        optimizer.step()
+        marks.append(time.perf_counter())
+        laps.append([b - a for a, b in pairwise(marks)])
+        order.append([((moment - marks[1]) / laps[-1][1], p.nbytes) for p, moment in moments])
+    medians = [statistics.median(times) for times in zip(*laps, strict=True)]
+    ready = [(statistics.median(w for w, _ in column), column[0][1]) for column in zip(*order, strict=True)]
+    with FlopCounterMode(display=False) as counter:
+        net(1).backward()
+    forward, backward, optimizing = (value / sum(medians) for value in medians)
+    return Profile((forward, backward, optimizing), ready, counter.get_total_flops())
+
+
+# ------------------------------------------------------------------------------------------------------------ on paper
+
+
+def all_reduce(size: float, gpus: int, start: float, within: Link, between: Link) -> float:
+    """Seconds of an all-reduce by GPUs in nodes of 8."""
+    if gpus == 1:
+        return 0.0
+    local, nodes = min(gpus, NODE), gpus // NODE
+    seconds = start + within.ring(size, local)
+    return seconds if nodes < 2 else seconds + min(between.ring(size / local, nodes), between.tree(size / local, nodes))
+
+
+def line(net: str, flop: float, options: argparse.Namespace) -> tuple[float, float]:
+    """Floor and slope of the seconds of a step on one GPU, from two measured times if they are given."""
+    given = [text.partition("=")[2].split(":") for text in options.step_ms if text.startswith(f"{net}=")]
+    if len(given) < 2:
+        return options.floor_ms / 1e3, flop / options.tflops / 1e12
+    (b1, t1), (b2, t2) = [(int(batch), float(ms) / 1e3) for batch, ms in given[:2]]
+    slope = (t2 - t1) / (b2 - b1)
+    return t1 - b1 * slope, slope
+
+
+def predict(name: str, found: Profile, options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds and efficiency for all numbers of GPUs and each network, weak and strong; and how far each pays."""
+    floor, slope = line(name, found.flop, options)
+    forward, backward, _ = found.shares  # the optimizer is in the floor
+    found = found._replace(shares=(forward / (forward + backward), backward / (forward + backward), 0.0))
+    result: dict[str, Any] = {"floor ms": floor * 1e3, "ms per sample": slope * 1e3}
+    for network, kind in product(options.network, ("weak", "strong")):
+        title, _, given = network.partition("=")
+        bandwidth, hop = map(float, given.split(":"))
+        within, between = Link(options.hop_us / 1e6, options.gbps * 1e9), Link(hop / 1e6, bandwidth * 1e9)
+        rows = {}
+        for gpus in GPUS:
+            batch = NETS[name].per_gpu if kind == "weak" else NETS[name].of_all / gpus
+            if batch >= 1:
+                start = options.start_us / 1e6
+                reduce = partial(all_reduce, gpus=gpus, start=start, within=within, between=between)
+                seconds = found.step(floor + batch * slope, reduce)
+                rows[gpus] = {"ms": seconds * 1e3, "samples a second": gpus * batch / seconds}
+        for gpus, row in rows.items():
+            row["efficiency"] = row["samples a second"] / gpus / rows[1]["samples a second"]
+        pays = {f"{e:.0%}": max(gpus for gpus in rows if rows[gpus]["efficiency"] >= e) for e in (0.8, 0.5)}
+        result[f"{kind}, {title}"] = {"GPUs": rows, "most GPUs at an efficiency of": pays}
+    return result
+
+
+# --------------------------------------------------------------------------------------------------------- the check
+
+
+def stepper(net: Net, kind: str) -> Callable[[], None]:
+    """A function that makes a step."""
+    module = DistributedDataParallel(net) if kind == "ddp" else net
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def step() -> None:
+        module(net.here).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def process(rank: int, count: int, folder: str, rounds: int) -> None:
+    """One of `count` processes: times all-reduces, and steps of the nets with DDP and without; rank 0 writes them."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
+    found: dict[str, Any] = {"all-reduce": {}, "alone": {}, "ddp": {}}
+
+    def timed(work: Callable[[], Any]) -> float:
+        distributed.barrier()
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    for size in (2**12, 2**16, 2**20, 4 * 2**20, 16 * 2**20, 48 * 2**20):
+        reduce = partial(distributed.all_reduce, torch.zeros(size // 4))
+        found["all-reduce"][size] = statistics.median([timed(reduce) for _ in range(4 * rounds)])
+    for name, make in NETS.items():
+        torch.manual_seed(rank)
+        steps = {kind: stepper(make(), kind) for kind in ("alone", "ddp")}
+        times = [{kind: timed(step) for kind, step in steps.items()} for _ in range(rounds + 2)]
+        for kind in steps:  # not the first two steps, after which DDP has ordered its buckets anew
+            found[kind][name] = statistics.median(one[kind] for one in times[2:])
+    if rank == 0:
+        Path(folder, "found.json").write_text(json.dumps(found))
+    distributed.destroy_process_group()
+
+
+def on(count: int, rounds: int) -> dict[str, Any]:
+    """What so many processes take at once."""
+    with TemporaryDirectory() as folder:
+        multiprocessing.spawn(process, (count, folder, rounds), nprocs=count)
+        return json.loads(Path(folder, "found.json").read_text())
+
+
+def fitted(times: dict[str, float]) -> Link:
+    """The link for which a ring of two takes these seconds, by least squares of relative errors."""
+    sizes, seconds = (
+        torch.tensor([float(v) for v in values], dtype=torch.float64) for values in zip(*times.items(), strict=True)
+    )
+    system = torch.stack([2 / seconds, sizes / seconds], 1)
+    hop, inverse = torch.linalg.lstsq(system, torch.ones_like(seconds)[:, None]).solution.flatten().tolist()
+    return Link(max(hop, 0.0), 1 / inverse)
+
+
+def check(profiles: dict[str, Profile], rounds: int) -> dict[str, Any]:
+    """Prediction beside measurement for two and four processes here."""
+    cores = len(os.sched_getaffinity(0))
+    runs = {count: on(count, rounds) for count in sorted({2, 4, cores})}
+    link, full = fitted(runs[2]["all-reduce"]), runs[cores]
+    result: dict[str, Any] = {"cores": cores, "link": link._asdict(), "measured": runs, "nets": {}}
+    rows = []
+    for name, found in profiles.items():
+        for count in (2, 4):
+            slower = max(1.0, count / cores)
+            reduce = partial(link.ring, count=count)
+            predicted = slower * found.step(full["alone"][name], reduce, overlap=count < cores)
+            measured = runs[count]["ddp"][name]
+            alone = slower * full["alone"][name]
+            result["nets"].setdefault(name, {})[count] = {
+                "predicted ms": predicted * 1e3, "measured ms": measured * 1e3, "error": predicted / measured - 1,
+                "of it compute ms": alone * 1e3,
+            }  # fmt: skip
+            cells = [f"{seconds * 1e3:.0f}" for seconds in (alone, predicted, measured)]
+            rows.append([name, str(count), *cells, f"{predicted / measured - 1:+.0%}"])
+    title = f"DDP on {cores} cores, gloo: {link.hop * 1e6:.0f} µs a hop, {link.bandwidth / 1e9:.2f} GB/s; ms a step"
+    table(title, ["", "processes", "compute", "predicted", "measured", "error"], rows)
+    return result
+
+
+def show(name: str, found: Profile, made: dict[str, Any]) -> None:
+    """Prints the efficiencies, and how far they pay."""
+    kinds = {key: value for key, value in made.items() if isinstance(value, dict)}
+    rows = [
+        [f"{gpus:,}", *(f"{k['GPUs'][gpus]['efficiency']:.0%}" if gpus in k["GPUs"] else "" for k in kinds.values())]
+        for gpus in GPUS
+    ]
+    rows += [
+        [f"at least {least}", *(f"{k['most GPUs at an efficiency of'][least]:,}" for k in kinds.values())]
+        for least in ("80%", "50%")
+    ]
+    size = sum(size for _, size in found.ready) / 1e6
+    step = f"{made['floor ms']:.1f} + {made['ms per sample']:.3f} ms a sample"
+    table(f"Efficiency of {name}: {size:.1f} MB of gradients, a step takes {step}", ["GPUs", *kinds], rows)
+
+
+def main() -> None:
+    """Measures, predicts, prints and writes results/scaling_model.json."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("--step_ms", nargs="*", default=[], metavar="NET=BATCH:MS", help="measured on a GPU; two a net")
+    parser.add_argument("--tflops", type=float, default=100, help="that a GPU is assumed to sustain (default: 100)")
+    parser.add_argument(
+        "--floor_ms", type=float, default=3, help="its step without samples, for kernel launches (default: 3)"
+    )
+    parser.add_argument(
+        "--network", nargs="*", default=NETWORKS, metavar="NAME=GBPS:HOP_US", help="between nodes, per GPU"
+    )
+    parser.add_argument("--gbps", type=float, default=300, help="GB/s per GPU within a node (default: 300)")
+    parser.add_argument("--hop_us", type=float, default=3, help="within a node (default: 3)")
+    parser.add_argument("--start_us", type=float, default=10, help="of each all-reduce (default: 10)")
+    parser.add_argument("--rounds", type=int, default=15, help="steps of the check")
+    parser.add_argument("--no_check", action="store_true", help="only predict and print")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    profiles = {name: profile(make) for name, make in NETS.items()}
+    result: dict[str, Any] = {"options": vars(options)}
+    for name, found in profiles.items():
+        made = predict(name, found, options)
+        show(name, found, made)
+        buckets = [[round(when, 3), size] for when, size in found.buckets()]
+        result[name] = {"GFLOP per sample": found.flop / 1e9, "shares": found.shares, "buckets": buckets, **made}
+    if not options.no_check:
+        save("scaling_model", {**result, "check": check(profiles, options.rounds)})
+
+
+if __name__ == "__main__":
+    main()
