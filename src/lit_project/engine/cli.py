@@ -364,6 +364,8 @@ class LitCLI(LightningCLI):
             return super().instantiate_trainer(**self.parts(self.config_init[self.subcommand].trainer), **kwargs)
         except RuntimeError as error:  # variables of SLURM without srun
             raise UserError(f"{error} One process without srun: unset SLURM_NTASKS.") from error
+        except MisconfigurationException as error:  # of several lines, such as about devices
+            raise UserError(" ".join(str(error).split())) from error
 
 
 def replace_run_dir(value: Any, run: Path) -> Any:

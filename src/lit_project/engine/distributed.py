@@ -1,7 +1,6 @@
 """Which of several processes this is, and what the others have."""
 
 import contextlib
-import os
 from typing import Any
 
 import torch.distributed
@@ -13,15 +12,6 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 def is_first() -> bool:
     """Whether this process has global rank 0, also before a strategy has started."""
     return getattr(rank_zero_only, "rank", 0) == 0
-
-
-def follow_launcher(trainer: Any) -> None:
-    """Takes `devices` and `num_nodes` from `srun` if `devices` is not set."""
-    # SLURM_STEP_… is in its tasks alone, not in the script around them; Lightning asks for --ntasks-per-node
-    if trainer.devices == "auto" and {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"} <= os.environ.keys():
-        trainer.devices = int(os.environ["SLURM_NTASKS_PER_NODE"])
-        if trainer.num_nodes == 1:
-            trainer.num_nodes = int(os.environ["SLURM_NNODES"])
 
 
 def first_if_alone(trainer: Any) -> None:

@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from .distributed import print_once
 from .errors import RunError, UserError
 from .run import RunDir, write_text
 from .saving import validated
@@ -209,6 +210,7 @@ class RunRecord(Callback):
         if self.metrics is not None:
             self.metrics.save()
             checkpoint["metrics_csv"] = self.metrics.state_dict()
+        checkpoint["processes"] = trainer.world_size
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
@@ -216,6 +218,9 @@ class RunRecord(Callback):
             self._resumed = checkpoint.get("metrics_csv", {"step": checkpoint["global_step"]})
             if self.metrics is not None and trainer.is_global_zero:
                 self.metrics.read()
+            before, now = checkpoint.get("processes", trainer.world_size), trainer.world_size
+            if before != now:
+                print_once(f"saved by {before} process(es), goes on with {now}: {_samples(trainer, before)}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Looks at the training loss; a gradient scaler leaves out the steps of one that is not finite."""
@@ -279,6 +284,21 @@ class RunRecord(Callback):
             values[f"{split}/dataset_size"] = size_of(split)
         checkpoint = str(self.checkpoint) if self.checkpoint else None
         self.run.record(section, {"checkpoint": checkpoint, **values, **getattr(pl_module, "notes", {})})
+
+
+def _samples(trainer: Trainer, before: int) -> str:
+    """What becomes of the samples of a step if there were another number of processes `before`."""
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    if getattr(data, "global_batch_size", None):
+        return f"a step keeps its {data.global_batch_size} samples"
+    each = getattr(data, "batch_size", None)
+    if not isinstance(each, int):
+        return "a step has as many times more or fewer samples"
+    each *= trainer.accumulate_grad_batches
+    return (
+        f"a step had {each} × {before} = {each * before} samples and has {each * trainer.world_size}; "
+        "data.global_batch_size would keep them"
+    )
 
 
 def best_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:

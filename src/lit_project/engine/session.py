@@ -8,6 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from .callbacks.progress import ProgressLines, RichProgress
 from .checkpoints import SafeCheckpointIO, read
 from .cli import NEW_SAMPLES, LitCLI, prepare
 from .datamodule import has_test
-from .distributed import first_if_alone, follow_launcher, is_first, print_once
+from .distributed import first_if_alone, is_first, print_once
 from .errors import UserError, no_access
+from .launch import Connection, follow_launcher
 from .lr_finder import find, plot_lr
 from .messages import explain
 from .precision import emulated, remember_missing_cuda
@@ -48,12 +50,20 @@ def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
         session = Session(cli, words.run, words.config_name)
         {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
         status = session.status
-    except (UserError, MisconfigurationException, OSError) as error:
-        message = no_access(error) if isinstance(error, OSError) else explain(error, args, commands)
-        if message is None or debugging():
+    except Exception as error:
+        connection = None if session is None else session.connection
+        first = None if connection is None else connection.failed_before(error)
+        message = _in_short(error, args, commands)
+        if message is not None:
+            status = 2
+        if message or first:
+            print(f"error: {message or first}", file=sys.stderr, flush=True)
+        elif connection is None:
             raise
-        print(f"error: {message}", file=sys.stderr)
-        status = 2
+        else:
+            traceback.print_exc()
+        if connection is not None:
+            connection.end(first is None)
     except Interrupted as ended:
         status = ended.status
     except SIGTERMException:  # a SystemExit of status 0, of a run without the callback Checkpoint
@@ -69,6 +79,13 @@ def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
     return status
 
 
+def _in_short(error: Exception, args: Sequence[str], commands: Iterable[str]) -> str | None:
+    """What is wrong, if the user can put it right; else None."""
+    if debugging() or not isinstance(error, UserError | MisconfigurationException | OSError):
+        return None
+    return no_access(error) if isinstance(error, OSError) else explain(error, args, commands)
+
+
 class Session:
     """One command.
 
@@ -80,6 +97,7 @@ class Session:
     Attributes:
         checkpoint: to resume from or to evaluate; None begins with initial weights.
         status: exit status of the command.
+        connection: to the other processes, once there is a trainer; None for a single one.
     """
 
     # from `prepare` on
@@ -95,6 +113,7 @@ class Session:
         self.status = 0
         self.loggers: list[Any] = []
         self.lock: BaseFileLock | None = None
+        self.connection: Connection | None = None
         self.signals = Signals()
         self.keeps = False  # whether a new run holds something
 
@@ -207,6 +226,7 @@ class Session:
                 data[name] = self._known(name)
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
+        self.connection = Connection.of(trainer.strategy)
         print_once(f"run: {self.run.path}")
         print_once("\n".join(_described(model)))
         if self.checkpoint is not None:

@@ -1,0 +1,134 @@
+"""Processes that find each other, or say what is wrong: here they are threads; real ones are in `test_torchrun.py`."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch.distributed as dist
+from jsonargparse import Namespace
+from test_torchrun import free_port
+
+from lit_project.engine.errors import UserError
+from lit_project.engine.launch import JOIN_SECONDS, SAME, Connection, Meeting, follow_launcher
+
+HERE = {"host": "a", **dict.fromkeys(SAME, "2.0")}
+
+
+def meet(port, *ranks, size=2, here=HERE):
+    """What becomes of the ranks in their order, each a moment after the one before: a store, or what was wrong."""
+
+    def one(rank):
+        try:
+            return Meeting("127.0.0.1", port, rank, size, here if rank else HERE).all_here()
+        except UserError as error:
+            return str(error)
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(one, ranks))
+
+
+@pytest.fixture
+def in_a_second(monkeypatch):
+    monkeypatch.setenv(JOIN_SECONDS, "1.5")
+
+
+@pytest.fixture
+def agent(monkeypatch):
+    """The port of a store as torchrun's agent keeps it, through all restarts."""
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    yield store.port
+    del store
+
+
+def test_restarted_processes_see_nothing_of_the_earlier_ones(agent):
+    """Torch gives them the agent's store as it is: they read the addresses of processes that are gone."""
+    for ranks in ((0, 1), (1, 0), (0, 1)):  # the second to start may be the first of them
+        parts = meet(agent, *ranks)
+        assert not any(part.check(["address"]) for part in parts)
+        parts[0].set("address", "of a process that ends")
+        assert parts[1].get("address") == b"of a process that ends"
+
+
+def test_processes_that_ended_while_they_waited_do_not_count(agent, in_a_second):
+    assert "for rank 1 of 2" in meet(agent, 0)[0]
+    assert "for rank 0 at" in meet(agent, 1)[0]
+    parts = meet(agent, 1, 0)
+    parts[0].set("key", "")
+    assert parts[1].check(["key"])
+
+
+def test_who_is_missing_is_named_and_ends_the_others(in_a_second, capsys):
+    port = free_port()
+    errors = meet(port, 0, 1, size=4)
+    missing = f"for rank 2, 3 of 4 at 127.0.0.1:{port}; here are 0 (a), 1 (a)"
+    assert errors == [f"rank 0 (a) has waited 1.5 s ({JOIN_SECONDS}) {missing}"] * 2
+    notes = capsys.readouterr().err.splitlines()
+    assert sorted(notes) == [f"rank 0 (a) waits {missing}", f"rank 1 (a) waits {missing}"]
+    assert f"for rank 0 at 127.0.0.1:{port}" in meet(port, 1)[0]
+
+
+def test_other_versions_are_refused_by_all():
+    errors = meet(free_port(), 0, 1, here={**HERE, "host": "b", "torch": "1.13"})
+    assert errors[0] == errors[1]
+    assert errors[0].startswith(
+        "the processes of this run have different versions: torch 2.0 in rank 0 (a) and 1.13 in rank 1 (b)"
+    )
+
+
+def test_a_port_that_is_taken_is_named_and_ends_all(in_a_second):
+    """Rank 0 fails at once; the other would wait for ever for an answer from a program that says nothing."""
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        first, second = meet(port, 0, 1)
+    assert first == f"127.0.0.1:{port} is taken by another program: set MASTER_PORT to a free port"
+    assert f"has waited 1.5 s ({JOIN_SECONDS}) for rank 0 at 127.0.0.1:{port}" in second
+
+
+def test_the_first_failure_is_told_by_all():
+    port = free_port()
+    parts, connections = meet(port, 0, 1), []
+    for rank, part in enumerate(parts):
+        environment = SimpleNamespace(main_address="127.0.0.1", main_port=port)
+        connection = Connection(SimpleNamespace(global_rank=rank, cluster_environment=environment, launcher=None))
+        connection.store = part
+        connections.append(connection)
+    assert connections[1].failed_before(ValueError("no such class")) is None
+    connections[1].end(first=True)
+    told = connections[0].failed_before(RuntimeError("gloo: connection closed"))
+    assert told == "rank 0 ended because rank 1 failed: ValueError: no such class"
+
+
+@pytest.fixture
+def under_torchrun(monkeypatch):
+    """As the processes of three nodes, two each."""
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(("devices", "nodes", "found"), [
+    ("auto", 1, 2), (2, 3, 2), ([0, 1], 1, [0, 1]), ("0,1", 1, "0,1"), (-1, 3, 2),
+])  # fmt: skip
+def test_torchrun_says_how_many_devices_and_nodes(under_torchrun, devices, nodes, found):
+    options = Namespace(devices=devices, num_nodes=nodes)
+    follow_launcher(options)
+    assert (options.devices, options.num_nodes) == (found, 3)
+
+
+@pytest.mark.parametrize(("devices", "nodes", "message"), [
+    (4, 1, "trainer.devices is 4, but torchrun started 2 processes per node"),
+    ("auto", 2, "trainer.num_nodes is 2, but torchrun started 3 nodes"),
+])  # fmt: skip
+def test_devices_against_torchrun_are_refused(lit, under_torchrun, devices, nodes, message):
+    result = lit(f"fit -c configs/quickstart.yaml --trainer.devices={devices} --trainer.num_nodes={nodes}")
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert message in result.err
+
+
+def test_more_devices_than_there_are(lit, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    result = lit("fit -c configs/quickstart.yaml --trainer.accelerator=gpu --trainer.devices=3")
+    assert result.status == 2
+    assert result.err == "error: You requested gpu: [0, 1, 2] But your machine only has: [0, 1]\n"
