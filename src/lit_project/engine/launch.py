@@ -110,16 +110,15 @@ class Connection:
         own = f"rank {self.strategy.global_rank}"
         first = what = shorten(f"{own} failed: {type(error).__name__}: {error}", 300)
         environment = self.strategy.cluster_environment
-        try:
-            socket.create_connection((environment.main_address, environment.main_port), 5).close()
-            self.store.set_timeout(timedelta(seconds=10))
-            first = self.store.compare_set("failed", "", what).decode()
-            until = time.monotonic() + 10
-            while first != what and not self.store.check(["shown"]) and time.monotonic() < until:
-                time.sleep(0.1)  # what the first one prints comes first
-        except (OSError, RuntimeError):
-            if isinstance(error, dist.DistError) or "gloo" in str(error):
-                first = "rank 0 is gone"  # with the store
+        with contextlib.suppress(RuntimeError):
+            if reachable((environment.main_address, environment.main_port)):
+                self.store.set_timeout(timedelta(seconds=10))
+                first = self.store.compare_set("failed", "", what).decode()
+                until = time.monotonic() + 10
+                while first != what and not self.store.check(["shown"]) and time.monotonic() < until:
+                    time.sleep(0.1)  # what the first one prints comes first
+            elif isinstance(error, dist.DistError) or "gloo" in str(error):
+                first = "rank 0 is gone"  # and the store with it
         return None if first == what else f"{own} ended because {first}"
 
     def end(self, first: bool) -> None:
@@ -161,7 +160,9 @@ class Meeting:
             UserError: the port is taken; a process has not come in time, or has another version.
         """
         found: list[Any] = []
-        # in a thread: it would wait for ever for an answer from another program at this port
+        if not self._serves():
+            self._wait(lambda: reachable(self.address))
+        # in a thread: from another program at this port no answer would ever come
         Thread(target=lambda: found.append(self._connect()), daemon=True).start()
         self._wait(lambda: found)
         if "EADDRINUSE" in str(found[0]):
@@ -187,11 +188,12 @@ class Meeting:
             raise UserError(refusal)
         return self.part
 
+    def _serves(self) -> bool:
+        return self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
     def _connect(self) -> Any:
-        serves = self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        timeout = timedelta(seconds=self.seconds + 60)
         try:
-            return dist.TCPStore(*self.address, None, serves, timeout, wait_for_workers=False, multi_tenant=True,
+            return dist.TCPStore(*self.address, None, self._serves(), wait_for_workers=False, multi_tenant=True,
                                  use_libuv=os.name != "nt")  # fmt: skip
         except (RuntimeError, ValueError) as error:
             return error
@@ -237,6 +239,13 @@ class Meeting:
 
     def _infos(self, ranks: Iterable[int]) -> list[dict[str, str]]:
         return [json.loads(info) for info in self.part.multi_get([str(rank) for rank in ranks])]
+
+
+def reachable(address: tuple[str, int]) -> bool:
+    """Whether something listens at a host's port."""
+    with contextlib.suppress(OSError), socket.create_connection(address, 2):
+        return True
+    return False
 
 
 def different(processes: Sequence[Mapping[str, str]]) -> str:
