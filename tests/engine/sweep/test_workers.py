@@ -8,9 +8,11 @@ import os
 import signal
 import time
 
+import optuna
 import pytest
 import torch
 import yaml
+from optuna.exceptions import StorageInternalError
 
 from lit_project.engine.errors import UserError
 from lit_project.engine.sweep import report, study
@@ -108,6 +110,21 @@ def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep, number):
     assert again.run() == 0
     assert sum("trial 0 resumed" in line for line in again.said) == 1  # by one of them
     assert again.rows == [(0, "finished", 0.1), (1, "finished", 0.1)]
+
+
+def test_a_trial_goes_on_after_its_database_was_away(sweep, monkeypatch):
+    one = sweep(curve=[[0.1, 0.2]], number=[1, 2])
+
+    def away(trial, value, step):
+        raise StorageInternalError("connection refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Trial, "report", away)
+        with pytest.raises(StorageInternalError):
+            one.run()
+    assert one.rows == [(0, "unfinished", None)]
+    assert sweep(curve=[[0.1, 0.2]], number=[1, 2]).run() == 0
+    assert one.rows == [(0, "finished", 0.2), (1, "finished", 0.2)]
 
 
 @pytest.mark.parametrize("survives", [True, False], ids=["its fit survives", "its fit is killed"])

@@ -15,7 +15,9 @@ from types import FrameType
 
 import optuna
 import torch
+from optuna.exceptions import OptunaError
 from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from ..errors import RunError, UserError, did_you_mean
 from ..project import PACKAGE
@@ -85,9 +87,13 @@ class Workers:
         self.study.lock.release()
         run, log = RunDir(self.folder / trial.user_attrs["run"]), self.folder / "logs" / f"{number:04d}.log"
         curve = Curve(run.path / "metrics.csv", metric)
-        status, pruned = self._fit(trial, run, log, slot, curve)
-        if status and self.status:  # another attempt continues
-            retry(trial.study, trial.study.get_trials(deepcopy=False)[trial.number])
+        try:
+            status, pruned = self._fit(trial, run, log, slot, curve)
+        except (OptunaError, SQLAlchemyError):  # the database was away
+            _continue_later(trial)
+            raise
+        if status and self.status:
+            _continue_later(trial)
             raise TrialEnded
         if status == 0 and metric not in curve.columns:
             logged = [name for name in curve.columns if "/" in name]
@@ -154,6 +160,11 @@ class Workers:
             trial.report(self.config.best(curve.values[: step + 1]), step + 1)
             pruned = pruned or trial.should_prune()
         return pruned
+
+
+def _continue_later(trial: optuna.Trial) -> None:
+    """Leaves the trial to another attempt."""
+    retry(trial.study, trial.study.get_trials(deepcopy=False)[trial.number])
 
 
 class Curve:
