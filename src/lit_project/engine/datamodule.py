@@ -183,7 +183,8 @@ class SplitData(LightningDataModule):
             DataError: training is to continue, and a split has another number of samples. Evaluation only warns that
                 what is held out now may have been trained on.
         """
-        training = self.trainer is not None and self.trainer.training
+        trainer: Any = self.trainer
+        training = trainer is not None and trainer.training
         before = state_dict.get("samples", {})
         changed = [f"{split} had {before[split]:,} and has {self.size_of(split):,} samples"
                    for split in before if split in self.splits and self.size_of(split) != before[split]]  # fmt: skip
@@ -193,7 +194,10 @@ class SplitData(LightningDataModule):
                 raise DataError(f"{what}; begin a new run, from its weights with --init_from")
             print_once(f"warning: {what}; where splits are carved, the test may hold samples of training")
         if training and "position" in state_dict:
-            self._resume = state_dict
+            if trainer.train_dataloader is None:
+                self._resume = state_dict
+            else:  # the strategy restores late, and a schedule has asked for the length of the run
+                trainer.train_dataloader.load_state_dict(state_dict)
 
     def __str__(self) -> str:
         """Its name. jsonargparse prints what it links, and Lightning would make all loaders to count samples."""

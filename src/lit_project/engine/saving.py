@@ -395,7 +395,7 @@ def out_of_memory(trainer: Trainer) -> str:
     data, windows = trainer.datamodule, trainer.accumulate_grad_batches  # type: ignore[attr-defined]
     size, in_all = (getattr(data, name, None) for name in ("batch_size", "global_batch_size"))
     smaller = "" if in_all else f"--data.batch_size={(size or 0) // 2} "
-    size = in_all // (trainer.world_size * windows) if in_all else size
+    size = trainer.train_dataloader.sampler.batch_size if in_all else size  # type: ignore[union-attr]
     halves = (
         f"{smaller}--trainer.accumulate_grad_batches={windows * 2} trains the same in half of it"
         if isinstance(size, int) and size > 1

@@ -5,6 +5,7 @@ from multiprocessing import active_children
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from PIL import Image
 
 from lit_project.data.augmentation import RandomCrop
@@ -36,12 +37,21 @@ class AsksForTheLength(Witness):
         return super().configure_optimizers()
 
 
-@pytest.mark.parametrize(("kind", "step"), [(Witness, 7), (AsksForTheLength, 10)])
-def test_resume_in_the_middle_and_at_the_end_of_an_epoch(make, trainer, tmp_path, step, kind):
+class RestoresLate(SingleDeviceStrategy):
+    """As strategies do that shard the net: after the optimizers and schedules are made."""
+
+    restore_checkpoint_after_setup = True
+
+
+@pytest.mark.parametrize(("kind", "step", "late"), [
+    (Witness, 7, False), (AsksForTheLength, 10, False), (AsksForTheLength, 8, True),
+])  # fmt: skip
+def test_resume_in_the_middle_and_at_the_end_of_an_epoch(make, trainer, tmp_path, step, kind, late):
     whole, resumed = kind(), kind()
     trainer(max_epochs=3, callbacks=[SaveAt(step, tmp_path / "saved.ckpt")]).fit(whole, datamodule=make())
     torch.rand(5)
-    trainer(max_epochs=3).fit(resumed, datamodule=make(), ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
+    runner = trainer(max_epochs=3, strategy=RestoresLate() if late else "auto")
+    runner.fit(resumed, datamodule=make(), ckpt_path=tmp_path / "saved.ckpt", weights_only=True)
     expected = whole.batches["train"]
     assert len(expected) == 15
     assert len(resumed.batches["train"]) == 15 - step
