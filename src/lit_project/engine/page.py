@@ -33,7 +33,9 @@ th, td { padding: .35rem .7rem; text-align: left; white-space: nowrap; border-to
 td.long { white-space: normal; min-width: 14rem; } th.number, td.number { text-align: right; }
 thead th { background: var(--band); border-top: 0; }
 tbody tr:hover td { background: var(--band); }
-th:first-child, td:first-child { position: sticky; left: 0; z-index: 1; } td:first-child { background: var(--back); }
+@media (min-width: 40rem) {
+  th:first-child, td:first-child { position: sticky; left: 0; } td:first-child { background: var(--back); }
+}
 th button { font: inherit; font-weight: 600; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
 th button::after { content: "↕"; color: var(--soft); padding-left: .3rem; }
 th[aria-sort=ascending] button::after { content: "↑"; } th[aria-sort=descending] button::after { content: "↓"; }

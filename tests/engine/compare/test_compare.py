@@ -182,7 +182,7 @@ def test_numbers_and_times_are_short():
         "2e-05",
         "0.0000",
     ]
-    assert [number(31.6, 0.53), number(float("nan")), number(4)] == ["31.60 ± 0.53", "nan", "4"]
+    assert [number(31.6, 0.53), number(float("nan")), number(4), number(180.0)] == ["31.60 ± 0.53", "nan", "4", "180"]
     assert [duration(s)[0] for s in (4.2, 59.9, 90, 3599, 6600)] == ["4 s", "60 s", "2 min", "1 h 00 min", "1 h 50 min"]
 
 
@@ -201,8 +201,8 @@ def test_bad_input_is_an_error_of_a_line(make_run, say):
     (run / "file").touch()
     for command, words in (
         ("compare", "needs RUN"),
-        ("compare runs/y", "no such run: runs/y"),
-        ("runs nothing", "no such run: nothing"),
+        ("compare runs/y", "no such run or folder: runs/y"),
+        ("runs nothing", "no such run or folder: nothing"),
         ("compare runs --over seed_everythin", "no run has the option seed_everythin; did you mean seed_everything?"),
         ("compare runs --metric val/los", "no run has the metric val/los; did you mean val/loss?"),
         ("compare runs --metric bleu", "there are: val/loss, test/loss, "),

@@ -86,7 +86,7 @@ def test_options_have_the_names_of_the_command_line_and_a_class_is_one():
         "model": {
             "class_path": "p.M",
             "init_args": {
-                "net": {"class_path": "p.CNN", "init_args": {"layers": [4, "pool"]}},
+                "net": {"class_path": "p.models.cnn.CNN", "init_args": {"layers": [4, "pool"]}},
                 "schedulers": [{"scheduler": {"class_path": "p.S", "init_args": {"x": None}}, "interval": "step"}],
                 "schedule": {1: "net.body"},
             },
@@ -118,7 +118,7 @@ def test_runs_are_found_by_path_pattern_and_folder_each_once(make_run, tmp_path)
     assert [run.path for run in read_runs([str(second), "runs/*", "link", "runs/x/compare.html"])] == [second, first]
     (tmp_path / "empty").mkdir()
     for names in (["runs/y"], ["runs/x/c*t"], ["runs/x/*.html"], ["runs", "empty"]):
-        with pytest.raises(RunError, match=r"no such run: runs/|there is no run in"):
+        with pytest.raises(RunError, match=r"no such run or folder: runs/|there is no run in"):
             read_runs(names)
 
 

@@ -41,7 +41,9 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
     for rank, (key, short) in enumerate(zip(keys, short_names(keys), strict=True)):
         columns.append(Column(key, _options(rows, key), 2 * rank + 1, short))
     for rank, name in enumerate(found.facts, len(keys)):
-        columns.append(Column(name, [" or ".join(row.facts(name)) for row in rows], 2 * rank + 1))
+        known = [row.facts(name) for row in rows]
+        texts = [" or ".join(facts) if len(facts) < 3 else f"{len(facts)} of them" for facts in known]
+        columns.append(Column(name, texts, 2 * rank + 1))
     for rank, name in enumerate(found.metrics):
         values = [row.metric(name) for row in rows]
         cells = [_mean(row, *value) for row, value in zip(rows, values, strict=True)]
@@ -110,8 +112,8 @@ def short_names(keys: Iterable[str]) -> list[str]:
 
 def number(value: float, sd: float = math.nan) -> str:
     """Four digits after the point, fewer of large numbers; with a deviation to the same digit."""
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, int) or (math.isnan(sd) and value >= 100 and value.is_integer()):  # a count
+        return str(int(value))
     size = max(abs(value), 0 if math.isnan(sd) else sd)
     form = ".3g" if 0 < size < 1e-3 else ".4f" if size < 10 else ".2f" if size < 1000 else ".4g"
     return f"{value:{form}}" + ("" if math.isnan(sd) else f" ± {sd:{form}}")

@@ -24,11 +24,11 @@ def option_parser() -> argparse.ArgumentParser:
     parser = OptionParser(prog=f"{PROGRAM} compare", description=what, allow_abbrev=False)
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="run directories, patterns, or folders of runs, also of a sweep")
-    add("--over", nargs="+", default=[], metavar="KEY", help="Mean and standard deviation of runs that differ in these "
-        "options alone, such as seed_everything.")  # fmt: skip
-    add("--metric", nargs="+", default=[], metavar="NAME", help="Default: the monitored ones, and others that differ.")
-    add("--csv", type=Path, metavar="FILE", help="Also write the table with all digits.")
-    add("--html", type=Path, metavar="FILE", help="The page (default: compare.html in the folder of the runs).")
+    add("--over", nargs="+", default=[], metavar="KEY", help="mean and standard deviation of runs that differ in these "
+        "options alone, such as seed_everything")  # fmt: skip
+    add("--metric", nargs="+", default=[], metavar="NAME", help="default: those monitored, and others that differ")
+    add("--csv", type=Path, metavar="FILE", help="also write the table, with all digits")
+    add("--html", type=Path, metavar="FILE", help="the page (default: compare.html in the folder of the runs)")
     return parser
 
 

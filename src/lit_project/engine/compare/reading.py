@@ -87,7 +87,7 @@ def read_runs(names: Sequence[str]) -> list[Run]:
     for name in names:
         paths = [Path(name)] if Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
         if not paths:
-            raise RunError(f"no such run: {name}")
+            raise RunError(f"no such run or folder: {name}")
         inside = [run for path in paths for run in _runs_in(path)]
         if not inside and not all(path.is_file() for path in paths):
             raise RunError(f"there is no run in {name}")
@@ -116,12 +116,12 @@ def _runs_in(folder: Path) -> Iterator[Path]:
 
 
 def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """The options in a config by their names on the command line; a class is an option, too.
+    """The options in a config by their names on the command line; a class is one, without its module.
 
     `("model.net", "package.CNN"), ("model.net.hidden", 64), ("trainer.callbacks.Checkpoint.mode", "max"), …`
     """
     if isinstance(value, dict) and "class_path" in value:
-        yield key, value["class_path"]
+        yield key, re.sub(r"\..*\.", ".", value["class_path"])
         for arguments in (value.get("init_args"), value.get("dict_kwargs")):
             for name, inner in (arguments or {}).items():
                 yield from options_of(inner, f"{key}.{name}")
