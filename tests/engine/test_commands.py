@@ -104,6 +104,7 @@ def test_bash_completes_commands_options_files_and_runs(tmp_path, capsys):
     assert completed(script, "fit", "-c", "mi") == ["mine.yaml"]
     assert completed(script, "translate", "--beam") == ["--beam_size"]
     assert completed(script, "sweep", "--work") == ["--workers"]
+    assert completed(script, "export", "--ck") == ["--ckpt_path"]
     assert completed(script, "sweep", "mi") == ["mine.yaml"]
     assert completed(script, "compare", "--ov") == ["--over"]
     assert completed(script, "compare", "run") == ["runs/quickstart/first/"]

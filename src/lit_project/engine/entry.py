@@ -25,6 +25,7 @@ COMMANDS = {
     "sweep": "engine.sweep.command:sweep",
     "runs": "engine.compare.listing:runs",
     "compare": "engine.compare.command:compare",
+    "export": "engine.export.command:export",
     "examples": "engine.examples:examples",
     "completion": "engine.completion:completion",
     "schema": "engine.schema:schema",

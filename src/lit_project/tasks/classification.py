@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from lit_project.engine.task import Task
 from lit_project.models.losses import WeightPenalty
 from lit_project.tasks.mixup import Mixing
 from lit_project.tasks.test_time_augmentation import Flip, mean_logits
+
+if TYPE_CHECKING:
+    from lit_project.engine.export.parts import Exported
 
 
 class Classifier(Task):
@@ -72,6 +75,10 @@ class Classifier(Task):
         """Logits of `test` and `predict`, float32 `(B, num_classes)`."""
         return self(inputs).float()
 
+    def probabilities(self, inputs: Tensor) -> Tensor:
+        """Of the classes in `test` and `predict`, float32 `(B, num_classes)`."""
+        return self.test_logits(inputs).softmax(dim=1)
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """The loss of one batch."""
         logits, targets = self(batch[0]), batch[1]
@@ -115,7 +122,7 @@ class Classifier(Task):
         inputs, targets, indices = batch
         if len(indices) == 0:
             return {}
-        probabilities, classes = self.test_logits(inputs).softmax(dim=1).max(dim=1)
+        probabilities, classes = self.probabilities(inputs).max(dim=1)
         rows: dict[str, list[Any]] = {
             "index": indices.tolist(),
             "prediction": classes.tolist(),
@@ -125,6 +132,22 @@ class Classifier(Task):
         if (targets >= 0).all():
             rows["target"] = targets.tolist()
         return rows
+
+    def exported(self, batch: Any) -> "Exported":
+        """For `export`: inputs as `predict` gets them → `probabilities`."""
+        from lit_project.engine.export.parts import Exported, Part
+
+        name = getattr(batch, "_fields", ("inputs",))[0]
+        part = Part(self, self.probabilities, {name: batch[0]}, ["probabilities"])
+
+        def difference(runs: Any, batch: Any, rows: Any) -> float:
+            (found,) = runs["model"](batch[0])
+            chosen = found.gather(1, torch.tensor(rows["prediction"])[:, None])[:, 0]
+            gaps = found - self.probabilities(batch[0]), chosen - torch.tensor(rows["probability"])
+            return float(torch.cat([gap.flatten() for gap in gaps]).abs().max())
+
+        about = {name: self.hparams[name] for name in ("class_names", "mean", "std") if name in self.hparams}
+        return Exported({"model": part}, difference, "probability", about)
 
 
 class ImageClassifier(Classifier):

@@ -19,6 +19,8 @@ from lit_project.engine.task import Task
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from lit_project.engine.export.parts import Exported
+
 MOST_POINTS = 5000  # more would hide each other
 
 
@@ -154,7 +156,7 @@ class Regressor(Task):
             UserError: the net gives another shape, which the loss might stretch to fit.
         """
         outputs = self.net((features - self.feature_mean) / self.feature_std)
-        expected = (len(features), len(self.target_names))
+        expected = (features.shape[0], len(self.target_names))
         if outputs.shape != expected:
             raise UserError(f"the net gives {tuple(outputs.shape)}, and the targets are {expected}")
         return outputs
@@ -218,6 +220,21 @@ class Regressor(Task):
             for name, column in zip(self.target_names, values.T, strict=True):
                 rows[kind if len(self.target_names) == 1 else f"{kind}/{name}"] = column.tolist()
         return rows
+
+    def exported(self, batch: Any) -> Exported:
+        """For `export`: features → predictions, both in their units."""
+        from lit_project.engine.export.parts import Exported, Part
+
+        part = Part(self, self.forward, {"features": batch[0]}, ["predictions"])
+
+        def difference(runs: Any, batch: Any, rows: Any) -> float:
+            (found,) = runs["model"](batch[0])
+            expected = torch.tensor([values for name, values in rows.items() if name.startswith("prediction")]).T
+            return float(((found - expected) / self.target_std).abs().max())
+
+        names = [f"{kind}_{what}" for kind in ("feature", "target") for what in ("names", "mean", "std")]
+        about = {name: self.hparams[name] for name in names if name in self.hparams}
+        return Exported({"model": part}, difference, "standard deviations of a target", about)
 
 
 def _double(values: Tensor) -> Tensor:

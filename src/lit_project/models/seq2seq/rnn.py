@@ -251,7 +251,7 @@ class RNNSeq2Seq(Seq2Seq):
             parts = [torch.tanh(layer(final[:, -1])) for layer, final in zip(self.bridge, finals, strict=True)]
             finals = tuple(part.unflatten(1, self.decoder_shape) for part in parts)
         elif self.bridge_kind == "zero":
-            finals = tuple(final.new_zeros(len(final), *self.decoder_shape) for final in finals)
+            finals = tuple(final.new_zeros(final.shape[0], *self.decoder_shape) for final in finals)
         # autocast computes the bridge in half precision and leaves the recurrence in float32
         finals = tuple(final.to(memory.states.dtype) for final in finals)
         return finals if self.cell == "lstm" else finals[0]

@@ -130,7 +130,7 @@ class TransformerSeq2Seq(Seq2Seq):
 
     def start(self, memory: Memory) -> Any:
         """For each layer, what its self-attention has seen: nothing yet, `(B, 0, D)`."""
-        return tuple(memory.states.new_zeros(len(memory.states), 0, self.size) for _ in self.decoder)
+        return tuple(memory.states.new_zeros(memory.states.shape[0], 0, self.size) for _ in self.decoder)
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
         """Continues with T tokens; the attention is that of the last layer, averaged over heads."""

@@ -1,7 +1,7 @@
 """Translation: the task, and what a trained one does with raw text."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from lit_project.models.seq2seq.search import NOTHING, Decoding, Hypothesis
 from lit_project.tasks.translation.scores import Row, baselines, by_length, first_of_each_source, scores
 from lit_project.text.preparation import Preparation
 from lit_project.text.vocabulary import BOS, EOS, PAD, Vocabulary
+
+if TYPE_CHECKING:
+    from lit_project.engine.export.parts import Exported
 
 END = "■"  # the end of a sentence, in attention maps
 
@@ -184,6 +187,12 @@ class Translator(Task):
                 rows.append((index, rank, text.source, self.text_of(best.tokens), best.score, references))
         names = ("index", "rank", "source", "hypothesis", "score", "references")
         return {name: [row[column] for row in rows] for column, name in enumerate(names)}
+
+    def exported(self, batch: Any) -> "Exported":
+        """For `export`: the encoder, a step of the decoder, and a script that searches with them."""
+        from lit_project.tasks.translation.export import exported
+
+        return exported(self, batch)
 
     def text_of(self, tokens: Sequence[int]) -> str:
         """Target tokens as a reader wants them."""

@@ -1,0 +1,106 @@
+"""What `predict` gives for the first batches of a run, and files that give the same."""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse import Namespace
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from ..checkpoints import SafeCheckpointIO
+from ..cli import LitCLI, prepare
+from ..errors import UserError
+from ..project import this_project
+from ..session import Session
+from .formats import in_two, trace, write_onnx, write_pt2, write_safetensors
+from .parts import Exported, Run
+
+WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
+MOST = 1e-4  # difference from `predict`: rounding in float32 stays below
+# `predict` as the files compute
+TRAINER = {
+    "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "logger": False,
+    "enable_progress_bar": False, "enable_checkpointing": False, "limit_predict_batches": 2, "inference_mode": False,
+}  # fmt: skip
+
+
+class Files(Session, Callback):
+    """Predicts the first batches of a run's test split; of the run itself nothing changes.
+
+    Args:
+        run: its directory.
+        checkpoint: `best`, `last`, `average` or a file.
+
+    Raises:
+        UserError: the run has no such weights, the data are missing, or the task cannot be exported.
+    """
+
+    def __init__(self, run: str, checkpoint: str) -> None:
+        words = prepare(["predict", f"--run={run}", f"--ckpt_path={checkpoint}"])
+        super().__init__(LitCLI(this_project(), words.args), words.run, words.config_name)
+        self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # batches, and the rows of `predict`
+        trainer, self.task, data = self.prepare()
+        if not hasattr(self.task, "exported"):
+            name = type(self.task).__name__
+            raise UserError(f"{name} cannot be exported: it has no method `exported`, such as Classifier's")
+        self.task.backend = None  # type: ignore[assignment]  # torch.export takes nothing that torch.compile has made
+        with warnings.catch_warnings(action="ignore"):  # that the run's callbacks are not there
+            trainer.predict(self.task, data, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False)
+        self.task.eval()
+
+    def _parts(self, config: Namespace) -> dict[str, Any]:
+        return {**super()._parts(config), **TRAINER, "callbacks": [self], "plugins": [SafeCheckpointIO()]}
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        """Keeps a batch and its rows."""
+        self.seen.append((batch, outputs))
+
+    @torch.no_grad()
+    def write(self, formats: Sequence[str], folder: Path) -> dict[str, str]:
+        """Writes all files into a folder; gives what is to be said of each.
+
+        Raises:
+            UserError: the net cannot be exported, or a file computes something else than `predict`.
+        """
+        task: Any = self.task
+        made: Exported = task.exported(self.seen[0][0])
+        about = {
+            "task": type(task).__name__,
+            "run": "/".join(self.run.path.absolute().parts[-2:]),
+            "checkpoint": self.checkpoint and self.checkpoint.name,
+            **made.about,
+            "files": {name: part.describe() for name, part in made.parts.items()},
+            "net": task.hparams.get("net"),
+        }
+        text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+        notes: dict[str, str] = {}
+        if set(formats) & set(WRITERS):
+            programs = {name: trace(name, part) for name, part in made.parts.items()}
+        for format in formats:
+            if format == "safetensors":
+                write_safetensors(task.net, text, folder / "model.safetensors")
+                runs, files = dict(task.exported(self.seen[0][0]).parts), ["model.safetensors"]
+            else:
+                files = [f"{name}.{format}" for name in made.parts]
+                parts = zip(programs.items(), made.parts.values(), files, strict=True)
+                runs = {name: in_two(WRITERS[format](p, part, text, folder / file)) for (name, p), part, file in parts}
+            notes |= dict.fromkeys(files, self._compared(made, runs, format))
+        beside = {"model.json": text, **made.beside, **(made.with_onnx if "onnx" in formats else {})}
+        for name, content in beside.items():
+            (folder / name).write_text(content, encoding="utf-8")
+            notes[name] = ""
+        return notes
+
+    def _compared(self, made: Exported, runs: Mapping[str, Run], format: str) -> str:
+        found = torch.tensor([made.difference(runs, batch, rows) for batch, rows in self.seen])
+        samples = sum(len(rows["index"]) for _, rows in self.seen)
+        what = f"differs from `predict` by at most {found.max():.1g} ({made.unit}; {samples} samples)"
+        if not found.max() <= MOST:  # NaN, too
+            raise UserError(f"{format}: {what}: nothing is written")
+        return f", {what}"

@@ -1,0 +1,67 @@
+"""What a task tells `export`: which functions become files, and how far their results are from those of `predict`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+Run = Callable[..., Sequence[Tensor]]  # computes by a file: the tensors of its inputs → those of its outputs
+
+
+class Part(nn.Module):
+    """A function that becomes a file.
+
+    Args:
+        owner: holds its parameters.
+        function: takes the inputs in their order, gives a tensor or several; no loop over a free axis.
+        inputs: tensors by name, of which shape and type count.
+        outputs: names.
+        free: input → names of its first axes, which may have any length; default: `batch`.
+    """
+
+    def __init__(
+        self,
+        owner: nn.Module,
+        function: Callable[..., Any],
+        inputs: Mapping[str, Tensor],
+        outputs: Sequence[str],
+        free: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.owner, self.function, self.inputs, self.outputs = owner, function, inputs, list(outputs)
+        self.free = {name: (free or {}).get(name, "batch").split() for name in inputs}
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """What the function gives, always as several tensors."""
+        found = self.function(*inputs)
+        return (found,) if isinstance(found, Tensor) else tuple(found)
+
+    def describe(self) -> dict[str, Any]:
+        """Shapes and types of the inputs, names of the outputs."""
+        inputs = {
+            name: {"shape": [*free, *self.inputs[name].shape[len(free) :]], "type": str(self.inputs[name].dtype)[6:]}
+            for name, free in self.free.items()
+        }
+        return {"inputs": inputs, "outputs": self.outputs}
+
+
+@dataclass
+class Exported:
+    """What the method `exported` of a task returns, given a batch of `predict`.
+
+    Args:
+        parts: by the stem of their file.
+        difference: of what the parts compute by their files from the rows that `predict` made of a batch: the largest.
+        unit: of the difference.
+        about: what a user of the files must know, as plain data.
+        beside: further files → content.
+        with_onnx: the same, for ONNX.
+    """
+
+    parts: Mapping[str, Part]
+    difference: Callable[[Mapping[str, Run], Any, dict[str, list[Any]]], float]
+    unit: str
+    about: Mapping[str, Any]
+    beside: Mapping[str, str] = field(default_factory=dict)
+    with_onnx: Mapping[str, str] = field(default_factory=dict)

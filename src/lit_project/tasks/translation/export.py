@@ -1,0 +1,140 @@
+"""For `export`: the encoder and one step of the decoder as functions of tensors, and the search with their files."""
+
+import json
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lit_project.engine.export.parts import Exported, Part, Run
+from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
+from lit_project.models.seq2seq.rnn import RNNEncoder
+from lit_project.tasks.translation.task import Translator
+from lit_project.text import preparation, tokens
+from lit_project.text.vocabulary import PAD
+
+SATURATED = 1e4  # its sigmoid is 1 in float32, and that of its negative 0
+
+
+class Unpacked(nn.Module):
+    """Computes what an `RNNEncoder` does without packed sequences, which neither format knows.
+
+    A further input of each layer, 1 at padding, holds the gates that keep the state, so that padding leaves the final
+    state of the forward direction and the first one of the backward direction as they are.
+    """
+
+    def __init__(self, encoder: RNNEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Any]:
+        """As `RNNEncoder.forward`, in evaluation."""
+        encoder, rnn = self.encoder, self.encoder.rnn
+        size, both, lstm = rnn.hidden_size, rnn.bidirectional, isinstance(rnn, nn.LSTM)
+        x_BSD = encoder.embedding(source_BS) * encoder.embedding.embedding_dim**0.5
+        padding_BS1 = (source_BS == PAD)[..., None].to(x_BSD.dtype)
+        last_B11 = (lengths_B - 1)[:, None, None]
+        # gates of a GRU: reset, update, new; of an LSTM: input, forget, cell, output
+        held = torch.tensor([-1.0, 1, 0, 0] if lstm else [0.0, 1, 0]) * SATURATED
+        finals: list[tuple[Tensor, ...]] = []
+        for layer in range(rnn.num_layers):
+            directions = rnn.all_weights[layer * encoder.directions : (layer + 1) * encoder.directions]
+            weights = [
+                torch.cat([weight, held.repeat_interleave(size)[:, None]], dim=1) if place == 0 else weight
+                for direction in directions
+                for place, weight in enumerate(direction)
+            ]
+            zeros = x_BSD.new_zeros(encoder.directions, source_BS.shape[0], size)
+            inputs = torch.cat([x_BSD, padding_BS1], dim=-1)
+            if lstm:
+                x_BSD, hidden, *cell = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, False, both, True)
+            else:
+                (x_BSD, hidden), cell = torch.gru(inputs, zeros, weights, True, 1, 0.0, False, both, True), []
+            # an LSTM's output gate is not held
+            forward = x_BSD.gather(1, last_B11.expand(-1, 1, x_BSD.shape[2]))[:, 0, :size]
+            finals.append((torch.cat([forward[None], hidden[1:]]), *cell))
+        states_BSD = encoder.norm(x_BSD * (1 - padding_BS1))
+        last = tuple(encoder._batch_first(torch.cat(parts)) for parts in zip(*finals, strict=True))
+        return states_BSD, last if lstm else last[0]
+
+
+class FromFiles(Seq2Seq):
+    """A net that computes by files, for the searches of `Decoding`."""
+
+    def __init__(self, runs: Mapping[str, Run], shared: int) -> None:
+        super().__init__()
+        self.runs, self.shared = runs, shared
+
+    def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
+        """What the file of the encoder gives; the first state is in `final`."""
+        found = self.runs["encoder"](source_BS)
+        return Memory(*found[: self.shared])._replace(final=tuple(found[self.shared :]))
+
+    def start(self, memory: Memory) -> Any:
+        return memory.final
+
+    def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
+        """One token, by the file of the step."""
+        logits_BV, *state = self.runs["step"](tokens_BT, *memory[: self.shared], *state)
+        return Decoded(logits_BV[:, None], tuple(state), None)
+
+
+def exported(task: Translator, batch: Any) -> Exported:
+    """The encoder, a step of the decoder, and a script that searches with them.
+
+    `encoder`: `source` `(B, S)`, padded → `states`, `mask`, perhaps `keys`, and the first `state_0`…; `step`: `token`
+    `(B, 1)` and all of these → `logits` `(B, V)` and `next_0`…, the state for the token that follows.
+    """
+    net = copy(task.net)
+    net._modules = dict(net._modules)
+    for name, module in net._modules.items():
+        if isinstance(module, RNNEncoder):
+            net._modules[name] = Unpacked(module)
+    with torch.no_grad():
+        memory = net.encode(batch.source, batch.source_lengths)
+        state = net.start(memory)
+    alone = isinstance(state, Tensor)  # not a tuple
+    shared = 2 if memory.keys is None else 3
+
+    def encode(source_BS: Tensor) -> tuple[Tensor, ...]:
+        memory = net.encode(source_BS, (source_BS != PAD).sum(dim=1))
+        state = net.start(memory)
+        return *memory[:shared], *((state,) if alone else state)
+
+    def step(token_B1: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        state = inputs[shared] if alone else inputs[shared:]
+        decoded = net.decode(token_B1, state, Memory(*inputs[:shared]))
+        return decoded.logits[:, -1], *((decoded.state,) if alone else decoded.state)
+
+    states = {f"state_{place}": part for place, part in enumerate((state,) if alone else state)}
+    inputs = {**dict(zip(Memory._fields, memory[:shared], strict=False)), **states}
+    grows = any(part.shape[1] == 0 for part in states.values())  # what the tokens so far have left, as a Transformer's
+    free = dict.fromkeys(Memory._fields, "batch source") | {name: "batch past" for name in states if grows}
+    parts = {
+        "encoder": Part(net, encode, {"source": batch.source}, list(inputs), {"source": "batch source"}),
+        "step": Part(
+            net, step, {"token": batch.target[:, :1], **inputs}, ["logits", *(f"next_{n}" for n in range(len(states)))],
+            free,
+        ),
+    }  # fmt: skip
+
+    def difference(runs: Mapping[str, Run], batch: Any, rows: Any) -> float:
+        found = task.decoding.search(FromFiles(runs, shared), batch.source, batch.source_lengths)
+        before = [score for rank, score in zip(rows["rank"], rows["score"], strict=True) if rank == 1]
+        return float((torch.tensor([best[0].score for best in found]) - torch.tensor(before)).abs().max())
+
+    about = {"languages": [task.source_language, task.language], "decoding": asdict(task.decoding)}
+    beside = {"vocabularies.json": json.dumps(task.vocabularies, ensure_ascii=False)}
+    script = {name: Path(place).read_text(encoding="utf-8") for name, place in SCRIPT.items()}
+    return Exported(parts, difference, "score of a translation", about, beside, script)
+
+
+SCRIPT: dict[str, str | Path] = {
+    "translate.py": Path(__file__).parent / "translate_with_onnx.py",
+    "preparation.py": preparation.__file__,  # these two import nothing of the project
+    "tokens.py": tokens.__file__,
+}

@@ -1,0 +1,219 @@
+"""`export`: files that compute what `predict` does, in processes without the project, Lightning or torch."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from onnxruntime import InferenceSession
+
+from conftest import Result
+from lit_project.__main__ import main
+from lit_project.data.digits import Digits
+from lit_project.engine.export import command, files
+from lit_project.models.mlp import MLP
+from lit_project.tasks.classification import Classifier
+
+Lit = Callable[..., Result]
+OURS = ["lit_project", "lightning", "torchmetrics", "jsonargparse"]
+ALONE = """
+import json, sys
+class Refuse:
+    def find_spec(self, name, *_):
+        assert name.partition(".")[0] not in {refused}, name
+sys.meta_path.insert(0, Refuse())
+import numpy as np
+images = np.load("images.npy")
+{program}
+print(json.dumps([np.array(predict(images[part])).tolist() for part in (slice(1), slice(1, 4), slice(4, None))]))
+assert not set({refused}) & set(sys.modules)
+"""
+PT2 = """
+import torch
+about = {"about.json": ""}
+net = torch.export.load("model.pt2", extra_files=about).module()
+about = json.loads(about["about.json"])
+predict = lambda images: net(torch.from_numpy(images))[0].detach().numpy()
+"""
+ONNX = """
+from onnxruntime import InferenceSession
+net = InferenceSession("model.onnx")
+about = json.loads(net.get_modelmeta().custom_metadata_map["about"])
+predict = lambda images: net.run(["probabilities"], {"images": images})[0]
+"""
+SAFETENSORS = """
+import torch
+from safetensors import safe_open
+with safe_open("model.safetensors", "pt") as file:
+    weights = {name.removeprefix("layers."): file.get_tensor(name) for name in file.keys()}
+    about = json.loads(file.metadata()["about"])
+shape = about["net"]["init_args"]["input_shape"]
+hidden, classes = about["net"]["init_args"]["hidden_sizes"][0], len(about["class_names"])
+net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(np.prod(shape), hidden), torch.nn.ReLU(),
+                          torch.nn.Dropout(), torch.nn.Linear(hidden, classes)).eval()
+net.load_state_dict(weights)
+normalised = lambda images: (torch.from_numpy(images) - about["mean"][0]) / about["std"][0]
+predict = lambda images: net(normalised(images)).softmax(1).detach().numpy()
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(trained_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a run in all formats, and images of its test split."""
+    folder = tmp_path_factory.mktemp("exported")
+    run = f"--run={trained_once}/quickstart/tiny"
+    assert main(["export", run, f"--output={folder}", "--format=pt2,onnx,safetensors"]) == 0
+    data = Digits()
+    data.setup("test")
+    np.save(folder / "images.npy", data.splits["test"][0].float().numpy() / 255)
+    return folder
+
+
+def rows(lit: Lit, run: Path) -> list[dict[str, str]]:
+    """The table of `predict`."""
+    assert lit(f"predict --run {run}").status == 0
+    with (run / "predictions" / "test.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    ("program", "refused"),
+    [(PT2, OURS), (SAFETENSORS, OURS), (ONNX, [*OURS, "torch", "onnx"])],
+    ids=["pt2", "safetensors", "onnx"],
+)
+def test_a_file_predicts_where_the_project_is_not_installed(exported, lit, trained, program, refused):
+    code = ALONE.format(program=program, refused=refused)
+    done = subprocess.run([sys.executable, "-c", code], cwd=exported, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = np.concatenate([np.array(part) for part in json.loads(done.stdout)])
+    expected = rows(lit, trained)
+    assert found.argmax(axis=1).tolist() == [int(row["prediction"]) for row in expected]
+    assert found.max(axis=1) == pytest.approx([float(row["probability"]) for row in expected], abs=1e-5)
+    assert found.sum(axis=1) == pytest.approx(1)
+
+
+def test_what_was_made_is_said_and_the_run_stays_as_it_was(lit, trained):
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    first = lit(f"export --run {trained} --ckpt_path last")
+    assert first.status == 0
+    line, _ = [line for line in first.out.splitlines() if "kB" in line]
+    size = (trained / "export" / "model.pt2").stat().st_size / 1000
+    assert line.startswith(f"{trained}/export/model.pt2: {size:.1f} kB, differs from `predict` by at most ")
+    assert line.endswith(" (probability; 360 samples)")
+    about = json.loads((trained / "export" / "model.json").read_text())
+    assert (about["run"], about["checkpoint"]) == ("quickstart/tiny", "last.ckpt")
+    assert about["class_names"] == [str(digit) for digit in range(10)]
+    assert about["files"]["model"]["inputs"] == {"images": {"shape": ["batch", 1, 8, 8], "type": "float32"}}
+    assert {path.name for path in (trained / "export").iterdir()} == {"model.pt2", "model.json"}
+    assert lit(f"export --run {trained}").out.count("replaces an earlier one") == 2
+    shutil.rmtree(trained / "export")
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_views_at_test_time_are_inside_and_no_folder_of_this_machine(lit, trained, exported):
+    config = yaml.safe_load((trained / "config.yaml").read_text())
+    config["model"]["init_args"] |= {"test_time_flips": ["horizontal"], "test_time_shift": 1}
+    (trained / "config.yaml").write_text(yaml.safe_dump(config))
+    assert lit(f"export --run {trained} --format pt2,onnx").status == 0
+    images = np.load(exported / "images.npy")[:50]
+    expected = [float(row["probability"]) for row in rows(lit, trained)[:50]]
+    net = InferenceSession(str(trained / "export" / "model.onnx"))
+    assert net.run(None, {"images": images})[0].max(axis=1) == pytest.approx(expected, abs=1e-5)
+    plain = InferenceSession(str(exported / "model.onnx"))
+    assert abs(plain.run(None, {"images": images})[0].max(axis=1) - expected).max() > 0.01
+    for file in (trained / "export").iterdir():
+        assert str(Path(files.__file__).parents[2]).encode() not in file.read_bytes()
+
+
+@pytest.fixture
+def table(lit: Lit, workspace: Path) -> Iterator[Path]:
+    """A run on `table.csv`: two targets of very different units."""
+    draw = np.random.default_rng(0)
+    features = draw.normal(size=(80, 2)) * [1, 1000]
+    targets = np.stack([features @ [1, 0.001], 1e-3 * features[:, 0] + 5], axis=1)
+    lines = [",".join(map(str, row)) for row in np.concatenate([features, targets], axis=1)]
+    (workspace / "table.csv").write_text("\n".join(["a,b,u,v", *lines]))
+    data = "--data=CSV --data.file=table.csv --data.target_names=[u,v] --data.batch_size=16"
+    result = lit(f"fit -c configs/regression_quickstart.yaml {data} --trainer.max_epochs=2 --test_after_fit=false")
+    assert result.status == 0, result.err
+    return result.run
+
+
+def test_regression_takes_and_gives_the_units_of_the_table(lit, table):
+    result = lit(f"export --run {table} --format pt2,onnx")
+    assert result.status == 0, result.err
+    expected = [[float(row["prediction/u"]), float(row["prediction/v"])] for row in rows(lit, table)]
+    about = json.loads((table / "export" / "model.json").read_text())
+    assert (about["feature_names"], about["target_names"]) == (["a", "b"], ["u", "v"])
+    data = np.loadtxt("table.csv", delimiter=",", skiprows=1, dtype=np.float32)
+    true = [[float(row["target/u"]), float(row["target/v"])] for row in rows(lit, table)]
+    places = [int(abs(data[:, 2:] - row).sum(axis=1).argmin()) for row in true]
+    features = data[places, :2]
+    net = InferenceSession(str(table / "export" / "model.onnx"))
+    program = torch.export.load(table / "export" / "model.pt2").module()
+    for size in (1, len(features)):
+        found = net.run(["predictions"], {"features": features[:size]})[0]
+        assert found == pytest.approx(np.array(expected[:size]), rel=1e-4)
+        assert program(torch.from_numpy(features[:size]))[0].detach().numpy() == pytest.approx(found, rel=1e-5)
+
+
+def test_data_that_are_gone_are_named(lit, table, workspace):
+    (workspace / "table.csv").unlink()
+    refused(lit, table, "table.csv")
+
+
+def refused(lit: Lit, run: Path, *parts: str, options: str = "") -> None:
+    """`export` says so in one line with exit status 2, and leaves nothing behind."""
+    result = lit(f"export --run {run} {options}")
+    assert result.status == 2
+    assert result.err.count("\n") == 1
+    assert result.err.startswith("error: ")
+    for part in parts:
+        assert part in result.err
+    assert not list(run.glob("export/*")) + list(run.glob("export/.*"))
+
+
+@pytest.mark.parametrize("shift", [0.01, float("nan")])
+def test_a_file_that_computes_something_else_is_not_written(lit, trained, monkeypatch, shift):
+    def wrong(*args):
+        run = files.write_pt2(*args)
+        return lambda *inputs: [value + shift for value in run(*inputs)]
+
+    monkeypatch.setitem(files.WRITERS, "pt2", wrong)
+    refused(lit, trained, "pt2: differs from `predict`", str(shift), "nothing is written")
+
+
+def test_bad_input_is_an_error_of_one_line(lit, trained, monkeypatch):
+    refused(lit, trained, "no format 'onxx'; did you mean onnx?", options="--format pt2,onxx")
+    refused(lit, trained, "no format 'zip'; choose from pt2, onnx, safetensors", options="--format zip")
+    refused(lit, trained, "no such checkpoint: nope", options="--ckpt_path nope")
+    refused(lit, trained, "configs/quickstart.yaml: File exists", options="--output configs/quickstart.yaml")
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "find_spec", lambda name: None if name == "onnxscript" else name)
+        refused(lit, trained, "pip install 'lit-project[export]'", options="--format onnx")
+    with monkeypatch.context() as patch:
+        patch.setattr(MLP, "forward", lambda self, x: x.flatten(1)[:, :10] if x.sum().item() > 0 else self.layers(x))
+        refused(lit, trained, "the model cannot be exported: Could not guard on data-dependent expression")
+    with monkeypatch.context() as patch:
+        patch.setattr(MLP, "forward", lambda self, x: self.layers(x.reshape(len(x), -1)))
+        refused(lit, trained, "size()[0] as dynamic but your code specialized it to be a constant")
+    with monkeypatch.context() as patch:
+        patch.delattr(Classifier, "exported")
+        refused(lit, trained, "ImageClassifier cannot be exported: it has no method `exported`")
+    shutil.rmtree(trained / "checkpoints")
+    refused(lit, trained, f"{trained} has no checkpoint")
+
+
+def test_no_module_that_a_fit_imports_imports_it():
+    package = Path(files.__file__).parents[2]
+    export = {package / "tasks" / "translation" / "export.py", *(package / "engine" / "export").iterdir()}
+    for file in set(package.rglob("*.py")) - export:
+        assert not re.findall(r"^(?:from|import) .*\bexport\b.*", file.read_text(), re.MULTILINE), file
