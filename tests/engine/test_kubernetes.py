@@ -1,16 +1,22 @@
 """scripts/kubernetes.yaml against the schema of Kubeflow's Trainer, torchrun's options and ours."""
 
 import copy
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from kubeflow_trainer_api.models import IoK8sApiCoreV1PersistentVolumeClaim, TrainerV1alpha1TrainJob
+from test_torchrun import free_port
 from torch.distributed.run import config_from_args, get_args_parser
 
 from lit_project.engine.cli import LitCLI, prepare
 from lit_project.engine.project import this_project
+from tiny import TINY
 
 ROOT = Path(__file__).parents[2]
 CLAIM, JOB = yaml.safe_load_all((ROOT / "scripts" / "kubernetes.yaml").read_text())
@@ -77,3 +83,29 @@ def test_torchrun_and_fit_understand_its_command(monkeypatch):
     assert launch.shutdown_timeout < pod_of(JOB)["terminationGracePeriodSeconds"]
     options = LitCLI(this_project(), prepare(args[3:]).args).options
     assert (options.run_name, options.resume) == ("first", True)
+
+
+@pytest.mark.slow
+def test_two_pods_train_one_run(tmp_path):
+    """The job's own command on this machine, with the quickstart and one process per pod."""
+    fit = f"fit -c {ROOT}/configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false"
+    words = [*TRAINER["command"], *fit.split(), *TRAINER["args"][3:]]
+    assert TRAINER["args"][:3] == ["fit", "-c", "configs/fashion_mnist_cnn.yaml"]
+    pod = {"NNODES": 2, "NPROC_PER_NODE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **{f"PET_{key}": str(value) for key, value in pod.items()}}
+    pods = []
+    try:
+        for rank in (0, 1):
+            log = (tmp_path / f"pod{rank}.log").open("w")
+            command = [str(Path(sys.executable).with_name(words[0])), *words[1:], "--trainer.accelerator=cpu"]
+            own = {**variables, "PET_NODE_RANK": str(rank)}
+            pods.append(subprocess.Popen(command, cwd=tmp_path, env=own, stdout=log, stderr=subprocess.STDOUT))
+        for rank, process in enumerate(pods):
+            assert process.wait(200) == 0, (tmp_path / f"pod{rank}.log").read_text()[-3000:]
+    finally:
+        for process in pods:
+            process.terminate()  # torchrun ends its workers
+    (run,) = (tmp_path / "runs" / "quickstart").iterdir()
+    assert run.name == "first"
+    metrics = json.loads((run / "metrics.json").read_text())["fit"]
+    assert (metrics["train/samples"], metrics["steps"]) == (1257, 5)

@@ -37,6 +37,7 @@ _ADVERTISEMENTS = (
     "TPU available",
     "HPU available",
     "Seed set to",
+    "[rank: ",  # the same, of a process among several
     "Restoring states",
     "Restored all states",
     "Loaded model weights",
