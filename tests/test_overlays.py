@@ -9,7 +9,7 @@ OVERLAYS = sorted(path.name for path in (Path(__file__).parents[1] / "configs" /
 # what makes an overlay for other machines run here, in one process
 ELSEWHERE = {
     "gpu.yaml": "--trainer.accelerator=cpu",
-    "ddp.yaml": "--trainer.devices=1 --trainer.strategy=auto",
+    **dict.fromkeys(("ddp.yaml", "fsdp2.yaml", "tensor_parallel.yaml"), "--trainer.devices=1 --trainer.strategy=auto"),
     "compile.yaml": "--model.compile=eager",  # without a C++ compiler
 }
 

@@ -19,11 +19,12 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .classes import check_config, drop_weights, full_path, here
 from .distributed import is_first
-from .errors import UserError
+from .errors import UserError, did_you_mean
 from .lr_finder import What
 from .messages import CONFIG, UsageError, pairs, reason_in
 from .project import PROGRAM, Project
@@ -225,6 +226,12 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("--resume continues the run of a --run_name, or makes it: give it a name")
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: --init_from does not go with it")
+    strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
+    if isinstance(strategy, str) and strategy.lower() not in known:
+        raise UserError(
+            f"trainer.strategy: there is no {strategy!r}{did_you_mean(strategy, known, '.')} A class is given as "
+            "{class_path: Sharded, init_args: {tensor_parallel_size: 2}}"
+        )
     if not 0 <= options.seed_everything < 2**32:
         raise UserError(f"seed_everything must be from 0 to {2**32 - 1}, got {options.seed_everything}")
 

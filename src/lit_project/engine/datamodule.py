@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from .distributed import print_once
+from .distributed import print_once, replicas
 from .errors import DataError
 from .sampler import EpochBatches, Loader, derive, global_seed
 
@@ -125,11 +125,12 @@ class SplitData(LightningDataModule):
 
     def share(self) -> dict[str, int]:
         """What the batches of this process depend on, as `EpochBatches` takes it."""
+        here = replicas(self.trainer)
         return {
             "seed": global_seed() if self.seed is None else self.seed,
             "accumulate": window(self.trainer) if self.trainer else 1,
-            "num_replicas": self.trainer.world_size if self.trainer else 1,
-            "rank": self.trainer.global_rank if self.trainer else 0,
+            "num_replicas": here.size,
+            "rank": here.rank,
         }
 
     def order(self, dataset: Any, split: Split) -> EpochBatches:

@@ -1,7 +1,7 @@
 """Which of several processes this is, and what the others have."""
 
 import contextlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed
 from lightning.pytorch import Trainer
@@ -35,10 +35,36 @@ def print_once(text: str) -> None:
         print(text, flush=True)
 
 
+class Replicas(NamedTuple):
+    """Nets that are trained on batches of their own: one per process, or per group of them with tensor parallelism.
+
+    Attributes:
+        size: how many.
+        rank: which of them is here.
+        group: of one process of each, over which counts are summed; None for all processes.
+    """
+
+    size: int = 1
+    rank: int = 0
+    group: Any = None
+
+
+def replicas(trainer: Trainer | None) -> Replicas:
+    """Those of a trainer whose strategy has started."""
+    if trainer is None:
+        return Replicas()
+    mesh = getattr(trainer.strategy, "_device_mesh", None)
+    if mesh is None:
+        return Replicas(trainer.world_size, trainer.global_rank)
+    axis = mesh["data_parallel"]
+    return Replicas(axis.size(), axis.get_local_rank(), axis.get_group())
+
+
 def of_all(items: list[Any], trainer: Trainer) -> list[Any]:
-    """The items of all processes, in the order of their ranks; to be called in all."""
-    if trainer.world_size == 1:
+    """The items of all replicas, in the order of their ranks; to be called in all processes."""
+    size, _, group = replicas(trainer)
+    if size == 1:
         return items
-    shares: list[Any] = [None] * trainer.world_size
-    torch.distributed.all_gather_object(shares, items)
+    shares: list[Any] = [None] * size
+    torch.distributed.all_gather_object(shares, items, group)
     return [item for share in shares for item in share]

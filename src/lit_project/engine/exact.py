@@ -7,6 +7,9 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from .distributed import Replicas, replicas
+from .sharding import gradients, local
+
 
 class Totals:
     """Sums over samples and their count, from which means are exact: ragged batches and processes weigh right."""
@@ -27,23 +30,24 @@ class Totals:
                 self.sums[name] = value.to(_wide(value.device))
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
-        """For a checkpoint: `sums`, name → `(W,)`, and `count` `(W,)`, of each of W processes; to be called in all."""
+        """For a checkpoint: `sums`, name → `(W,)`, and `count` `(W,)`, of each of W replicas; to be called in all."""
         names = sorted(self.sums)  # as in the other processes
         count = torch.as_tensor(self.count, device=task.device)
         own = torch.stack([*(self.sums[name].to(task.device) for name in names), count.to(_wide(task.device))])
-        gathered: Any = task.all_gather(own)
+        gathered: Any = task.all_gather(own, group=replicas(task.trainer).group)
         shares = gathered.reshape(-1, len(own)).cpu()
         by_name = dict(zip(names, shares.T.clone(), strict=False))
         return {"sums": {name: by_name[name] for name in self.sums}, "count": shares[:, -1].clone()}
 
-    def scatter(self, state: dict[str, Any], rank: int, world_size: int) -> None:
-        """Takes up the share of a process; other numbers of processes leave all of it to the first."""
+    def scatter(self, state: dict[str, Any], here: Replicas) -> None:
+        """Takes up the share of a replica; other numbers of them leave all of it to the first."""
         shares = {name: torch.atleast_1d(torch.as_tensor(value)) for name, value in state["sums"].items()}
         counts = torch.atleast_1d(torch.as_tensor(state["count"]))
-        if len(counts) == world_size:
-            self.sums, self.count = {name: share[rank] for name, share in shares.items()}, int(counts[rank])
-        elif rank == 0:
-            self.sums, self.count = {name: share.sum() for name, share in shares.items()}, int(counts.sum())
+        if len(counts) == here.size:
+            self.sums, self.count = {name: share[here.rank] for name, share in shares.items()}, int(counts[here.rank])
+        else:  # the others know the names, which all must have to gather
+            first = here.rank == 0
+            self.sums, self.count = {n: share.sum() * first for n, share in shares.items()}, int(counts.sum()) * first
 
     def mark(self) -> None:
         """Remembers the sums so far."""
@@ -53,12 +57,12 @@ class Totals:
         """Forgets what was added since."""
         self.sums, self.count = dict(self._marked), self._marked_count
 
-    def since_mark(self, name: str) -> float | None:
-        """The mean over what was added since the mark, in this process; None if nothing was."""
-        count = self.count - self._marked_count
-        if name not in self.sums or not count:
-            return None
-        return float((self.sums[name] - self._marked.get(name, 0.0)).item() / count)
+    def since_mark(self) -> "Totals":
+        """What was added since the mark."""
+        added = Totals()
+        added.count = self.count - self._marked_count
+        added.sums = {name: value - self._marked.get(name, 0.0) for name, value in self.sums.items()}
+        return added
 
     def means(self) -> dict[str, float]:
         """Sum / count of each name in this process."""
@@ -70,12 +74,13 @@ class Totals:
         total = Totals()
         total.count = int(self.count)
         total.sums = dict(self.sums)
-        if task.trainer.world_size > 1 and self.sums:
+        size, _, group = replicas(task.trainer)
+        if size > 1 and self.sums:
             names = sorted(self.sums)
             packed = torch.stack(
                 [*(self.sums[name] for name in names), torch.tensor(total.count).to(self.sums[names[0]])]
             )
-            packed = task.trainer.strategy.reduce(packed, reduce_op="sum")
+            packed = task.trainer.strategy.reduce(packed, group, reduce_op="sum")
             total.sums = dict(zip(names, packed[:-1], strict=True))
             total.count = int(packed[-1].item())
         return total
@@ -95,9 +100,9 @@ class StepMean:
     """Weighs the losses of micro-batches by their counts, and divides the gradients once by the count of the step.
 
     Lightning divides each loss by `accumulate_grad_batches`, also in the last window of an epoch that has fewer, and
-    DistributedDataParallel gives each process the same weight: means of means, which are off by half for such a window
-    and by some per cent for ragged batches of tokens. A step of one micro-batch in one process is left as it is, to
-    the bit.
+    DistributedDataParallel and FSDP2 give each process the same weight: means of means, which are off by half for such
+    a window and by some per cent for ragged batches of tokens. A step of one micro-batch in one process is left as it
+    is, to the bit.
     """
 
     def __init__(self) -> None:
@@ -108,12 +113,12 @@ class StepMean:
         """Drops what is left of an earlier step."""
         self._count = None
 
-    def weigh(self, loss: Tensor, count: int | Tensor, world_size: int) -> Tensor:
+    def weigh(self, loss: Tensor, count: int | Tensor, replicas: int) -> Tensor:
         """A mean over `count` samples, a scalar, so weighted that the gradients of the step's losses add up."""
         if self._count is None:
             self._count = count
-            self._unit = count if world_size == 1 else COMMON_UNIT
-            if world_size == 1:
+            self._unit = count if replicas == 1 else COMMON_UNIT
+            if replicas == 1:
                 return loss
         else:
             self._count = self._count + count
@@ -127,16 +132,15 @@ class StepMean:
         """Divides the gradients by the count of all micro-batches and processes, before they are clipped."""
         if self._count is None:
             return
-        accumulated, world_size = trainer.accumulate_grad_batches, trainer.world_size
+        accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)
         if self._count is not self._unit or accumulated > 1:
-            total = torch.as_tensor(self._count, dtype=torch.double if world_size == 1 else torch.float)
-            if world_size > 1:  # whole numbers, exact up to 16 million
-                total = trainer.strategy.reduce(total.to(trainer.strategy.root_device), reduce_op="sum")
-            # Lightning has divided the losses by the number of micro-batches, DDP the gradients by the processes
-            factor = float(self._unit) * accumulated * world_size / float(total)
-            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            if gradients:  # none if a callback has dropped them
-                torch._foreach_mul_(gradients, factor)
+            total = torch.as_tensor(self._count, dtype=torch.double if size == 1 else torch.float)
+            if size > 1:  # whole numbers, exact up to 16 million
+                total = trainer.strategy.reduce(total.to(trainer.strategy.root_device), group, reduce_op="sum")
+            # Lightning has divided the losses by the number of micro-batches, DDP or FSDP2 the gradients by replicas
+            factor = float(self._unit) * accumulated * size / float(total)
+            if found := local(gradients(optimizer)):  # none if a callback has dropped them
+                torch._foreach_mul_(found, factor)
         self._count = None
 
 

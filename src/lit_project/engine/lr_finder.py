@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .callbacks.figures import learning_rates, new_figure
 from .callbacks.freezing import Unfreezing
-from .distributed import is_first, print_once
+from .distributed import is_first, print_once, replicas
 from .errors import UserError
 from .run import RunDir
 from .schedules import steps_of_epochs
@@ -128,7 +128,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any, 
     tuner = Tuner(trainer)  # which stops before it tries the limit itself
     limit = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
     if hasattr(datamodule, "size_of"):
-        limit = min(limit or before, datamodule.size_of("train") // trainer.world_size)
+        limit = min(limit or before, datamodule.size_of("train") // replicas(trainer).size)
     found = before * 2 ** int(math.log2(max((limit or before) / before, 1)))
     why = f"the largest of {before}, {2 * before}… that fits, up to {LARGEST:,} or all samples"
     print_once(f"suggested: --data.batch_size={found} ({why})")

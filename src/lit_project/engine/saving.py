@@ -21,6 +21,7 @@ from .checkpoints import Checkpoint, fast_dev_run
 from .datamodule import window
 from .distributed import is_first
 from .errors import CheckpointError, UserError
+from .sharding import total_norm
 
 # SIGUSR1 comes from SLURM, before the time of a job is up
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
@@ -367,7 +368,7 @@ def go_back(checkpoint: dict[str, Any], data: str, batches: int) -> None:
 def _finite(module: LightningModule) -> bool:
     """Whether all weights are numbers."""
     weights = [weight.data for weight in module.parameters() if weight.is_floating_point()]
-    return not weights or bool(torch.stack(torch._foreach_norm(weights)).isfinite().all())
+    return not weights or bool(total_norm(weights).isfinite())
 
 
 def validated(trainer: Trainer) -> bool:

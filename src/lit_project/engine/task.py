@@ -10,9 +10,11 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torchmetrics import Metric
 
 from .checkpoints import read
 from .classes import class_of, drop_weights, make
+from .distributed import replicas
 from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
 from .parameter_groups import ParameterGroups
@@ -20,6 +22,7 @@ from .precision import compile_in_place, set_quickly
 from .sampler import global_seed, seed_step
 from .saving import validated
 from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
+from .sharding import clip_norm, gradients, local, shard, total_norm
 
 
 def no_optimizer(parameters: Any) -> Any:
@@ -98,11 +101,34 @@ class Task(LightningModule):
         net = getattr(self, "net", None)
         if net is None:
             return
-        last = "16" in str(self.trainer.precision) if self.channels_last is None else self.channels_last
+        last = self.channels_last
+        if last is None:
+            last = "16" in str(self.trainer.precision) and self.device_mesh is None
+        elif last and self.device_mesh is not None:
+            raise UserError("channels_last orders the memory of whole weights, and those of this run are sharded")
         # convolutions order their images as their weights
         net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
         if self.backend is not None and net._compiled_call_impl is None:
             compile_in_place(net, self.backend)
+
+    def configure_model(self) -> None:
+        """Shards the parts of the task, if the strategy is `Sharded`."""
+        if self.device_mesh is not None:
+            shard(self, self.device_mesh)
+            for metric in (module for module in self.modules() if isinstance(module, Metric)):
+                metric.process_group = replicas(self.trainer).group  # each batch counts once
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Lightning's, but for shards, which torch does not clip beside whole tensors."""
+        if self.device_mesh is None or not gradient_clip_val:
+            super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        elif gradient_clip_algorithm == "value":
+            for gradient in local(gradients(optimizer)):
+                gradient.clamp_(-gradient_clip_val, gradient_clip_val)
+        else:
+            clip_norm(gradients(optimizer), gradient_clip_val)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -166,7 +192,7 @@ class Task(LightningModule):
             return mean
         if self.trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
             raise ValueError("LBFGS computes the loss several times per step: it needs accumulate_grad_batches 1")
-        return self._step_mean.weigh(mean, count, self.trainer.world_size)
+        return self._step_mean.weigh(mean, count, replicas(self.trainer).size)
 
     def add_sums(self, **sums: Tensor) -> None:
         """Adds further sums, each a scalar, over a batch that `step` has counted, such as in a subclass."""
@@ -191,8 +217,7 @@ class Task(LightningModule):
     def _note_norm(self, optimizer: Any) -> None:
         """The norm of the gradient before it is clipped, for the steps that are logged."""
         if (self.trainer.global_step + 1) % self._log_every == 0:
-            gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            self._gradient_norm = torch.nn.utils.get_total_norm(gradients)
+            self._gradient_norm = total_norm(gradients(optimizer))
 
     __setattr__ = set_quickly
 
@@ -250,15 +275,14 @@ class Task(LightningModule):
         checkpoint["running"] = {**self.running.gather(self), "seconds": self._clock.seconds, "rates": self._rates}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Continues with the sums of this process; a different number of processes leaves them to the first."""
+        """Continues with the sums of this replica; a different number of them leaves all to the first."""
         if self._trainer is not None and self.trainer.precision == "64-true":
             self.double()  # Lightning would round the weights to float32: it loads them first
         running = checkpoint.get("running", {})
         self._clock = Clock(running.get("seconds", 0.0))
         if running:
             self._rates = running.get("rates", {})
-            trainer = self._trainer
-            self.running.scatter(running, trainer.global_rank if trainer else 0, trainer.world_size if trainer else 1)
+            self.running.scatter(running, replicas(self._trainer))
 
     def on_train_epoch_start(self) -> None:
         """Starts the sums and the clock."""
@@ -266,10 +290,10 @@ class Task(LightningModule):
         self._clock = Clock()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Random numbers of the model (dropout) depend on the seed, the step and the rank alone."""
+        """Random numbers of the model (dropout) depend on the seed, the step and the replica alone."""
         self._counted = False
-        seed_step(self._seed, "step", self.current_epoch, batch_idx, self.global_rank, device=self.device)
         trainer = self.trainer
+        seed_step(self._seed, "step", self.current_epoch, batch_idx, replicas(trainer).rank, device=self.device)
         if (trainer.global_step + 1) % self._log_every == 0 or batch_idx + 1 == trainer.num_training_batches:
             self._rates = self.learning_rates()  # of this step: at its end the schedulers have moved on
 
@@ -290,8 +314,8 @@ class Task(LightningModule):
         self.running.mark()
 
     def loss_of_step(self, outputs: Any) -> float:
-        """Mean loss of the optimizer step that has just been made, in this process; `outputs` are `training_step`'s."""
-        loss = self.running.since_mark("loss")
+        """Mean loss of the optimizer step that has just been made, over all processes, which all call this."""
+        loss = self.running.since_mark().reduce(self).means().get("loss")
         if loss is None:  # a task that does not call `step`: Lightning has divided its loss
             loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
         return loss

@@ -37,7 +37,7 @@ class TensorBoardExtras(Callback):
             grid = make_grid(images[: self.images].float().cpu(), nrow=8)
             for writer in writers:
                 writer.add_image("train/images", grid, trainer.global_step)
-        if self.graph:
+        if self.graph and pl_module.device_mesh is None:  # a net that several processes run together is not traced
             modes = {module: module.training for module in pl_module.modules()}  # some may be frozen
             pl_module.eval()  # tracing must not move batch norm statistics
             try:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from torch import Tensor, nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle
 
 Activation = Literal["relu", "gelu", "silu", "tanh", "leaky_relu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -60,6 +62,11 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`(B, *input_shape)` → logits `(B, num_classes)`."""
         return self.layers(x)
+
+    def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
+        """Hidden layers are split by their outputs, which are then gathered: a norm or dropout sees all of them."""
+        linear = [f"layers.{number}" for number, layer in enumerate(self.layers) if isinstance(layer, nn.Linear)]
+        return {name: ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}
 
 
 class FFNN(nn.Module):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
+from lit_project.engine.errors import UserError
 from lit_project.engine.exact import Totals
 from lit_project.engine.schedules import OptimizerFactory
 from lit_project.engine.task import Task
@@ -207,6 +208,12 @@ class ImageClassifier(Classifier):
     def test_logits(self, images: Tensor) -> Tensor:
         """Logits `(B, num_classes)`, or the logarithm of the mean probabilities over the views of the images."""
         return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
+
+    def configure_model(self) -> None:
+        """Shards the net; raises UserError for a penalty, which needs whole weights."""
+        if self.device_mesh is not None and self.penalty is not None:
+            raise UserError("a penalty of the weights needs whole ones, and those of this run are sharded")
+        super().configure_model()
 
     def on_train_start(self) -> None:
         """Learns how long the run is, for mixing that ends before it does."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_project.engine.errors import UserError
 from lit_project.engine.parameter_groups import Group, GroupError, ParameterGroups
 from lit_project.engine.schedules import OptimizerFactory, Schedule, ScheduleError, configure
+from lit_project.engine.sharding import clip_norm, gradients
 from lit_project.engine.task import Task, no_optimizer
 from lit_project.tasks.translation.task import Translator
 
@@ -110,8 +110,7 @@ class SeveralOptimizers(Task):
         self._step_mean.rescale(together, self.trainer)
         self._note_norm(together)
         if self.clip_norm is not None:
-            parameters = [p for group in together.param_groups for p in group["params"]]
-            torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+            clip_norm(gradients(together), self.clip_norm)
         optimizers[0].step()  # Lightning counts this one, and callbacks look at all gradients before it
         for optimizer in optimizers[1:]:
             optimizer.optimizer.step()

@@ -1,5 +1,6 @@
 """Averages of the weights while they train."""
 
+import warnings
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
@@ -28,9 +30,13 @@ class Average(WeightAveraging):
             if len(names) > 1:
                 found = " and ".join(names)
                 raise UserError(f"only one average of the weights can be at work, and these are configured: {found}")
+            if isinstance(trainer.strategy, ModelParallelStrategy):
+                raise UserError(f"{names[0]} averages whole weights, and those of this run are sharded")
             if str(trainer.precision).endswith("-true") and trainer.precision != "32-true":
                 raise UserError(f"an average needs weights in float32, not with precision {trainer.precision}")
-        super().setup(trainer, pl_module, stage)
+        with warnings.catch_warnings():  # of sharding, which was refused
+            warnings.filterwarnings("ignore", message=".*overrides the configure_model")
+            super().setup(trainer, pl_module, stage)
 
 
 class EMA(Average):

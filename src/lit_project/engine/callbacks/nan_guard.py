@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..run import BEFORE_NAN
+from ..sharding import local
 
 
 class NonFiniteError(UserError):
@@ -37,10 +38,13 @@ class NaNGuard(Callback):
         gradients = {name: p.grad for name, p in pl_module.named_parameters() if p.grad is not None}
         if not gradients or getattr(trainer.precision_plugin, "scaler", None) is not None:
             return
-        finite = torch.stack(torch._foreach_norm(list(gradients.values()))).isfinite().tolist()
-        if all(finite):
+        norms = torch.stack(torch._foreach_norm(local(gradients.values())))
+        bad = norms.isfinite().logical_not().float()
+        if trainer.world_size > 1:  # shards differ, and all processes save
+            bad = trainer.strategy.reduce(bad, reduce_op="max")
+        if not bad.any():
             return
-        names = [name for name, fine in zip(gradients, finite, strict=True) if not fine]
+        names = [name for name, found in zip(gradients, bad.tolist(), strict=True) if found]
         indices = [getattr(batch, "indices", None) for batch in self._batches]  # in the split, if batches tell them
         samples = [i for some in indices if isinstance(some, Tensor) for i in some.tolist()]
         file = f"{trainer.default_root_dir}/checkpoints/{BEFORE_NAN}"

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
 from lit_project.text.vocabulary import PAD
@@ -116,6 +117,24 @@ class TransformerSeq2Seq(Seq2Seq):
         self.output = nn.Linear(size, target_size)
         if tied_embeddings:
             self.output.weight = self.target_embedding.weight
+
+    def blocks(self) -> list[nn.Module]:
+        """Parts that run once in a forward pass, of which one at a time need be whole in memory (FSDP2)."""
+        return [*self.encoder.layers, *self.decoder]
+
+    def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
+        """Splits the feed-forward layers: the first by its outputs, the second by its inputs (Shoeybi et al. 2019).
+
+        Attention is not split, because `nn.MultiheadAttention` keeps queries, keys and values of all heads in one
+        matrix; nor are the embeddings, which other layers share.
+        """
+        layers = [(f"encoder.layers.{number}.linear", "1", "2") for number in range(len(self.encoder.layers))]
+        layers += [(f"decoder.{number}.feedforward.", "0", "3") for number in range(len(self.decoder))]
+        return {
+            f"{layer}{part}": style
+            for layer, first, second in layers
+            for part, style in ((first, ColwiseParallel()), (second, RowwiseParallel()))
+        }
 
     def _embed(self, embedding: nn.Embedding, tokens_BT: Tensor, first: int) -> Tensor:
         positions_TD = sinusoids(torch.arange(first, first + tokens_BT.shape[1], device=tokens_BT.device), self.size)

@@ -111,6 +111,16 @@ class Translator(Task):
         self._found: dict[str, Hypothesis] = {}  # a source that occurs twice is translated once
         self._baselines: dict[int, dict[str, float]] = {}  # by a hash of their text
 
+    def configure_model(self) -> None:
+        """Shards the net, which then runs each of its parts once per step.
+
+        Raises:
+            UserError: it would feed on its own guesses, token by token.
+        """
+        if self.device_mesh is not None and min(ratio for _, ratio in self.forcing_points) < 1:
+            raise UserError("a teacher_forcing_ratio below 1 runs the decoder token by token: not with a sharded net")
+        super().configure_model()
+
     def forward(self, source_BS: Tensor, lengths_B: Tensor, inputs_BT: Tensor) -> Tensor:
         """Logits `(B, T, V)` of the tokens that follow; see `Seq2Seq.forward`."""
         return self.net(source_BS, lengths_B, inputs_BT)
