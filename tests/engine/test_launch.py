@@ -94,10 +94,12 @@ def test_the_first_failure_is_told_by_all():
         connection = Connection(SimpleNamespace(global_rank=rank, cluster_environment=environment, launcher=None))
         connection.store = part
         connections.append(connection)
+    closed = RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer")
+    assert connections[0].failed_before(closed) == f"rank 0 ended because it lost another process: {closed}"
     assert connections[1].failed_before(ValueError("no such class")) is None
     connections[1].end(first=True)
-    told = connections[0].failed_before(RuntimeError("gloo: connection closed"))
-    assert told == "rank 0 ended because rank 1 failed: ValueError: no such class"
+    told = "rank 0 ended because rank 1 failed: ValueError: no such class"
+    assert connections[0].failed_before(closed) == connections[0].failed_before(KeyError("x")) == told
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from uuid import uuid4
 import torch.distributed as dist
 from jsonargparse import Namespace
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.fabric.utilities.distributed import _destroy_dist_connection
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 
 from .errors import UserError
@@ -100,7 +101,7 @@ class Connection:
                 backend, store=self.store, rank=rank, world_size=size, timeout=strategy._timeout, device_id=device
             )
             if backend == "nccl":
-                atexit.register(dist.destroy_process_group)
+                atexit.register(_destroy_dist_connection)
         type(strategy).setup_environment(strategy)
 
     def failed_before(self, error: Exception) -> str | None:
@@ -108,17 +109,18 @@ class Connection:
         if self.store is None:
             return None
         own = f"rank {self.strategy.global_rank}"
-        first = what = shorten(f"{own} failed: {type(error).__name__}: {error}", 300)
+        what = shorten(f"{own} failed: {type(error).__name__}: {error}", 300)
+        lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+        first = shorten(f"it lost another process: {error}", 300) if lost else what
         environment = self.strategy.cluster_environment
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError):  # the store may be in the process that is lost
             if reachable((environment.main_address, environment.main_port)):
                 self.store.set_timeout(timedelta(seconds=10))
-                first = self.store.compare_set("failed", "", what).decode()
-                until = time.monotonic() + 10
-                while first != what and not self.store.check(["shown"]) and time.monotonic() < until:
+                if not lost or self.store.check(["failed"]):
+                    first = self.store.compare_set("failed", "", what).decode()
+                until = time.monotonic() + (0 if lost or first == what else 10)
+                while not self.store.check(["shown"]) and time.monotonic() < until:
                     time.sleep(0.1)  # what the first one prints comes first
-            elif isinstance(error, dist.DistError) or "gloo" in str(error):
-                first = "rank 0 is gone"  # and the store with it
         return None if first == what else f"{own} ended because {first}"
 
     def end(self, first: bool) -> None:

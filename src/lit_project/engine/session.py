@@ -51,7 +51,9 @@ def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
         {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
         status = session.status
     except Exception as error:
-        connection = None if session is None else session.connection
+        connection = None
+        if session is not None:
+            connection, session.signals.deferred = session.connection, True  # torchrun sends one to all that are left
         first = None if connection is None else connection.failed_before(error)
         message = _in_short(error, args, commands)
         if message is not None:
