@@ -119,6 +119,9 @@ def cluster(workspace):
     return Cluster(workspace)
 
 
+ARRAY = {"ARRAY_JOB_ID": 90, "ARRAY_TASK_ID": 4}
+
+
 @pytest.mark.parametrize("status", [0, 1, 2, 130, 137])
 def test_a_job_ends_with_the_status_of_its_tasks_and_is_not_requeued(cluster, status):
     cluster.install(f"/bin/bash\nexit {status}")
@@ -126,18 +129,14 @@ def test_a_job_ends_with_the_status_of_its_tasks_and_is_not_requeued(cluster, st
     assert cluster.asked() == []
 
 
+@pytest.mark.parametrize("refused", [0, 1])  # a job that may not be requeued has failed
+@pytest.mark.parametrize(("array", "id"), [({}, "1234567"), (ARRAY, "90_4")])
 @pytest.mark.parametrize("ends", ["exit 138", "exit 143", "kill -USR1 $$"])
-@pytest.mark.parametrize(("array", "id"), [({}, "1234567"), ({"ARRAY_JOB_ID": 90, "ARRAY_TASK_ID": 1}, "90_1")])
-def test_what_a_signal_of_slurm_has_ended_is_requeued_once_under_its_id(cluster, ends, array, id):
+def test_what_a_signal_of_slurm_has_ended_is_requeued_once_under_its_id(cluster, monkeypatch, ends, array, id, refused):
     cluster.install(f"/bin/bash\n{ends}")
-    assert cluster.run("fit", NTASKS_PER_NODE=2, NNODES=2, **array) == ("", 0)
+    monkeypatch.setenv("SCONTROL_STATUS", str(refused))
+    assert cluster.run("fit", NTASKS_PER_NODE=2, NNODES=2, **array) == ("", refused)
     assert cluster.asked() == [f"requeue incomplete {id}"]
-
-
-def test_a_job_that_may_not_be_requeued_has_failed(cluster, monkeypatch):
-    cluster.install("/bin/bash\nexit 138")
-    monkeypatch.setenv("SCONTROL_STATUS", "1")
-    assert cluster.run("fit")[1] == 1
 
 
 @pytest.mark.parametrize(
@@ -145,12 +144,8 @@ def test_a_job_that_may_not_be_requeued_has_failed(cluster, monkeypatch):
     [
         ("fit -c x.yaml", {}, "fit --run_name=fit-1234567 --resume=true -c x.yaml"),
         ("fit --run_name=mine", {}, "fit --run_name=fit-1234567 --resume=true --run_name=mine"),
-        (
-            "fit -c x.yaml",
-            {"JOB_NAME": "five", "ARRAY_JOB_ID": 90, "ARRAY_TASK_ID": 4},
-            "fit --run_name=five-90_4 --resume=true -c x.yaml --seed_everything=4",
-        ),
-        ("sweep x.yaml --count 9", {"ARRAY_JOB_ID": 90, "ARRAY_TASK_ID": 4}, "sweep x.yaml --count 9"),
+        ("fit -c x.yaml", ARRAY, "fit --run_name=fit-90_4 --resume=true -c x.yaml --seed_everything=4"),
+        ("sweep x.yaml --count 9", ARRAY, "sweep x.yaml --count 9"),
     ],
 )
 def test_a_job_names_its_run_and_an_array_seeds_its_runs(cluster, words, variables, given):
