@@ -5,10 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+import torch
 import torch.distributed as dist
 from jsonargparse import Namespace
 from test_torchrun import free_port
 
+from lit_project.engine.checkpoints import read
 from lit_project.engine.errors import UserError
 from lit_project.engine.launch import JOIN_SECONDS, SAME, Connection, Meeting, follow_launcher
 
@@ -134,3 +136,15 @@ def test_more_devices_than_there_are(lit, monkeypatch):
     result = lit("fit -c configs/quickstart.yaml --trainer.accelerator=gpu --trainer.devices=3")
     assert result.status == 2
     assert result.err == "error: You requested gpu: [0, 1, 2] But your machine only has: [0, 1]\n"
+
+
+@pytest.mark.parametrize(("batches", "what"), [
+    ("--data.batch_size=128", "a step had 128 × 2 = 256 samples and has 128; data.global_batch_size would keep them"),
+    ("--data.batch_size=null --data.global_batch_size=128", "a step keeps its 128 samples"),
+])  # fmt: skip
+def test_another_number_of_processes_is_told(lit, trained, batches, what):
+    file = trained / "checkpoints" / "last.ckpt"
+    torch.save({**read(file), "processes": 2}, file)
+    result = lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null --test_after_fit=false {batches}")
+    assert result.status == 0, result.err
+    assert f"saved by 2 process(es), goes on with 1: {what}\n" in result.out
