@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.trainer.states import RunningStage
 from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -40,6 +41,7 @@ class Parts(Profiler):
     def __init__(self, trainer: Trainer) -> None:
         super().__init__()
         self.trainer, self.measuring = trainer, False
+        self.waits = trainer.strategy.root_device.type != "cpu"
         self.seconds = dict.fromkeys((*NAMES, MEASURING), 0.0)
         self.stack = ["other"]  # of the actions that have begun
         self.part, self.since = "other", perf_counter()
@@ -55,12 +57,12 @@ class Parts(Profiler):
 
     def turn(self) -> None:
         """Adds the time since the last turn to its part, and sees to which part the time from here on belongs."""
-        if self.trainer.strategy.root_device.type != "cpu" and not self.measuring:
+        if self.waits and not self.measuring:
             torch.accelerator.synchronize()
         now = perf_counter()
         self.seconds[self.part] += now - self.since
-        evaluates = self.trainer.validating or self.trainer.sanity_checking
-        part = "validation" if evaluates and self.stack[-1] != "saving" else self.stack[-1]
+        trains = self.trainer.state.stage is RunningStage.TRAINING or self.stack[-1] == "saving"
+        part = self.stack[-1] if trains else "validation"
         self.part, self.since = MEASURING if self.measuring else part, now
 
 
