@@ -151,9 +151,10 @@ class Meeting:
         self.address, self.rank, self.size, self.here = (host, port), rank, size, here
         self.seconds, self.began, self.told = _seconds(), time.monotonic(), False
         self.where, self.who = f"{host}:{port}", f"rank {rank} ({here['host']})"
+        self.serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         self.store: Any = None
-        self.name = ""
-        self.part: Any = None
+        self.part: Any = None  # of the store
+        self.name = ""  # of the part
 
     def all_here(self) -> dist.Store:
         """Waits for all processes, and gives the part of the store that is theirs alone.
@@ -162,15 +163,15 @@ class Meeting:
             UserError: the port is taken; a process has not come in time, or has another version.
         """
         found: list[Any] = []
-        if not self._serves():
+        if not self.serves:
             self._wait(lambda: reachable(self.address))
         # in a thread: from another program at this port no answer would ever come
         Thread(target=lambda: found.append(self._connect()), daemon=True).start()
         self._wait(lambda: found)
-        if "EADDRINUSE" in str(found[0]):
-            raise UserError(f"{self.where} is taken by another program: set MASTER_PORT to a free port")
         if isinstance(found[0], Exception):
-            raise UserError(f"{self.who} cannot open {self.where} (MASTER_ADDR, MASTER_PORT): {found[0]}")
+            taken = "EADDRINUSE" in str(found[0])
+            why = "is taken by another program: set MASTER_PORT to a free port" if taken else f"fails: {found[0]}"
+            raise UserError(f"{self.where} {why}")
         self.store = dist.PrefixStore(PACKAGE, found[0])
         if self.rank == 0:
             self.store.set("newest", uuid4().hex)
@@ -190,12 +191,9 @@ class Meeting:
             raise UserError(refusal)
         return self.part
 
-    def _serves(self) -> bool:
-        return self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-
     def _connect(self) -> Any:
         try:
-            return dist.TCPStore(*self.address, None, self._serves(), wait_for_workers=False, multi_tenant=True,
+            return dist.TCPStore(*self.address, None, self.serves, wait_for_workers=False, multi_tenant=True,
                                  use_libuv=os.name != "nt")  # fmt: skip
         except (RuntimeError, ValueError) as error:
             return error
@@ -254,12 +252,11 @@ def different(processes: Sequence[Mapping[str, str]]) -> str:
     """What to say of processes (by rank: host and versions) that do not have the same versions; empty if they do."""
     first = processes[0]
     for rank, other in enumerate(processes):
-        for name in SAME:
-            if other[name] != first[name]:
-                return (
-                    f"the processes of this run have different versions: {name} {first[name]} in rank 0 "
-                    f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): install the same everywhere"
-                )
+        for name in (name for name in SAME if other[name] != first[name]):
+            return (
+                f"the processes of this run have different versions: {name} {first[name]} in rank 0 "
+                f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): install the same everywhere"
+            )
     return ""
 
 
