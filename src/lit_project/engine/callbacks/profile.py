@@ -167,7 +167,7 @@ def table(found: dict[str, Any]) -> list[str]:
     if "flop_per_batch" in found:
         lines.append(
             f"{found['flop_per_batch'] / 1e9:.3g} GFLOP per batch, {found['flop_per_second'] / 1e9:.3g} GFLOP/s: "
-            f"{found['percent_of_matrix_product']:.0f} % of a matrix product in {found['matrix_product']['dtype']}"
+            f"{found['percent_of_matrix_product']:.1f} % of a matrix product in {found['matrix_product']['dtype']}"
         )
     return [*lines, f"advice: {found['advice']}"]
 
