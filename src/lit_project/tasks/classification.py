@@ -147,8 +147,7 @@ class Classifier(Task):
             gaps = found - self.probabilities(batch[0]), chosen - torch.tensor(rows["probability"])
             return float(torch.cat([gap.flatten() for gap in gaps]).abs().max())
 
-        about = {name: self.hparams[name] for name in ("class_names", "mean", "std") if name in self.hparams}
-        return Exported({"model": part}, difference, "probability", about)
+        return Exported({"model": part}, difference, "probability")
 
 
 class ImageClassifier(Classifier):

@@ -232,9 +232,7 @@ class Regressor(Task):
             expected = torch.tensor([values for name, values in rows.items() if name.startswith("prediction")]).T
             return float(((found - expected) / self.target_std).abs().max())
 
-        names = [f"{kind}_{what}" for kind in ("feature", "target") for what in ("names", "mean", "std")]
-        about = {name: self.hparams[name] for name in names if name in self.hparams}
-        return Exported({"model": part}, difference, "standard deviations of a target", about)
+        return Exported({"model": part}, difference, "standard deviations of a target")
 
 
 def _double(values: Tensor) -> Tensor:

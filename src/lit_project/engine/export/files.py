@@ -47,7 +47,8 @@ class Files(Session, Callback):
         if not hasattr(self.task, "exported"):
             name = type(self.task).__name__
             raise UserError(f"{name} cannot be exported: it has no method `exported`, such as Classifier's")
-        self.task.backend = None  # type: ignore[assignment]  # torch.export takes nothing that torch.compile has made
+        # torch.export takes nothing that torch.compile has made, and warns of another order in memory
+        vars(self.task).update(backend=None, channels_last=False)
         with warnings.catch_warnings(action="ignore"):  # that the run's callbacks are not there
             trainer.predict(self.task, data, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False)
         self.task.eval()
@@ -75,6 +76,7 @@ class Files(Session, Callback):
             "run": "/".join(self.run.path.absolute().parts[-2:]),
             "checkpoint": self.checkpoint and self.checkpoint.name,
             **made.about,
+            **{name: task.hparams[name] for name in self.cli.links.values() if name in task.hparams},  # from the data
             "files": {name: part.describe() for name, part in made.parts.items()},
             "net": task.hparams.get("net"),
         }
@@ -91,8 +93,7 @@ class Files(Session, Callback):
                 parts = zip(programs.items(), made.parts.values(), files, strict=True)
                 runs = {name: in_two(WRITERS[format](p, part, text, folder / file)) for (name, p), part, file in parts}
             notes |= dict.fromkeys(files, self._compared(made, runs, format))
-        beside = {"model.json": text, **made.beside, **(made.with_onnx if "onnx" in formats else {})}
-        for name, content in beside.items():
+        for name, content in {"model.json": text, **(made.with_onnx if "onnx" in formats else {})}.items():
             (folder / name).write_text(content, encoding="utf-8")
             notes[name] = ""
         return notes

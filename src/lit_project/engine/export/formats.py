@@ -25,10 +25,10 @@ def _quietly(what: str, make: Callable[[], Any]) -> Any:
     Raises:
         UserError: torch cannot do it, with its reason.
     """
-    # with which torch.onnx traces, too: others unroll the loop over the example
-    from torch.export._patches import register_gru_while_loop_decomposition, register_lstm_while_loop_decomposition
-
     try:
+        # with which torch.onnx traces, too: others unroll the loop over the example
+        from torch.export._patches import register_gru_while_loop_decomposition, register_lstm_while_loop_decomposition
+
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings(action="ignore"))
             stack.enter_context(redirect_stderr(io.StringIO()))  # a whole graph, where it fails

@@ -54,14 +54,12 @@ class Exported:
         parts: by the stem of their file.
         difference: of what the parts compute by their files from the rows that `predict` made of a batch: the largest.
         unit: of the difference.
-        about: what a user of the files must know, as plain data.
-        beside: further files → content.
-        with_onnx: the same, for ONNX.
+        about: what a user of the files must know besides what the task has from the data, as plain data.
+        with_onnx: files for use with those of ONNX → content.
     """
 
     parts: Mapping[str, Part]
     difference: Callable[[Mapping[str, Run], Any, dict[str, list[Any]]], float]
     unit: str
-    about: Mapping[str, Any]
-    beside: Mapping[str, str] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
     with_onnx: Mapping[str, str] = field(default_factory=dict)

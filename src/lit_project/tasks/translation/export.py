@@ -1,6 +1,5 @@
 """For `export`: the encoder and one step of the decoder as functions of tensors, and the search with their files."""
 
-import json
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import asdict
@@ -128,9 +127,8 @@ def exported(task: Translator, batch: Any) -> Exported:
         return float((torch.tensor([best[0].score for best in found]) - torch.tensor(before)).abs().max())
 
     about = {"languages": [task.source_language, task.language], "decoding": asdict(task.decoding)}
-    beside = {"vocabularies.json": json.dumps(task.vocabularies, ensure_ascii=False)}
     script = {name: Path(place).read_text(encoding="utf-8") for name, place in SCRIPT.items()}
-    return Exported(parts, difference, "score of a translation", about, beside, script)
+    return Exported(parts, difference, "score of a translation", about, script)
 
 
 SCRIPT: dict[str, str | Path] = {

@@ -11,8 +11,7 @@ from preparation import Preparation
 from tokens import join_words, split_words
 
 HERE, (PAD, UNK, BOS, EOS) = Path(__file__).parent, range(4)
-TEXT = json.loads((HERE / "vocabularies.json").read_text("utf-8"))
-OPTIONS = json.loads((HERE / "model.json").read_text("utf-8"))["decoding"]
+TEXT, OPTIONS = (json.loads((HERE / "model.json").read_text("utf-8"))[name] for name in ("vocabularies", "decoding"))
 ENCODER, STEP = (InferenceSession(str(HERE / f"{name}.onnx")) for name in ("encoder", "step"))
 prepare, source, target = Preparation(**TEXT["preparation"]), TEXT["source"], TEXT["target"]
 for sentence in sys.argv[1:]:
