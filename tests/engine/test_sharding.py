@@ -58,8 +58,7 @@ def test_a_run_that_goes_on_under_other_strategies_is_that_of_one_process(lit, t
     assert lit(new, "--run_name=one --trainer.max_epochs=4").status == 0
     lit_in(tmp_path, *new, *TENSOR_PARALLEL, "--run_name=all", "--trainer.max_epochs=2", "--test_after_fit=false")
     (run,) = (tmp_path / "runs").glob("*/all")
-    lit_in(tmp_path, "fit", "--run", str(run), *FSDP2, "--trainer.strategy.tensor_parallel_size=1",
-           "--trainer.max_epochs=3", "--test_after_fit=true")  # fmt: skip
+    lit_in(tmp_path, "fit", "--run", str(run), *FSDP2, "--trainer.max_epochs=3", "--test_after_fit=true")
     saved, tested = read(run / "checkpoints" / "last.ckpt"), metrics(run)["test"]
     alone = f"--run {run} --trainer.devices=1 --trainer.strategy=auto"
     assert lit(f"test {alone}").status == 0
@@ -74,6 +73,9 @@ def test_a_run_that_goes_on_under_other_strategies_is_that_of_one_process(lit, t
         assert found[name] == pytest.approx(values, abs=1e-5), name
     last = read(run / "checkpoints" / "last.ckpt")
     assert [value.shape for value in saved["state_dict"].values()] == [v.shape for v in last["state_dict"].values()]
+    assert len({v.data_ptr() for v in saved["state_dict"].values()}) == len(
+        {v.data_ptr() for v in last["state_dict"].values()}
+    )  # tied weights are in the file once
     for before, after in zip(saved["optimizer_states"], last["optimizer_states"], strict=True):
         assert before["param_groups"] == after["param_groups"]
         assert before["state"].keys() == after["state"].keys()

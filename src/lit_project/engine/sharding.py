@@ -101,9 +101,11 @@ class Sharded(ModelParallelStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Whole tensors on the CPU in the first process, nothing in the others; to be called in all."""
-        state = whole(self.lightning_module.state_dict(), self.is_global_zero)  # type: ignore[union-attr]
+        own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
+        once = {id(value): value.detach() for value in own.values()}  # of tied weights
+        found = dict(zip(once, whole([*once.values()], self.is_global_zero), strict=True))
         self._gather(self._whole)  # which torch has undone
-        return state
+        return {name: found[id(value)] for name, value in own.items()}
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         """The same of an optimizer, with parameters by their numbers, as torch's own state has them."""
