@@ -89,3 +89,11 @@ def test_find_batch_size_ends_at_the_samples_there_are(lit):
 def test_there_is_nothing_else_to_find(lit):
     assert "find" in lit(f"fit -c configs/quickstart.yaml {TINY} --find luck").err
     assert lit(f"test -c configs/quickstart.yaml {TINY} --find lr").status == 2
+
+
+def test_find_batch_size_of_several_processes_is_refused_before_they_start(lit):
+    result = lit(
+        "fit -c configs/quickstart.yaml -c configs/overlays/ddp.yaml --trainer.accelerator=cpu --find batch_size"
+    )
+    assert result.status == 2
+    assert result.err.startswith("error: --find batch_size works in one process: --trainer.devices=1")

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .callbacks.figures import learning_rates, new_figure
 from .callbacks.freezing import Unfreezing
-from .distributed import is_first, print_once, replicas
+from .distributed import is_first, print_once
 from .errors import UserError
 from .run import RunDir
 from .schedules import steps_of_epochs
@@ -120,6 +120,8 @@ def steepest(rates: list[float], losses: list[float]) -> float | None:
 
 def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
     """Doubles the batch until memory is full, 8192 or the training data are reached, three steps each."""
+    if trainer.world_size > 1:
+        raise UserError("--find batch_size works in one process: --trainer.devices=1 --trainer.strategy=auto")
     before = getattr(datamodule, "batch_size", None)
     if before is None:
         raise UserError(f"{type(datamodule).__name__} has no batch_size to look for: give it one, and no other size")
@@ -128,7 +130,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any, 
     tuner = Tuner(trainer)  # which stops before it tries the limit itself
     limit = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
     if hasattr(datamodule, "size_of"):
-        limit = min(limit or before, datamodule.size_of("train") // replicas(trainer).size)
+        limit = min(limit or before, datamodule.size_of("train"))
     found = before * 2 ** int(math.log2(max((limit or before) / before, 1)))
     why = f"the largest of {before}, {2 * before}… that fits, up to {LARGEST:,} or all samples"
     print_once(f"suggested: --data.batch_size={found} ({why})")
