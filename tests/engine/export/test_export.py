@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +16,13 @@ import torch
 import yaml
 from onnxruntime import InferenceSession
 
-from conftest import Result
 from lit_project.__main__ import main
 from lit_project.data.digits import Digits
 from lit_project.engine.export import command, files
 from lit_project.models.mlp import MLP
 from lit_project.tasks.classification import Classifier
 
-Lit = Callable[..., Result]
+Lit = Callable[..., Any]
 OURS = ["lit_project", "lightning", "torchmetrics", "jsonargparse"]
 ALONE = """
 import json, sys
