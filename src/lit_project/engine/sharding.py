@@ -94,9 +94,11 @@ class Sharded(ModelParallelStrategy):
 
     def _gather(self, whole: bool) -> None:
         self._whole = whole
-        for module in self.lightning_module.modules():  # type: ignore[union-attr]
+        task: Any = self.lightning_module
+        outer = {*task.children()}  # whose own weights the backward pass needs first
+        for module in task.modules():
             if isinstance(module, FSDPModule):
-                module.set_reshard_after_forward(not whole, recurse=False)
+                module.set_reshard_after_forward(not whole and module not in outer, recurse=False)
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
