@@ -7,6 +7,7 @@ import torch.distributed
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor
 
 
 def is_first() -> bool:
@@ -58,6 +59,16 @@ def replicas(trainer: Trainer | None) -> Replicas:
         return Replicas(trainer.world_size, trainer.global_rank)
     axis = mesh["data_parallel"]
     return Replicas(axis.size(), axis.get_local_rank(), axis.get_group())
+
+
+def reduced(tensor: Tensor, by: str = "SUM", group: Any = None) -> Tensor:
+    """The sum of the tensors of all processes, or `by` MAX; to be called in all.
+
+    Lightning's `strategy.reduce` waits at a barrier before, which doubles what it costs in each step.
+    """
+    tensor = tensor.clone()
+    torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, by), group)
+    return tensor
 
 
 def of_all(items: list[Any], trainer: Trainer) -> list[Any]:

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from .distributed import Replicas, replicas
+from .distributed import Replicas, reduced, replicas
 from .sharding import gradients, local
 
 
@@ -80,7 +80,7 @@ class Totals:
             packed = torch.stack(
                 [*(self.sums[name] for name in names), torch.tensor(total.count).to(self.sums[names[0]])]
             )
-            packed = task.trainer.strategy.reduce(packed, group, reduce_op="sum")
+            packed = reduced(packed, group=group)
             total.sums = dict(zip(names, packed[:-1], strict=True))
             total.count = int(packed[-1].item())
         return total
@@ -136,7 +136,7 @@ class StepMean:
         if self._count is not self._unit or accumulated > 1:
             total = torch.as_tensor(self._count, dtype=torch.double if size == 1 else torch.float)
             if size > 1:  # whole numbers, exact up to 16 million
-                total = trainer.strategy.reduce(total.to(trainer.strategy.root_device), group, reduce_op="sum")
+                total = reduced(total.to(trainer.strategy.root_device), group=group)
             # Lightning has divided the losses by the number of micro-batches, DDP or FSDP2 the gradients by replicas
             factor = float(self._unit) * accumulated * size / float(total)
             if found := local(gradients(optimizer)):  # none if a callback has dropped them

@@ -19,7 +19,7 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from .checkpoints import Checkpoint, fast_dev_run
 from .datamodule import window
-from .distributed import is_first
+from .distributed import is_first, reduced
 from .errors import CheckpointError, UserError
 from .sharding import total_norm
 
@@ -241,7 +241,7 @@ class Saver(Callback):
             due |= every is not None and trainer.global_step % every == 0 and trainer.global_step != self._saved[0]
         if trainer.world_size > 1:
             flags = torch.tensor([number, due and trainer.is_global_zero], device=trainer.strategy.root_device)
-            number, due = trainer.strategy.reduce(flags, reduce_op="max").tolist()
+            number, due = reduced(flags, "MAX").tolist()
         return int(number), bool(due)
 
     def _save(self, trainer: Trainer, moment: str, may_fail: bool = False) -> None:

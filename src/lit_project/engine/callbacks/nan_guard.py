@@ -6,6 +6,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from ..distributed import reduced
 from ..errors import UserError
 from ..run import BEFORE_NAN
 from ..sharding import local
@@ -41,7 +42,7 @@ class NaNGuard(Callback):
         norms = torch.stack(torch._foreach_norm(local(gradients.values())))
         bad = norms.isfinite().logical_not().float()
         if trainer.world_size > 1:  # shards differ, and all processes save
-            bad = trainer.strategy.reduce(bad, reduce_op="max")
+            bad = reduced(bad, "MAX")
         if not bad.any():
             return
         names = [name for name, found in zip(gradients, bad.tolist(), strict=True) if found]
