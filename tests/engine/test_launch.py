@@ -121,6 +121,7 @@ def test_torchrun_says_how_many_devices_and_nodes(under_torchrun, devices, nodes
 
 
 @pytest.mark.parametrize(("devices", "nodes", "message"), [
+    ("abc", 1, "trainer.devices is abc, but torchrun started 2 processes per node"),
     (4, 1, "trainer.devices is 4, but torchrun started 2 processes per node"),
     ("auto", 2, "trainer.num_nodes is 2, but torchrun started 3 nodes"),
 ])  # fmt: skip
@@ -128,6 +129,13 @@ def test_devices_against_torchrun_are_refused(lit, under_torchrun, devices, node
     result = lit(f"fit -c configs/quickstart.yaml --trainer.devices={devices} --trainer.num_nodes={nodes}")
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert message in result.err
+
+
+@pytest.mark.parametrize("seconds", ["soon", "0", "-1", "nan", "inf"])
+def test_a_time_to_wait_that_is_none(monkeypatch, seconds):
+    monkeypatch.setenv(JOIN_SECONDS, seconds)
+    with pytest.raises(UserError, match=f"{JOIN_SECONDS} must be a number of seconds, got '{seconds}'"):
+        Meeting("127.0.0.1", 1, 0, 2, {"host": "a"})
 
 
 def test_more_devices_than_there_are(lit, monkeypatch):

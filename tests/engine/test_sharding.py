@@ -2,24 +2,15 @@
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from lightning.pytorch.strategies import ModelParallelStrategy
 from test_ddp import ROOT, lit_in
-from torch import distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from lit_project.engine.callbacks.averaging import EMA
 from lit_project.engine.checkpoints import read
-from lit_project.engine.errors import UserError
-from lit_project.engine.sharding import Sharded, as_sharded, clip_norm, shard, total_norm, whole
-from lit_project.models.mlp import MLP
-from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
 
 FSDP2, TENSOR_PARALLEL = (["-c", f"{ROOT}/configs/overlays/{name}.yaml"] for name in ("fsdp2", "tensor_parallel"))
 MLP_RUN = (
@@ -81,90 +72,11 @@ def test_a_run_that_goes_on_under_other_strategies_is_that_of_one_process(lit, t
         assert before["state"].keys() == after["state"].keys()
 
 
-@pytest.fixture
-def two():
-    """A mesh on which this is the first of two processes; the other is not there, and nothing is sent."""
-    distributed.init_process_group("fake", rank=0, world_size=2)
-    yield lambda data, tensor: init_device_mesh(
-        "cpu", (data, tensor), mesh_dim_names=("data_parallel", "tensor_parallel")
-    )
-    distributed.destroy_process_group()
-
-
-class Part(nn.Module):
-    """What `shard` needs of a task."""
-
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-        self.trainer = SimpleNamespace(strategy=Sharded(), precision_plugin=SimpleNamespace(scaler=None))
-
-
-def test_halves_of_the_hidden_layers(two):
-    task = Part(TransformerSeq2Seq(11, 13, size=8, heads=2, encoder_layers=1, decoder_layers=1))
-    whole_sizes = {name: parameter.shape for name, parameter in task.named_parameters()}
-    shard(task, two(1, 2))
-    split = {name for name, p in task.named_parameters() if isinstance(p, DTensor) and p.to_local().numel() < p.numel()}
-    layers = [f"net.encoder.layers.0.linear{n}" for n in "12"] + [f"net.decoder.0.feedforward.{n}" for n in "03"]
-    assert split == {f"{layer}.weight" for layer in layers} | {f"{layer}.bias" for layer in layers[::2]}
-    assert {name: parameter.shape for name, parameter in task.named_parameters()} == whole_sizes
-    shard(task, two(1, 2))  # a second stage of the same trainer changes nothing
-    assert {name: parameter.shape for name, parameter in task.named_parameters()} == whole_sizes
-
-
-def test_each_process_of_fsdp2_has_half_of_everything(two):
-    net = TransformerSeq2Seq(12, 14, size=8, heads=2, encoder_layers=1, decoder_layers=1)
-    count = sum(parameter.numel() for parameter in net.parameters())
-    task = Part(net)
-    shard(task, two(2, 1))
-    assert 2 * sum(parameter.to_local().numel() for parameter in task.parameters()) == count
-    assert net.output.weight is net.target_embedding.weight
-
-
-@pytest.mark.parametrize(
-    ("net", "says"),
-    [
-        (MLP((4,), 3, [5]), r"net.layers.1.weight \(5 × 4\) cannot be split evenly between 2 processes"),
-        (nn.Linear(2, 2), "Linear has no tensor_parallel_plan: only the overlay fsdp2 shards it"),
-    ],
-)
-def test_nets_that_cannot_be_split(two, net, says):
-    with pytest.raises(UserError, match=says):
-        shard(Part(net), two(1, 2))
-
-
-def test_weights_beside_the_net_another_strategy_and_averages(two):
-    task = Part(nn.Linear(2, 2))
-    task.scale = nn.Parameter(torch.ones(1))
-    with pytest.raises(UserError, match="scale belongs to the task itself"):
-        shard(task, two(2, 1))
-    trainer = SimpleNamespace(strategy=Sharded(), callbacks=[EMA()], precision="32-true")
-    with pytest.raises(UserError, match="EMA averages whole weights"):
-        trainer.callbacks[0].setup(trainer, None, "fit")
-    task.trainer.strategy = ModelParallelStrategy()
-    with pytest.raises(UserError, match="checkpoints of ModelParallelStrategy cannot be resumed here"):
-        shard(task, two(2, 1))
-
-
-def test_norms_of_shards_beside_whole_tensors_and_shards_of_whole_ones(two):
-    mesh = two(2, 1)["tensor_parallel"]  # of one process, which has all
-    plain = [torch.tensor([3.0, 0.0]), torch.tensor([[0.0, 4.0]])]
-    mixed = [plain[0].clone(), as_sharded(plain[1], distribute_tensor(torch.zeros(1, 2), mesh, [Shard(1)]))]
-    assert isinstance(mixed[1], DTensor)
-    assert total_norm(mixed) == 5
-    clip_norm(mixed, 1.0)
-    torch.testing.assert_close(whole(mixed, keep=True), [value / 5 for value in plain], rtol=1e-5, atol=0)
-    assert whole({"step": 3, "states": mixed}, keep=False) == {"step": 3, "states": [None, None]}
-    assert as_sharded(torch.tensor(3.0), mixed[1]) == 3.0  # a counter of the optimizer stays whole
-
-
-@pytest.mark.parametrize(("kind", "options"), [(torch.optim.LBFGS, {}), (torch.optim.SGD, {"fused": True})])
-def test_an_optimizer_that_cannot_work_on_shards(two, monkeypatch, kind, options):
-    monkeypatch.setattr(ModelParallelStrategy, "optimizer_step", lambda self, optimizer, *_: optimizer.step())
-    weight = nn.Parameter(distribute_tensor(torch.ones(2, 2), two(2, 1)["data_parallel"], [Shard(0)]))
-    weight.grad = weight.detach().clone()
-    with pytest.raises(UserError, match=rf"^{kind.__name__} with these options cannot work on shards: [^\n]*$"):
-        Sharded().optimizer_step(kind([weight], lr=0.1, **options), None)
+def test_shards_in_a_process_of_its_own():
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/engine/shards.py"]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "8 passed" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -172,8 +84,9 @@ def test_an_optimizer_that_cannot_work_on_shards(two, monkeypatch, kind, options
     [
         (
             "--trainer.strategy=fsdp3",
-            "there is no 'fsdp3'; did you mean fsdp? A class is given as {class_path: Sharded",
+            "there is no 'fsdp3'; did you mean fsdp? A class is given as {class_path: Sharded}",
         ),
+        ("--trainer.strategy=Sharded", "given by its name alone. A class is given as {class_path: Sharded}"),
         (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "tensor_parallel_size 2 does not divide the 3 processes"),
     ],
 )

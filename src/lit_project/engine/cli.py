@@ -228,9 +228,12 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("--run resumes with the weights of the run: --init_from does not go with it")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
     if isinstance(strategy, str) and strategy.lower() not in known:
+        name = strategy.rpartition(".")[2]
+        is_class = name[:1].isupper()
+        wrong = f"there is no {strategy!r}{did_you_mean(strategy, known, '.')}"
         raise UserError(
-            f"trainer.strategy: there is no {strategy!r}{did_you_mean(strategy, known, '.')} A class is given as "
-            "{class_path: Sharded, init_args: {tensor_parallel_size: 2}}"
+            f"trainer.strategy: {'it was given by its name alone.' if is_class else wrong} A class is given as "
+            f"{{class_path: {name if is_class else 'Sharded'}}}"
         )
     if not 0 <= options.seed_everything < 2**32:
         raise UserError(f"seed_everything must be from 0 to {2**32 - 1}, got {options.seed_everything}")

@@ -117,6 +117,7 @@ def quiet_lightning() -> None:
         r"You requested to overfit but .*",  # `SplitData.shuffles` takes care of it
         r".*number of training batches .* is smaller than the logging interval.*",
         r".*LeafSpec.* is deprecated.*",  # within Lightning
+        r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # within Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # a resumed run
     ):
         warnings.filterwarnings("ignore", message)

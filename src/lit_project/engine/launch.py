@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
@@ -57,10 +58,10 @@ def follow_launcher(trainer: Namespace) -> None:
             )
 
 
-def _count(devices: Any) -> int:
+def _count(devices: Any) -> Any:
     if isinstance(devices, str) and "," in devices:
         devices = [one for one in devices.split(",") if one]
-    return len(devices) if isinstance(devices, list) else int(devices)
+    return len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdecimal() else devices
 
 
 class Connection:
@@ -262,7 +263,7 @@ def different(processes: Sequence[Mapping[str, str]]) -> str:
 
 def _seconds() -> float:
     text = os.environ.get(JOIN_SECONDS, "600")
-    try:
-        return float(text)
-    except ValueError as error:
-        raise UserError(f"{JOIN_SECONDS} must be a number of seconds, got {text!r}") from error
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise UserError(f"{JOIN_SECONDS} must be a number of seconds, got {text!r}")

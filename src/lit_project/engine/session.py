@@ -124,7 +124,8 @@ class Session:
         # prepare: the run and its lock, what to resume from; data, model, trainer; weights of another run
         trainer, model, datamodule = self.prepare()
         options, run = self.options, self.run
-        facts = {"config": self.config_name, "seed": options.seed_everything, **provenance()} if is_first() else {}
+        named = {"config": self.config_name, "seed": options.seed_everything}
+        facts = {**named, **provenance(), "processes": trainer.world_size} if is_first() else {}
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
                 logger.description = {**yaml.safe_load(self.config), "provenance": facts}
@@ -257,7 +258,8 @@ class Session:
         elif hasattr(self, "record"):
             if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
                 how = "interrupted" if status > 128 else "failed"
-                print(f"{how}; continue with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}")
+                again = f"continue with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}"
+                print(f"{how}; {'the same command continues' if self.options.resume else again}")
             print(f"run: {self.run.path}", flush=True)
 
     def _named_run(self) -> RunDir | None:

@@ -69,8 +69,9 @@ class Sharded(ModelParallelStrategy):
                 raise NotImplementedError("it computes with all weights together")
             return super().optimizer_step(optimizer, closure, model, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
-            if "closure" in [frame.name for frame in extract_tb(error.__traceback__)]:  # not in the optimizer itself
-                raise
+            in_closure = "closure" in [frame.name for frame in extract_tb(error.__traceback__)]
+            if in_closure or isinstance(error, torch.OutOfMemoryError | torch.distributed.DistError):
+                raise  # not for the kind of the optimizer
             reason = str(error).splitlines()[0].partition(", need to")[0].partition(". ")[0]
             raise UserError(f"{type(optimizer).__name__} with these options cannot work on shards: {reason}") from error
 

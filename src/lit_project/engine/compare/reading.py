@@ -27,7 +27,7 @@ class Run:
     begun: datetime
     seconds: float  # of all its fits that ended, and of one that runs; nan if it is not known
     options: dict[str, Any]  # of its config, by `options_of`
-    facts: dict[str, str]  # commit, versions, devices
+    facts: dict[str, str]  # commit, versions, processes, devices
     monitor: str | None  # by which the best checkpoint is chosen
     maximize: bool
     metrics: Numbers  # of the test, of validation at the best epoch, of training at the last one
@@ -181,7 +181,9 @@ def _facts(entry: Mapping[str, Any]) -> dict[str, str]:
     git = entry.get("git") or {}
     commit = {"commit": git["commit"][:9] + (" dirty" if git.get("dirty") else "")} if "commit" in git else {}
     versions = {name: str(version) for name, version in entry.get("versions", {}).items()}
-    return {**commit, **versions, **({"devices": ", ".join(entry["devices"])} if "devices" in entry else {})}
+    processes = {"processes": str(entry["processes"])} if "processes" in entry else {}
+    devices = {"devices": ", ".join(entry["devices"])} if "devices" in entry else {}
+    return {**commit, **versions, **processes, **devices}
 
 
 def _time(given: str | float) -> datetime:

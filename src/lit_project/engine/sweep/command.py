@@ -59,6 +59,8 @@ def sweep(args: Sequence[str]) -> int:
         else:
             own += words
     options = option_parser().parse_args(own)
+    if options.workers < 1:
+        raise UserError(f"--workers must be at least 1, got {options.workers}")
     if find_spec("optuna") is None:
         raise UserError(f"sweeps without W&B need Optuna: pip install '{PROGRAM}[sweep]'")
     from optuna.exceptions import OptunaError
