@@ -138,6 +138,12 @@ def test_a_time_to_wait_that_is_none(monkeypatch, seconds):
         Meeting("127.0.0.1", 1, 0, 2, {"host": "a"})
 
 
+def test_a_port_that_is_no_number(lit, monkeypatch):
+    monkeypatch.setenv("MASTER_PORT", "abc")
+    result = lit("fit -c configs/quickstart.yaml")
+    assert (result.status, result.err) == (2, "error: MASTER_PORT must be a number, got 'abc'\n")
+
+
 def test_more_devices_than_there_are(lit, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

@@ -34,8 +34,10 @@ def follow_launcher(trainer: Namespace) -> None:
     """Takes `devices` and `num_nodes` from torchrun where they are not set, and from `srun` if `devices` is not set.
 
     Raises:
-        UserError: the launcher started others than are set.
+        UserError: the launcher started others than are set, or MASTER_PORT is no number.
     """
+    if not (port := os.environ.get("MASTER_PORT", "0")).isdecimal():
+        raise UserError(f"MASTER_PORT must be a number, got {port!r}")
     unset = str(trainer.devices) in ("auto", "-1")
     # SLURM_STEP_… is in its tasks alone, not in the script around them; Lightning asks for --ntasks-per-node
     if TorchElasticEnvironment.detect():
