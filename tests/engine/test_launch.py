@@ -161,4 +161,4 @@ def test_another_number_of_processes_is_told(lit, trained, batches, what):
     torch.save({**read(file), "processes": 2}, file)
     result = lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null --test_after_fit=false {batches}")
     assert result.status == 0, result.err
-    assert f"saved by 2 process(es), goes on with 1: {what}\n" in result.out
+    assert f"processes: 2 when it was saved, 1 now; {what}\n" in result.out

@@ -108,7 +108,7 @@ class Connection:
         type(strategy).setup_environment(strategy)
 
     def failed_before(self, error: Exception) -> str | None:
-        """A line about the process that failed before this one; None if there is none, and leaves it this error."""
+        """A line that names the process that failed first; None if it is this one, whose error the others then name."""
         if self.store is None:
             return None
         own = f"rank {self.strategy.global_rank}"
@@ -202,7 +202,7 @@ class Meeting:
             return error
 
     def _joined(self) -> bool:
-        """Joins the newest part; whether rank 0 has seen all join it."""
+        """Joins the newest part of the store; whether rank 0 has begun it: all are there, or it says why not."""
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:
             self.name, self.part = name, dist.PrefixStore(name, self.store)
@@ -221,7 +221,7 @@ class Meeting:
             except RuntimeError as error:
                 raise UserError(f"{self.who} ended because rank 0 at {self.where} is gone") from error
             waited = time.monotonic() - self.began
-            # a later time than that of rank 0, which tells all that it knows
+            # 5 s longer than rank 0, which then says who is missing
             if waited > self.seconds + (5 if self.rank and self.part is not None else 0):
                 raise UserError(f"{self.who} has waited {self.seconds:g} s ({JOIN_SECONDS}) for {self._missing()}")
             if waited > min(30, self.seconds / 2) and not self.told:

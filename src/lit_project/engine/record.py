@@ -220,7 +220,7 @@ class RunRecord(Callback):
                 self.metrics.read()
             before, now = checkpoint.get("processes", trainer.world_size), trainer.world_size
             if before != now:
-                print_once(f"saved by {before} process(es), goes on with {now}: {_samples(trainer, before)}")
+                print_once(f"processes: {before} when it was saved, {now} now; {_samples(trainer, before)}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Looks at the training loss; a gradient scaler leaves out the steps of one that is not finite."""

@@ -266,7 +266,7 @@ class Session:
         """With `--resume`, the run of this name if it is there; one that was killed before its first save begins again.
 
         Raises:
-            UserError: it is of another config.
+            UserError: it is of another config, or its config.yaml is broken.
         """
         if not self.options.resume:
             return None
@@ -274,8 +274,8 @@ class Session:
         self.given = run if run.path.is_dir() else None
         if not run.config_file.is_file():
             return self.given
-        before, now = (yaml.safe_load(text) for text in (run.config_file.read_text(encoding="utf-8"), self.config))
-        different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in changes(before, now, "")]
+        found = changes(run.config(), yaml.safe_load(self.config), "")
+        different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
         if different:
             more = f" and {len(different) - 5} more" if len(different) > 5 else ""
             raise UserError(

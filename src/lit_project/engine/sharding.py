@@ -64,16 +64,18 @@ class Sharded(ModelParallelStrategy):
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
         """Steps; raises UserError for an optimizer that cannot work on shards."""
+        refusal = f"{type(optimizer).__name__} with these options cannot work on shards"
+        if isinstance(optimizer, LBFGS):  # each process would search a line of its own
+            raise UserError(f"{refusal}: it computes with all weights together")
         try:
-            if isinstance(optimizer, LBFGS):  # each process would search a line of its own
-                raise NotImplementedError("it computes with all weights together")
             return super().optimizer_step(optimizer, closure, model, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
             in_closure = "closure" in [frame.name for frame in extract_tb(error.__traceback__)]
             if in_closure or isinstance(error, torch.OutOfMemoryError | torch.distributed.DistError):
                 raise  # not for the kind of the optimizer
+            # torch's first sentence, without its advice to programmers
             reason = str(error).splitlines()[0].partition(", need to")[0].partition(". ")[0]
-            raise UserError(f"{type(optimizer).__name__} with these options cannot work on shards: {reason}") from error
+            raise UserError(f"{refusal}: {reason}") from error
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         self._share_buffers()

@@ -20,7 +20,7 @@ def runs(args: Sequence[str]) -> int:
     """Lists runs and returns the exit status.
 
     Raises:
-        UserError: there is none.
+        UserError: there are no runs.
     """
     found = read_runs(option_parser().parse_args(list(args)).runs)
     found.sort(key=lambda run: run.begun, reverse=True)

@@ -1,7 +1,6 @@
 """Workers: each takes one trial after another from the study and runs it, a `fit` in a process of its own."""
 
 import contextlib
-import csv
 import json
 import math
 import os
@@ -86,7 +85,7 @@ class Workers:
         number, metric = self.study.begin(trial, self.name, self.most), self.config.metric
         self.study.lock.release()
         run, log = RunDir(self.folder / trial.user_attrs["run"]), self.folder / "logs" / f"{number:04d}.log"
-        curve = Curve(run.path / "metrics.csv", metric)
+        curve = Curve(run, metric)
         try:
             status, pruned = self._fit(trial, run, log, slot, curve)
         except (OptunaError, SQLAlchemyError):  # the database was away
@@ -170,20 +169,17 @@ def _continue_later(trial: optuna.Trial) -> None:
 class Curve:
     """The finite values of a metric in a metrics.csv that grows."""
 
-    def __init__(self, file: Path, metric: str) -> None:
-        self.file, self.metric = file, metric
+    def __init__(self, run: RunDir, metric: str) -> None:
+        self.run, self.metric = run, metric
         self.values: list[float] = []
         self.columns: list[str] = []
 
     def read(self) -> range:
         """Reads the file; returns the indices of new values."""
         before = len(self.values)
-        if self.file.exists():
-            whole = self.file.read_text().rpartition("\n")[0]  # without a row that is still being written
-            rows = csv.DictReader(whole.splitlines())
-            values = [float(row.get(self.metric) or "nan") for row in rows]
-            self.values = [value for value in values if math.isfinite(value)]
-            self.columns = [*(rows.fieldnames or [])]
+        self.columns, rows = self.run.history()
+        values = [float(row.get(self.metric) or "nan") for row in rows]
+        self.values = [value for value in values if math.isfinite(value)]
         return range(before, len(self.values))
 
 
