@@ -52,7 +52,9 @@ FAMILIES = {
         },
     ),
     # a kind of new_task.py
-    "sequence": Family(files="scripts/task_kinds/sequence/*", keys={MAIN: "input_size"}),
+    "sequence": Family(
+        files="scripts/task_kinds/sequence/*", keys={MAIN: "input_size", PYPROJECT: "encoder lit-project[encoder]"}
+    ),
     "translation": Family(
         files="""
             PACKAGE/data/parallel_text/* PACKAGE/models/seq2seq/* PACKAGE/text/* PACKAGE/tasks/translation/*
@@ -71,7 +73,7 @@ FAMILIES = {
 
 # of the template alone
 OURS = {
-    PYPROJECT: "docs lit-project[docs] benchmarks jsonschema kubeflow-trainer-api",
+    PYPROJECT: "docs lit-project[docs] benchmarks ipykernel jsonschema kubeflow-trainer-api nbclient playwright timm",
     ".dockerignore": "docs benchmarks/results",
 }
 
