@@ -54,9 +54,10 @@ for (const button of document.querySelectorAll("th button")) button.onclick = ()
 """
 
 
-def page(title: str, parts: Iterable[str], footer: str = "") -> str:
-    """The text of a page; `parts` are what the functions below make."""
+def page(title: str, parts: Iterable[str], footer: str = "", script: str = "") -> str:
+    """The text of a page; `parts` are what the functions below make. A `script` of its own may ask its server."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    policy += "; connect-src 'self'" if script else ""
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -64,7 +65,7 @@ def page(title: str, parts: Iterable[str], footer: str = "") -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>",
             *parts,
-            f"<footer>{escape(footer)}</footer>\n<script>{SCRIPT}</script>\n</body>\n</html>\n",
+            f"<footer>{escape(footer)}</footer>\n<script>{SCRIPT}{script}</script>\n</body>\n</html>\n",
         ]
     )
 
