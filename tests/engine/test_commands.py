@@ -30,8 +30,10 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return err
 
 
-def test_a_light_command_does_not_wait_for_torch(tmp_path):
-    command = "examples quickstart"
+@pytest.mark.parametrize(
+    ("command", "status"), [("examples quickstart", 0), ("--help", 0), ("fti", 2), ("fit -c nowhere.yaml", 2)]
+)
+def test_a_light_command_does_not_wait_for_torch(tmp_path, command, status):
     code = (
         f"import sys; sys.argv[1:] = {command.split()!r}\n"
         "from lit_project.__main__ import entry_point\n"
@@ -39,8 +41,14 @@ def test_a_light_command_does_not_wait_for_torch(tmp_path):
         "finally: assert not {'torch', 'lightning', 'jsonargparse', 'numpy'} & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    assert done.returncode == status, done.stderr
+    assert done.stdout or done.stderr.startswith("error: ")
+
+
+def test_the_help_names_every_command(capsys):
+    text = printed(capsys, "--help")
+    for name in ("fit", "validate", "test", "predict", *COMMANDS, *PROJECT.commands):
+        assert f" {name}" in text
 
 
 def test_version_is_that_of_the_package(capsys):

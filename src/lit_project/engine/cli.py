@@ -9,7 +9,7 @@ import math
 import os
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import shorten
@@ -26,11 +26,10 @@ from .classes import check_config, drop_weights, full_path, here
 from .distributed import is_first
 from .errors import UserError, did_you_mean
 from .lr_finder import What
-from .messages import CONFIG, UsageError, pairs, reason_in
+from .messages import CONFIG, SUBCOMMANDS, UsageError, pairs, reason_in
 from .project import PROGRAM, Project
 from .run import RunDir
 
-SUBCOMMANDS = ("fit", "validate", "test", "predict")
 NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table")
 
 # Options of predict that name new samples → what they are. Data modules say in `predicts_on` which they can read.
@@ -41,11 +40,6 @@ NOT_IN_CONFIG = (
     "run", "run_name", "runs_dir", "init_from", "init_prefixes", "init_strict", "find", "plot_lr", "allow_untrained",
     "images", "table", "ckpt_path", "config", "resume",
 )  # fmt: skip
-DESCRIPTION = (
-    f"Trains, validates, tests and predicts from one YAML: `{PROGRAM} fit -c configs/quickstart.yaml`, then "
-    f"`{PROGRAM} test --run RUN`. Every run is a directory; `--run` is all that a later command needs. "
-    "Commands without a config, each with a `--help` of its own: "
-)
 
 
 class Invocation(NamedTuple):
@@ -256,14 +250,13 @@ class LitCLI(LightningCLI):
     Args:
         project: its links from data to model.
         args: the command line without the program's name, as `prepare` has rewritten it.
-        commands: others, named in the help.
 
     Attributes:
         options: what was parsed.
         plain: the same as plain data, with all defaults.
     """
 
-    def __init__(self, project: Project, args: Sequence[str], commands: Iterable[str] = ()) -> None:
+    def __init__(self, project: Project, args: Sequence[str]) -> None:
         self.links, self.given = project.links, args[:1]
         super().__init__(
             model_class=LightningModule,
@@ -271,7 +264,7 @@ class LitCLI(LightningCLI):
             subclass_mode_model=True,
             subclass_mode_data=True,
             parser_class=Parser,
-            parser_kwargs={"description": f"{DESCRIPTION}{', '.join(commands)}.", "prog": PROGRAM},
+            parser_kwargs={"prog": PROGRAM},
             seed_everything_default=42,  # any fixed number, because Lightning calls its default of 0 random
             save_config_callback=None,  # the run directory keeps the config, once
             trainer_defaults={"enable_model_summary": False},  # we print a line of our own

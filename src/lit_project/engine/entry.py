@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from .errors import UserError
-from .messages import explain
+from .errors import UserError, did_you_mean
+from .messages import CONFIG, MISSING, SUBCOMMANDS, explain, pairs
 from .project import PACKAGE, PROGRAM, Project, debugging
+from .run import RunDir
 
 # `module:function` in the package, as in `Project.commands`. A function is given the rest of the command line, returns
 # the exit status, and raises UserError for what the user can put right.
@@ -31,6 +32,23 @@ COMMANDS = {
     "schema": "engine.schema:schema",
     "--version": "engine.entry:version",
 }
+HELP = f"""usage: {PROGRAM} COMMAND [OPTIONS], such as `{PROGRAM} fit -c configs/quickstart.yaml`
+
+With a config, or with the run that it made (--run RUN); each has the options of your classes:
+  fit          train in a new run directory, or resume that of --run
+  validate     score the best checkpoint of a run on the validation split
+  test         score it on the test split
+  predict      write its predictions, also of new samples
+Others:
+  sweep        search hyper-parameters
+  runs         list runs
+  compare      show what differs between runs, and means over seeds
+  export       write files for elsewhere
+  examples     list the configs
+  completion   print a script for a shell
+  schema       tell the editor what may stand in a config
+  --version    print the version
+`{PROGRAM} COMMAND --help` lists the options of a command."""
 _ADVERTISEMENTS = (
     "💡",
     "GPU available",
@@ -66,12 +84,16 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if args is None else args)
     quiet_lightning()
     commands = {**COMMANDS, **project.commands}
-    if not args or args[0] not in commands:
-        from .session import run
-
-        return run(project, args, commands)
-    module, _, function = commands[args[0]].partition(":")
     try:
+        if not args or args[0] not in commands:
+            if args[:1] in (["-h"], ["--help"]):
+                print(HELP, *(f"Of this project: {name}" for name in project.commands), sep="\n")
+                return 0
+            look(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
+            from .session import run
+
+            return run(project, args)
+        module, _, function = commands[args[0]].partition(":")
         status = getattr(import_module(f"{PACKAGE}.{module}"), function)(args[1:])
         sys.stdout.flush()
         return status
@@ -85,6 +107,20 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def look(args: Sequence[str], commands: Sequence[str]) -> None:
+    """Raises UserError for what is wrong at first sight, before seconds go into importing Lightning."""
+    if not args:
+        raise UserError(MISSING)
+    if args[0][0:1] != "-" and args[0] not in commands:
+        raise UserError(f"no command {args[0]!r}{did_you_mean(args[0], commands)} (there are: {', '.join(commands)})")
+    for option, value in pairs(args):
+        if option == "--run" and value not in (None, "", "~", "latest"):
+            RunDir.open(value)
+        if option == CONFIG and value and value.endswith((".yaml", ".yml")) and not Path(value).exists():
+            near = did_you_mean(Path(value).name, [file.name for file in Path(value).parent.glob("*.yaml")])
+            raise UserError(f"no such config: {value}{near}")
 
 
 def version(args: Sequence[str]) -> int:

@@ -5,7 +5,7 @@ nearest valid name.
 import argparse
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,11 @@ from .errors import UserError, did_you_mean, nearest
 from .project import PROGRAM
 
 CONFIG = "--config"
+SUBCOMMANDS = ("fit", "validate", "test", "predict")
+MISSING = (
+    f"a command is missing, such as `{PROGRAM} fit -c configs/quickstart.yaml`; `{PROGRAM} --help` lists the commands, "
+    f"`{PROGRAM} examples` the configs"
+)
 # Besides this package, where a class written without its module may come from, for "did you mean".
 CLASS_MODULES = ("torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers")
 # How the lines of jsonargparse's messages begin that frame the reasons, or tell of another type that was tried.
@@ -29,8 +34,7 @@ _ELSEWHERE = {
     "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
     "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
     "arguments are required: ": "a config with data and model is missing, such as -c configs/quickstart.yaml",
-    '"subcommand" to be one of': f"a command is missing, such as `{PROGRAM} fit -c configs/quickstart.yaml`; "
-    f"`{PROGRAM} --help` lists the commands, `{PROGRAM} examples` the configs",
+    '"subcommand" to be one of': MISSING,
 }
 
 
@@ -78,13 +82,12 @@ def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield option, None if not rest or re.match(r"-[^\d.]", rest[-1]) else rest.pop()
 
 
-def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ()) -> str:
+def explain(error: Exception, args: Sequence[str]) -> str:
     """What is wrong, in a few lines.
 
     Args:
         error: what was raised; anything but a UsageError is already written for the user.
         args: the command line, whose config files tell which classes are in use.
-        commands: names of those that have parsers of their own.
     """
     message = str(error)
     if not isinstance(error, UsageError):
@@ -96,7 +99,7 @@ def explain(error: Exception, args: Sequence[str], commands: Iterable[str] = ())
         return f"{key or 'what a class_path names'} is a function, where a class is wanted"
     if not keys:  # of the command line as a whole, or of a key at the top of a config
         elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
-        return elsewhere or reason + _option_meant(reason, error.parser, commands)
+        return elsewhere or reason + _option_meant(reason, error.parser)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
     reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not name \1", reason)
     if nested and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
@@ -120,12 +123,11 @@ def reason_in(message: str) -> str:
     return " or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])]) + got
 
 
-def _option_meant(reason: str, parser: Any, commands: Iterable[str]) -> str:
+def _option_meant(reason: str, parser: Any) -> str:
     """What may have been meant by a wrong option or command."""
     quoted = re.findall(r"'([^']*)'", reason) or [""]
     if "choose from" in reason:
-        others = [name for name in commands if name[0] != "-"]
-        return (f", or {', '.join(others)}" if others else "") + did_you_mean(quoted[0], [*quoted[1:], *others])
+        return did_you_mean(quoted[0], quoted[1:])
     options = [option for option in parser._option_string_actions if option.startswith("--")]
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
     if dashed:
@@ -144,9 +146,6 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
         classes |= {name: name for name in index()}
         near = nearest(quoted[1] if quoted else last, classes)
         return f"; did you mean {classes[near]}?" if near else ""
-    if reason.startswith("File does not exist"):
-        path = Path(quoted[-1])
-        return did_you_mean(path.name, [file.name for file in path.parent.glob("*.yaml")])
     if reason.startswith("Expected a"):
         return did_you_mean(last, quoted)
     if not reason.startswith(("Option", "unrecognized")):

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,12 @@ from .warm_start import changes, check_fits, check_kept, warm_start
 RUN_DIR_OF_PARENT = variable("RUN_DIR")
 
 
-def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
-    """Runs one command and returns its exit status; `commands` are those that have parsers of their own."""
+def run(project: Project, args: Sequence[str]) -> int:
+    """Runs one command and returns its exit status."""
     session, status = None, 1
     try:
         words = prepare(args)
-        cli = LitCLI(project, words.args, commands)
+        cli = LitCLI(project, words.args)
         session = Session(cli, words.run, words.config_name)
         {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
         status = session.status
@@ -55,7 +55,7 @@ def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
         if session is not None:
             connection, session.signals.deferred = session.connection, True  # torchrun sends one to all that are left
         first = None if connection is None else connection.failed_before(error)
-        message = _in_short(error, args, commands)
+        message = _in_short(error, args)
         if message is not None:
             status = 2
         if message or first:
@@ -81,11 +81,11 @@ def run(project: Project, args: Sequence[str], commands: Iterable[str]) -> int:
     return status
 
 
-def _in_short(error: Exception, args: Sequence[str], commands: Iterable[str]) -> str | None:
+def _in_short(error: Exception, args: Sequence[str]) -> str | None:
     """What is wrong, if the user can put it right; else None."""
     if debugging() or not isinstance(error, UserError | MisconfigurationException | OSError):
         return None
-    return no_access(error) if isinstance(error, OSError) else explain(error, args, commands)
+    return no_access(error) if isinstance(error, OSError) else explain(error, args)
 
 
 class Session:
