@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from lit_project.engine.errors import RunError
-from lit_project.engine.run import RunDir, git_state, provenance, write_text
+from lit_project.engine.provenance import git_state, provenance, uncommitted
+from lit_project.engine.run import RunDir, write_text
 
 
 def save(run, name, step=1):
@@ -75,22 +76,76 @@ def test_provenance_is_appended(run):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", entry["time"])
 
 
-def test_git_state_knows_commit_and_changes(tmp_path):
-    assert git_state(tmp_path) is None
-    environment = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "core.hooksPath=/dev/null"]
+@pytest.fixture
+def git(tmp_path, monkeypatch):
+    """`git(…)` in a repository `code` with a commit."""
+    for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
+        monkeypatch.setenv(f"{name}_NAME", "a")
+        monkeypatch.setenv(f"{name}_EMAIL", "a@b.c")
+    folder = tmp_path / "code"
 
-    def git(*args):
-        done = subprocess.run(["git", "-C", tmp_path, *environment, *args], check=True, capture_output=True, text=True)
-        return done.stdout.strip()
+    def git(*args, inside=folder):
+        command = ["git", "-C", inside, "-c", "core.hooksPath=/dev/null", *args]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    git("init", "-q")
-    (tmp_path / "file").write_text("one")
-    git("add", "file")
+    git("init", "-q", folder, inside=tmp_path)
+    for name, content in (("a.py", b"1\n"), ("old.py", b"1\r\n2\n"), ("b\xe9 c.py", b"\xe9\n"), ("d.png", b"\0\1")):
+        (folder / name).write_bytes(content)
+    git("add", ".")
     git("commit", "-q", "-m", "first")
+    return git
+
+
+def test_git_state_knows_commit_and_changes(tmp_path, git):
+    assert git_state(tmp_path) is None
     commit = git("rev-parse", "HEAD")
-    assert git_state(tmp_path) == {"commit": commit, "dirty": False}
-    (tmp_path / "file").write_text("two")
-    assert git_state(tmp_path) == {"commit": commit, "dirty": True}
+    assert git_state(tmp_path / "code") == {"commit": commit, "dirty": False}
+    (tmp_path / "code" / "a.py").write_text("two")
+    assert git_state(tmp_path / "code") == {"commit": commit, "dirty": True}
+
+
+def tree(folder):
+    files = [file for file in folder.rglob("*") if file.is_file() and ".git" not in file.parts]
+    return {file.relative_to(folder): file.read_bytes() for file in files}
+
+
+def test_a_patch_makes_a_clone_the_code_that_ran(tmp_path, git, monkeypatch):
+    """Changed, removed, binary and new files, staged or not; data and big files are named."""
+    code, clone = tmp_path / "code", tmp_path / "clone"
+    (code / "a.py").write_text("a = 2\r\n")
+    (code / "b\xe9 c.py").write_bytes(b"\xe9\xe8")
+    (code / "d.png").write_bytes(bytes(range(256)))
+    (code / "old.py").unlink()
+    (code / "new dir").mkdir()
+    (code / "new dir" / "new.py").write_text("new = 1\n")
+    (code / "staged.py").write_text("")
+    git("add", "staged.py")
+    before = git("status", "--porcelain")
+    files = tree(code)
+    (code / "data.csv").write_text("1")
+    (code / "huge.py").write_text("#" * 1_000_001)
+    patch = uncommitted(code)
+    assert patch.startswith(b"New file, not in this patch: data.csv\nNew file, not in this patch: huge.py\ndiff --git")
+    (tmp_path / "code.patch").write_bytes(patch)
+    git("clone", "-q", code, clone, inside=tmp_path)
+    git("apply", tmp_path / "code.patch", inside=clone)
+    assert tree(clone) == files
+    (code / "data.csv").unlink(), (code / "huge.py").unlink()
+    assert git("status", "--porcelain") == before
+    (code / "a.py").write_text("a" * 1_000_001)
+    assert uncommitted(code).startswith(b"The changes are not kept: a patch of 1,0")
+    monkeypatch.setenv("PATH", "")
+    assert uncommitted(code).startswith(b"The changes are not known")
+
+
+def test_a_run_keeps_the_patch_of_each_fit(run, monkeypatch):
+    patches = iter((b"one", b"two"))
+    monkeypatch.setattr("lit_project.engine.run.uncommitted", lambda folder: next(patches))
+    for dirty in (True, True, False):
+        run.describe("", {"git": {"dirty": dirty}})
+    assert {file.name: file.read_bytes() for file in run.path.glob("*.patch")} == {
+        "code.1.patch": b"one", "code.2.patch": b"two"
+    }  # fmt: skip
 
 
 def test_the_checkpoint_before_a_nan_is_not_resumed_from(run):

@@ -24,7 +24,7 @@ from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParalle
 
 from .errors import UserError
 from .project import PACKAGE, PROGRAM, variable
-from .run import versions
+from .provenance import versions
 
 JOIN_SECONDS = variable("JOIN_SECONDS")
 SAME = ("torch", "lightning", PROGRAM)  # versions that all processes of a run must share

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+CHART, PHOTOS = "chart", "photos"  # what a PNG file says that it shows: charts turn dark on a dark page
 Cell = str | tuple[str, float | None]  # what is shown; with what it is sorted by
 
 STYLE = """

@@ -6,7 +6,9 @@ runs/CONFIG/STAMP/
     metrics.csv        by step and epoch
     metrics.json       final numbers: {"fit": {…}, "validate": {…}, "test": {…}}
     provenance.json    where the numbers come from: commit, versions, host, seed, command
+    code.patch         what was not committed
     predictions/, figures/
+    index.html         the page of all this; README.md is the model card
 
 Reading a run imports neither torch nor Lightning; asking for a checkpoint does.
 """
@@ -15,15 +17,11 @@ import contextlib
 import csv
 import json
 import os
-import platform
 import re
-import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +29,23 @@ import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
 from .errors import RunError
-from .project import PROGRAM
+from .provenance import uncommitted
 
 BEFORE_NAN = "before-nan.ckpt"  # what NaNGuard keeps
-PACKAGES = (PROGRAM, "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
 
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file as UTF-8, whole or not at all; where `path` is a link, the file that it leads to."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The same for any content."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_bytes(content)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -122,12 +124,18 @@ class RunDir:
     def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
         """Writes config.yaml and a further entry in provenance.json.
 
-        An earlier config that differs is kept as config.1.yaml, then config.2.yaml and so on.
+        An earlier config that differs is kept as config.1.yaml, then config.2.yaml and so on, and so is code.patch.
         """
         entries = [*self.entries(), provenance]
-        if self.config_file.exists() and (before := self.config_file.read_text(encoding="utf-8")) != config:
-            write_text(self.path / f"config.{1 + len(list(self.path.glob('config.*.yaml')))}.yaml", before)
-        write_text(self.config_file, config)
+        patch = uncommitted(Path(__file__).parent) if (provenance.get("git") or {}).get("dirty") else b""
+        for file, content in ((self.config_file, config.encode()), (self.path / "code.patch", patch)):
+            if file.exists() and (before := file.read_bytes()) != content:
+                number = 1 + len(list(self.path.glob(f"{file.stem}.*{file.suffix}")))
+                write_bytes(file.with_name(f"{file.stem}.{number}{file.suffix}"), before)
+            if content:
+                write_bytes(file, content)
+            else:
+                file.unlink(missing_ok=True)
         write_text(self.path / "provenance.json", json.dumps(entries, indent=2) + "\n")
 
     def lock(self) -> BaseFileLock:
@@ -306,42 +314,3 @@ class RunDir:
 def weights_of(source: str | Path) -> Path:
     """The checkpoint that is meant: this file, or the best of this run."""
     return RunDir.open(source).checkpoint() if Path(source).is_dir() else Path(source)
-
-
-def provenance() -> dict[str, Any]:
-    """Time, command, commit, versions, host and devices of this process."""
-    import torch
-
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": sys.argv,
-        "git": git_state(Path(__file__).parent),
-        "versions": versions(),
-        "host": socket.gethostname(),
-        "platform": platform.platform(),
-        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] or ["cpu"],
-        "cpu_threads": torch.get_num_threads(),
-    }
-
-
-def versions() -> dict[str, str | None]:
-    """Of Python, of this program and of the packages that results depend on."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
-
-
-def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit of the code and whether it had uncommitted changes; None outside a repository."""
-    command = ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    commit, *lines = done.stdout.splitlines()
-    return {"commit": commit.removeprefix("# branch.oid "), "dirty": any(line[0] != "#" for line in lines)}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -33,8 +33,9 @@ from .lr_finder import find, plot_lr
 from .messages import explain
 from .precision import emulated, remember_missing_cuda
 from .project import PROGRAM, Project, debugging, variable
+from .provenance import provenance, versions
 from .record import MetricsCSV, RunRecord, best_checkpoint, one_line
-from .run import RunDir, provenance, versions, weights_of
+from .run import RunDir, weights_of
 from .saving import Interrupted, Saver, Signals
 from .warm_start import changes, check_fits, check_kept, warm_start
 

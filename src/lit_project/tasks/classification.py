@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from lit_project.engine.errors import UserError
@@ -18,6 +19,33 @@ from lit_project.tasks.test_time_augmentation import Flip, mean_logits
 
 if TYPE_CHECKING:
     from lit_project.engine.export.parts import Exported
+
+
+class Calibration(Metric):
+    """Samples, sum of the confidence and right predictions in 15 equal bins of the confidence (Guo et al. 2017)."""
+
+    sums: Tensor  # (3, 15)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("sums", torch.zeros(3, 15), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, targets: Tensor) -> None:
+        """Counts logits `(B, num_classes)` and targets `(B,)`."""
+        confidence, predicted = logits.softmax(dim=1).max(dim=1)
+        bins = (confidence * 15).long().clamp(max=14)
+        columns = torch.stack([torch.ones_like(confidence), confidence, (predicted == targets).to(confidence)])
+        self.sums.index_add_(1, bins, columns)
+
+    def compute(self) -> dict[str, Any]:
+        """`ece`, the expected calibration error; lists of 15: `samples`, mean `confidence` and `accuracy`, or None."""
+        samples, confidence, right = self.sums.double().cpu()
+        means = [
+            [round(float(s / n), 6) if n else None for s, n in zip(x, samples, strict=True)]
+            for x in (confidence, right)
+        ]
+        error = float((confidence - right).abs().sum() / samples.sum())
+        return {"ece": error, "samples": samples.int().tolist(), "confidence": means[0], "accuracy": means[1]}
 
 
 class Classifier(Task):
@@ -66,6 +94,7 @@ class Classifier(Task):
         # by sums and counts; arguments are checked once per split by the data module, not at every step
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
         self.top_k = MulticlassAccuracy(num_classes, top_k=top_k, average="micro", validate_args=False)
+        self.calibration = Calibration()
         self.confusion_matrix: Tensor | None = None  # of the last evaluation: [target, prediction], counts
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -88,6 +117,7 @@ class Classifier(Task):
     def evaluation_start(self) -> None:
         super().evaluation_start()
         self.confusion.reset()
+        self.calibration.reset()
         self.top_k.reset()
 
     def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
@@ -99,6 +129,7 @@ class Classifier(Task):
             loss.label_smoothing = 0.0  # type: ignore[assignment]
         self.step(loss(logits, targets), len(targets))
         self.confusion.update(logits, targets)
+        self.calibration.update(logits, targets)
         self.top_k.update(logits, targets)
         return {"logits": logits, "targets": targets}
 
@@ -106,6 +137,10 @@ class Classifier(Task):
         counts = self.confusion.compute().double()
         self.confusion_matrix = counts.cpu()
         right, samples = counts.diagonal(), counts.sum(dim=1)
+        if self.trainer.state.fn != "fit":  # for metrics.json: true class → predicted class → samples
+            rows = [{n: int(c) for n, c in zip(self.class_names, row, strict=True) if c} for row in counts.tolist()]
+            self.notes["confusion"] = dict(zip(self.class_names, rows, strict=True))
+            self.notes["calibration"] = self.calibration.compute()
         values = {
             **totals.means(),  # the loss, and what a subclass counts in its evaluation_step
             "accuracy": (right.sum() / counts.sum()).item(),

@@ -77,18 +77,22 @@ def test_gallery_has_a_panel_and_a_caption_an_image(channels, count):
     images = list(torch.rand(count, channels, 4, 5))
     captions = [f"#{number}" for number in range(count)]
     figure = gallery(images, captions, "most wrong")
-    assert [axes.get_title() for axes in figure.axes] == captions
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == captions
     assert figure.get_suptitle() == "most wrong"
-    for axes, image in zip(figure.axes, images, strict=True):
-        shown = np.asarray(axes.get_images()[0].get_array())
+    for image, shown, caption in zip(images, axes.get_images(), axes.texts, strict=True):
         expected = image[0] if channels == 1 else image.movedim(0, -1)
-        assert np.allclose(shown, expected)
-        assert not axes.axison
+        assert np.allclose(shown.get_array(), expected)
+        left, right, bottom, top = shown.get_extent()
+        assert (bottom - top) / (right - left) == pytest.approx(4 / 5)
+        assert left < caption.get_position()[0] < right
+        assert caption.get_position()[1] < top
+    assert not axes.axison
 
 
 def test_names_and_pictures_of_any_kind_are_drawn_and_grey_levels_are_comparable():
     figure = gallery([torch.full((1, 2, 2), 2.0), torch.full((1, 2, 2), 0.5)], ["$x_$ for $", "a_{b"])
-    first, second = (axes.get_images()[0] for axes in figure.axes)
+    first, second = figure.axes[0].get_images()
     assert first.get_array().max() == 1
     assert first.get_clim() == second.get_clim() == (0, 1)
     png(figure)

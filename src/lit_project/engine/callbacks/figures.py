@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from ..distributed import of_all
-from ..page import new_figure, scale
+from ..page import CHART, PHOTOS, new_figure, scale
 from ..record import best_checkpoint, monitored
 from ..run import RunDir
 
@@ -88,18 +88,49 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
     """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], in colours if C is 3."""
     columns = min(columns, max(len(images), 3))
     rows = -(-len(images) // columns) or 1
-    lines = max((caption.count("\n") + 1 for caption in captions), default=0)
-    figure = new_figure(1.75 * columns, (1.75 + 0.17 * lines) * rows + 0.6)
+    tall = max((image.shape[1] / image.shape[2] for image in images), default=1)
+    row = tall + 0.06 + 0.1 * max((caption.count("\n") + 1 for caption in captions), default=0)  # in widths
+    figure = new_figure(1.75 * columns, 1.67 * row * rows + 0.5)
+    axes = figure.add_subplot()  # one for all pictures takes a fifth of the time
     for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
-        axes = figure.add_subplot(rows, columns, number + 1)
+        left, bottom = 1.05 * (number % columns), row * (number // columns + 1)
         pixels = image.clamp(0, 1).movedim(0, -1).numpy()
-        axes.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray", vmin=0, vmax=1)
-        axes.set_title(caption, fontsize=8, parse_math=False)
-        axes.set_axis_off()
+        shown = pixels if pixels.shape[-1] == 3 else pixels[..., 0]
+        axes.imshow(shown, cmap="gray", vmin=0, vmax=1, extent=(left, left + 1, bottom, bottom - tall))
+        axes.text(left + 0.5, bottom - tall - 0.03, caption, fontsize=8, ha="center", va="bottom", parse_math=False)
+    axes.set(xlim=(0, 1.05 * columns), ylim=(row * rows, 0))
+    axes.set_axis_off()
     figure.suptitle(title, fontsize=10)
     return figure
 
 
+def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
+    """How often predictions of a confidence are right (Guo et al. 2017), with the number of samples of each bin.
+
+    Args:
+        calibration: `samples`, mean `confidence` and `accuracy` of equal bins of [0, 1]; None without samples.
+        title: of the figure.
+    """
+    bins = [number for number, count in enumerate(calibration["samples"]) if count]
+    width = 1 / len(calibration["samples"])
+    figure = new_figure(5, 4.4)
+    axes = figure.add_subplot()
+    accuracy, confidence = ([calibration[name][number] for number in bins] for name in ("accuracy", "confidence"))
+    places = [(number + 0.5) * width for number in bins]
+    axes.bar(places, accuracy, width, color="tab:blue", alpha=0.6, edgecolor="white", label="accuracy")
+    for number, place, *heights in zip(bins, places, accuracy, confidence, strict=True):
+        count = f"{calibration['samples'][number]:,}"
+        axes.text(place, max(heights) + 0.03, count, rotation=90, ha="center", va="bottom", fontsize=8)
+    axes.plot(confidence, accuracy, "o", markersize=4, color="tab:red", label="at the mean confidence")
+    axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--", label="calibrated")
+    axes.set(xlabel="confidence (above: samples)", ylabel="accuracy", title=title, xlim=(0, 1), ylim=(0, 1.2))
+    axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left")
+    return figure
+
+
+FIRST = 12  # images of the training that are shown
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
 
 
@@ -116,8 +147,9 @@ class DrawsEvaluation(Callback):
 
 
 class Figures(DrawsEvaluation):
-    """Writes PNG files to `figures/`: learning curves and rates after `fit`; the confusion matrix and the most
-    confidently wrong images after `validate` and `test`. TensorBoard and W&B, if among the loggers, get them too.
+    """Writes PNG files to `figures/`: learning curves and rates and the first images of the training after `fit`; the
+    confusion matrix, the reliability of probabilities, and the most confidently wrong images after `validate` and
+    `test`. TensorBoard and W&B, if among the loggers, get them too.
 
     Args:
         wrong_images: size of the gallery; 0 for none.
@@ -126,6 +158,27 @@ class Figures(DrawsEvaluation):
     def __init__(self, wrong_images: int = 24) -> None:
         self.wrong_images = wrong_images
         self._wrong: list[Wrong] = []
+        self._first: tuple[Tensor, list[str]] | None = None
+        self._hook: Any = None
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Keeps the first images that the task is called with: augmented, and mixed if it mixes."""
+        if self._hook is not None or not trainer.is_global_zero:
+            return
+
+        def look(task: Any, inputs: tuple[Any, ...]) -> None:
+            images = inputs[0] if inputs else None
+            if self._first is None and isinstance(images, Tensor) and images.ndim == 4:
+                names, captions = getattr(task, "class_names", None), [""] * len(images)
+                if names is not None and images is batch[0] and batch[1].ndim == 1:
+                    captions = [names[target] for target in batch[1].tolist()]
+                self._first = images[:FIRST].detach().float().cpu(), captions[:FIRST]
+
+        self._hook = pl_module.register_forward_pre_hook(look)
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        if self._hook is not None:
+            self._hook.remove()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draws the curves from metrics.csv, for a resumed run from its beginning."""
@@ -143,6 +196,9 @@ class Figures(DrawsEvaluation):
         groups = [name for name in columns if name == "lr" or name.startswith("lr/")]
         if rates := _curves(rows, "step", {name: name for name in groups}):
             save_figure(trainer, "learning_rate", learning_rates(rates))
+        if self._first is not None:
+            images, captions = self._first
+            save_figure(trainer, "train_batch", gallery(list(images), captions, "train: images as the net gets them"))
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
@@ -164,11 +220,14 @@ class Figures(DrawsEvaluation):
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draws the confusion matrix and the images that were collected, from all processes."""
         found, self._wrong = of_all(self._wrong, trainer), []
+        split, calibration = "test" if trainer.testing else "val", getattr(pl_module, "notes", {}).get("calibration")
+        if trainer.is_global_zero and calibration is not None:
+            title = f"{split}: expected calibration error {calibration['ece']:.4f}"
+            save_figure(trainer, f"{split}_reliability", reliability(calibration, title))
         names = getattr(pl_module, "class_names", None)
         counts = getattr(pl_module, "confusion_matrix", None)
         if not trainer.is_global_zero or names is None or counts is None:
             return
-        split = "test" if trainer.testing else "val"
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
         save_figure(trainer, f"{split}_confusion_matrix", confusion_matrix(counts, names, title))
@@ -192,7 +251,9 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
     figure.supxlabel(f"{run.parent.name}/{run.name}", x=0.99, ha="right", fontsize=7, color="grey", parse_math=False)
     file = run / "figures" / f"{name}.png"
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file)
+    shown = [image for axes in figure.axes for image in axes.images]
+    photos = any(image.get_array().ndim == 3 or image.get_cmap().name == "gray" for image in shown)
+    figure.savefig(file, metadata={"Description": PHOTOS if photos else CHART})
     for logger in trainer.loggers:
         add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
         if add_figure is not None:
