@@ -10,7 +10,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from lit_project.engine.errors import DataError
-from lit_project.engine.images import UNREADABLE, DatasetImages, is_picture, plain, split_by_class
+from lit_project.engine.images import UNREADABLE, DatasetImages, is_picture, plain
 
 SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
 
@@ -53,8 +53,8 @@ class ImageFolder(DatasetImages):
 
     Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without them a fixed `test_size` of
     all images becomes the test split; without a `val` folder a fixed `val_size` of the rest becomes validation; both
-    keep the proportions of the classes. With split folders but no test folder there is no test. Hidden files and
-    folders are left out.
+    keep the proportions of the classes. With split folders but no test folder only `folds` make a test. Hidden files
+    and folders are left out.
 
     Args:
         root: the folder.
@@ -91,13 +91,14 @@ class ImageFolder(DatasetImages):
         if not 0 <= test_size < 1:
             raise DataError(f"test_size must be a share from 0 to below 1, got {test_size}")
         root = Path(root).expanduser()
-        splits = _read_splits(root, test_size, class_names)
+        splits = _read_splits(root, class_names)
         colour = channels == 3
         super().__init__(
             train=splits.get("train"),
             val=splits.get("val"),
             test=splits.get("test"),
             root=root,
+            test_size=0 if not splits or _split_folders(root) else test_size,
             class_names=class_names,
             input_shape=(channels, image_size, image_size),
             mean=mean or ([0.485, 0.456, 0.406] if colour else [0.449]),
@@ -107,7 +108,7 @@ class ImageFolder(DatasetImages):
         self.crop = crop
 
 
-def _read_splits(root: Path, test_size: float, class_names: list[str] | None) -> dict[str, Any]:
+def _read_splits(root: Path, class_names: list[str] | None) -> dict[str, Any]:
     """The datasets by split; none if `root` is missing and the classes are known (to predict elsewhere)."""
     if not root.is_dir():
         if class_names:
@@ -121,10 +122,7 @@ def _read_splits(root: Path, test_size: float, class_names: list[str] | None) ->
                 f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) hold no images: expected "
                 "train/CLASS, val/CLASS and test/CLASS, or CLASS with images; give class_names if they are classes"
             )
-        everything = Pictures(root, class_names)
-        rest, test = split_by_class(everything, round(len(everything) * test_size))
-        rest.classes = everything.classes  # type: ignore[attr-defined]
-        return {"train": rest, **({"test": test} if len(test) else {})}
+        return {"train": Pictures(root, class_names)}
     if "train" not in folders:
         raise DataError(f"{root} has split folders ({', '.join(sorted(folders))}), but no `train` to learn from")
     train = Pictures(folders.pop("train"), class_names)

@@ -52,6 +52,8 @@ class SplitData(LightningDataModule):
         seed: of the order of the training samples; `null` follows `seed_everything`.
         global_batch_size: instead of `batch_size`: samples per optimizer step, over processes and micro-batches. The
             samples of each step are then the same for all numbers of them that divide it.
+        folds: where the test is carved out of the data (`hold_out`): parts of the data, one of which is the test.
+        fold: which one, from 0.
 
     Attributes:
         splits: what has been loaded, by split.
@@ -59,7 +61,7 @@ class SplitData(LightningDataModule):
         predict_source: what `predict` reads, as a name for its output file.
 
     Raises:
-        DataError: a batch size below 1, or two of training.
+        DataError: a batch size below 1, or two of training; no such fold.
     """
 
     default_batch_size: ClassVar[int] = 64
@@ -72,8 +74,12 @@ class SplitData(LightningDataModule):
         drop_last: bool = False,
         seed: int | None = None,
         global_batch_size: int | None = None,
+        folds: int | None = None,
+        fold: int = 0,
     ) -> None:
         super().__init__()
+        if folds is not None and (folds < 2 or not 0 <= fold < folds):
+            raise DataError(f"folds must be at least 2 and fold from 0 to folds - 1, got {folds} and {fold}")
         sizes = {"batch_size": batch_size, "global_batch_size": global_batch_size, "eval_batch_size": eval_batch_size}
         for name, value in sizes.items():
             if value is not None and value < 1:
@@ -86,6 +92,8 @@ class SplitData(LightningDataModule):
         self.batch_size = self.default_batch_size if batch_size is global_batch_size is None else batch_size
         self.global_batch_size = global_batch_size
         self.eval_batch_size, self.drop_last, self.seed = eval_batch_size, drop_last, seed
+        self.folds, self.fold = folds, fold
+        self._folded = False  # whether the test is the fold
         self.splits: dict[str, Any] = {}
         self.new: Any = None
         self.predict_source = "test"
@@ -101,10 +109,27 @@ class SplitData(LightningDataModule):
         return self.load(split)
 
     def setup(self, stage: str) -> None:
-        """Loads the splits that the stage needs, once."""
+        """Loads the splits that the stage needs, once; raises DataError if there are to be folds and cannot be."""
         for split in STAGES.get(stage, ("test",) if self.new is None else ()):
             if split not in self.splits:
                 self.splits[split] = self.loaded(split)
+        if self.folds and not self._folded and self.new is None:
+            raise DataError(f"{type(self).__name__} has a test split of its own: there are no folds of it")
+
+    def hold_out(self, size: int, test_size: int, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Indices of all of `size` samples but those of the test, and of the test, each ascending; always the same.
+
+        The test is a random part of `test_size`, or the fold; the folds share the samples of each class of `labels`
+        `(size,)` to within one.
+        """
+        if not self.folds:
+            return random_split(size, test_size)
+        return self.split_off(folds_of(torch.zeros(size) if labels is None else labels, self.folds))
+
+    def split_off(self, folds: Tensor) -> tuple[Tensor, Tensor]:
+        """The same for the fold of each sample `(N,)`."""
+        self._folded = True
+        return (folds != self.fold).nonzero().flatten(), (folds == self.fold).nonzero().flatten()
 
     def dataset(self, split: Split) -> Any:
         """A split that has been set up; `dataset[indices]` is a batch."""
@@ -241,6 +266,20 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     place_in_class = torch.arange(size) - (counts.cumsum(0) - counts).repeat_interleave(counts)
     is_held = place_in_class < held.repeat_interleave(counts)
     return by_class[~is_held].sort().values, by_class[is_held].sort().values
+
+
+def folds_of(labels: Tensor, folds: int) -> Tensor:
+    """The fold of each sample, from 0: `(N,)`. All have as many of each class of `labels` `(N,)`, to within one.
+
+    Raises:
+        DataError: more folds than samples.
+    """
+    if len(labels) < folds:
+        raise DataError(f"{len(labels)} samples cannot be {folds} folds")
+    order = _order(len(labels), 0)
+    found = torch.empty_like(order)
+    found[order[labels[order].argsort(stable=True)]] = torch.arange(len(labels)) % folds
+    return found
 
 
 def _order(size: int, val_size: int) -> Tensor:

@@ -24,6 +24,7 @@ from .run import RunDir
 # the exit status, and raises UserError for what the user can put right.
 COMMANDS = {
     "sweep": "engine.sweep.command:sweep",
+    "repeat": "engine.sweep.repeat:repeat",
     "runs": "engine.compare.listing:runs",
     "compare": "engine.compare.command:compare",
     "export": "engine.export.command:export",
@@ -41,6 +42,7 @@ With a config, or with the run that it made (--run RUN); each has the options of
   predict      write its predictions, also of new samples
 Others:
   sweep        search hyper-parameters
+  repeat       train with several seeds, or test on each fold: mean and deviation
   runs         list runs
   compare      show what differs between runs, and means over seeds
   export       write files for elsewhere

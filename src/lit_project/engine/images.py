@@ -335,13 +335,15 @@ class DatasetImages(ImageData):
     """Images from map-style datasets that are given, such as those of torchvision.
 
     Without `val`, a fixed `val_size` of `train` becomes validation, each class in its proportion if the dataset has
-    `targets`, as those of torchvision have; without `test`, only `fit` and `validate` work.
+    `targets`, as those of torchvision have. Without `test`, a fixed `test_size` of `train` becomes the test in the same
+    way, or a fold of `folds`; with neither, only `fit` and `validate` work.
 
     Args:
         train: training samples.
         val: of validation.
         test: of the test.
-        val_size: samples of validation if `val` is not given; a share of `train` if below 1.
+        val_size: samples of validation if `val` is not given; a share of `train` without the test if below 1.
+        test_size: samples of the test if `test` is not given; a share of `train` if below 1; 0 for none.
         class_names: names of the classes; default: the `classes` of `train`.
         input_shape: `(C, H, W)` that images are resized to.
         mean: of each channel, of values in [0, 1].
@@ -358,6 +360,7 @@ class DatasetImages(ImageData):
         val: Dataset | None = None,
         test: Dataset | None = None,
         val_size: float = 0.1,
+        test_size: float = 0,
         class_names: list[str] | None = None,
         input_shape: tuple[int, int, int] = (3, 224, 224),
         mean: Sequence[float] = (0.485, 0.456, 0.406),  # ImageNet's
@@ -376,6 +379,8 @@ class DatasetImages(ImageData):
         given: dict[str, Any] = {"train": train, "val": val, "test": test}
         self._given = {split: dataset for split, dataset in given.items() if dataset is not None}
         self._val_size = val_size
+        self._carves_test = test is None and bool(test_size or self.folds)
+        self._test_size = test_size
 
     def setup(self, stage: str) -> None:
         """Makes all splits at once, without reading them."""
@@ -383,12 +388,20 @@ class DatasetImages(ImageData):
             for split, dataset in self._given.items():
                 self.check_targets(labels_of(dataset), split)
             self.splits = dict(self._given)
+            if "train" in self._given and self._carves_test:
+                everything = self._given["train"]
+                rest, test = self.hold_out(len(everything), 0, labels_of(everything))
+                self.splits["train"], self.splits["test"] = (Subset(everything, p.tolist()) for p in (rest, test))
+                if not self.folds:
+                    share = self._test_size
+                    size = round(len(everything) * share) if share < 1 else int(share)
+                    self.splits["train"], self.splits["test"] = split_by_class(everything, size)
             if "train" in self._given and "val" not in self._given:
-                size = len(self._given["train"])
+                size = len(self.splits["train"])
                 val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
                 if not 0 < val_size < size:
                     raise DataError(f"val_size {self._val_size} leaves no training or no validation sample of {size}")
-                self.splits["train"], self.splits["val"] = split_by_class(self._given["train"], int(val_size))
+                self.splits["train"], self.splits["val"] = split_by_class(self.splits["train"], int(val_size))
         super().setup(stage)
 
     def load(self, split: Split) -> Dataset:
@@ -398,4 +411,5 @@ class DatasetImages(ImageData):
 
     def has_split(self, split: Split) -> bool:
         """Whether it was given or is carved out of the training data."""
-        return split in self._given or (split == "val" and "train" in self._given)
+        carved = split == "val" or (split == "test" and self._carves_test)
+        return split in self._given or (carved and "train" in self._given)

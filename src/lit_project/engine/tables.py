@@ -133,7 +133,7 @@ class TabularData(SplitData):
         targets: `(N, T)`, the same.
         feature_names: of the columns of `features`.
         target_names: of the columns of `targets`.
-        test_size: rows of the test split; a share of all rows if below 1.
+        test_size: rows of the test split; a share of all rows if below 1. Not used with `folds`.
         val_size: rows of validation; a share of the rows that are not test if below 1.
         feature_mean: of each feature; default: of the training split, or what the evaluated checkpoint holds.
         feature_std: the same; 1 if the feature is constant.
@@ -182,15 +182,13 @@ class TabularData(SplitData):
 
     def _split(self, features: Tensor, targets: Tensor, test_size: float, val_size: float) -> dict[str, Any]:
         rows = len(features)
-        test_rows = _rows("test_size", test_size, rows)
-        val_rows = _rows("val_size", val_size, rows - test_rows)
-        if min(test_rows, val_rows) < 1 or rows - test_rows - val_rows < 2:
+        rest, test = self.hold_out(rows, min(rows, _rows("test_size", test_size, rows)))
+        val_rows = _rows("val_size", val_size, len(rest))
+        if min(len(test), val_rows) < 1 or len(rest) - val_rows < 2:
             raise DataError(
-                f"{rows} rows are too few: test_size {test_size} and val_size {val_size} make {test_rows} rows of "
-                f"test, {val_rows} of validation and {rows - test_rows - val_rows} of training; "
-                "each split needs 1, training 2"
+                f"{rows} rows are too few: test_size {test_size} and val_size {val_size} make {len(test)} rows of "
+                f"test, {val_rows} of validation and {len(rest) - val_rows} of training; each split needs 1, training 2"
             )
-        rest, test = random_split(rows, test_rows)
         train, val = random_split(len(rest), val_rows)
         chosen = {"train": rest[train], "val": rest[val], "test": test}
         return {split: (features[indices], targets[indices]) for split, indices in chosen.items()}

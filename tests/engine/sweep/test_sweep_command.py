@@ -87,7 +87,7 @@ def test_overrides_are_those_of_each_trial_and_part_of_the_sweep(lit, written):
     for other in ("--data.batch_size=32", ""):
         again = lit(f"sweep {file} --report {other}")
         assert again.status == 2
-        assert "sweeps/sweep holds another sweep (its --data.batch_size differ)" in again.err
+        assert "sweeps/sweep was begun with other --data.batch_size: choose" in again.err
 
 
 def test_a_sweep_needs_a_file(lit):

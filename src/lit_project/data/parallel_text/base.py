@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, TokenBatches
 from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, with_prefix, within
-from lit_project.data.parallel_text.leak_free_split import Pairs, apart, leak_free_split
+from lit_project.data.parallel_text.leak_free_split import Pairs, apart, leak_free_folds, leak_free_split
 from lit_project.data.parallel_text.report import describe, lines, pair_texts
 from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, check_languages, from_plain
 from lit_project.engine.datamodule import Split, SplitData
@@ -48,6 +48,8 @@ class TranslationData(SplitData):
         seed: of the order of the training pairs; `null` follows `seed_everything`.
         vocabularies: plain data of the property of this name, from a checkpoint: used instead of building any, with
             the preparation and maximum length in them.
+        folds: parts of a corpus without a test of its own; no sentence is in two of them.
+        fold: which one is the test, from 0.
 
     Raises:
         DataError: options that exclude each other, or languages that the data do not have.
@@ -77,8 +79,10 @@ class TranslationData(SplitData):
         seed: int | None = None,
         vocabularies: dict[str, Any] | None = None,
         global_batch_size: int | None = None,
+        folds: int | None = None,
+        fold: int = 0,
     ) -> None:
-        super().__init__(batch_size, seed=seed, global_batch_size=global_batch_size)
+        super().__init__(batch_size, seed=seed, global_batch_size=global_batch_size, folds=folds, fold=fold)
         check_languages(type(self).__name__, self.LANGUAGES, source, target)
         self.root = Path(root).expanduser()
         self.source, self.target = source, target
@@ -217,7 +221,7 @@ class CarvedData(TranslationData):
 
     Args:
         val_size: pairs of validation, approximately, since a component of the sentence graph is never split.
-        test_size: pairs of test, also approximately.
+        test_size: pairs of test, also approximately, if there are no folds.
         **kwargs: of `TranslationData`.
     """
 
@@ -249,6 +253,10 @@ class CarvedData(TranslationData):
                 kept = apart(pool, [pair for pairs in given.values() for pair in pairs]) if given else pool
                 self._leave_out("given", pool, kept, "share a sentence with the given evaluation pairs")
                 pool = kept
+            if self.folds and "test" in sizes:
+                rest, test = self.split_off(leak_free_folds(pool, self.folds))
+                given["test"], pool = [pool[i] for i in test], [pool[i] for i in rest]
+                del sizes["test"]
             indices = leak_free_split(pool, **sizes)
             self._carved = {**{name: [pool[i] for i in own] for name, own in indices.items()}, **given}
         return self._carved[split]

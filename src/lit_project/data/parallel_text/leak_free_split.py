@@ -88,6 +88,25 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
     return split
 
 
+def leak_free_folds(pairs: Pairs, folds: int) -> torch.Tensor:
+    """The fold of each pair, from 0: `(N,)`. No sentence is in two of them; they are about as large as each other.
+
+    Components go to the smallest fold, the largest first.
+
+    Raises:
+        DataError: there are more folds than components.
+    """
+    labels = components(pairs)
+    sizes = np.bincount(labels)
+    if len(sizes) < folds:
+        raise DataError(f"{len(pairs)} pairs in {len(sizes)} groups that share sentences cannot be {folds} folds")
+    owner, filled = np.zeros_like(sizes), [0] * folds
+    for group in (-sizes).argsort(kind="stable"):
+        owner[group] = smallest = filled.index(min(filled))
+        filled[smallest] += int(sizes[group])
+    return torch.from_numpy(owner[labels])
+
+
 def apart(pairs: Pairs, given: Pairs) -> list[tuple[str, str]]:
     """Those of `pairs` that share no sentence (by `sentence_key`) with `given`, on either side."""
     sources, targets = ({sentence_key(pair[side]) for pair in given} for side in range(2))

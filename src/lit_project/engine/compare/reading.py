@@ -46,8 +46,7 @@ class Run:
             state, sections, entries, rows = run.state(), run.metrics(), run.entries(), run.history()[1]
             options = dict(options_of(run.config()))
             fit, test = sections.get("fit", {}), sections.get("test", {})
-            key = next((key for key in options if re.search(r"Checkpoint.*\.monitor$", key) and options[key]), "")
-            monitor, maximize = options.get(key), options.get(key.replace(".monitor", ".mode")) == "max"
+            monitor, maximize = monitor_of(options)
             known = fit.get(f"best {monitor}") if state == "finished" else None
             trained = {name: value for name, value in _numbers(fit).items() if not name.startswith(("val/", "best "))}
             validated = _best(rows, monitor, maximize, known) or _numbers(fit, "val/")
@@ -73,6 +72,12 @@ class Run:
     def curve(self, metric: str, by: str) -> dict[float, float]:
         """Values of a metric by `epoch` or `step`."""
         return {float(row[by]): float(row[metric]) for row in self.rows if row.get(metric) and row.get(by)}
+
+
+def monitor_of(options: Mapping[str, Any]) -> tuple[str | None, bool]:
+    """The metric that the checkpoint is chosen by, and whether more of it is better."""
+    key = next((key for key in options if re.search(r"Checkpoint.*\.monitor$", key) and options[key]), "")
+    return options.get(key), options.get(key.replace(".monitor", ".mode")) == "max"
 
 
 def read_runs(names: Sequence[str]) -> list[Run]:

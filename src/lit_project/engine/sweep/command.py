@@ -13,11 +13,13 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..entry import look
 from ..errors import UserError
 from ..messages import CONFIG, OptionParser, explain, pairs
 from ..project import PROGRAM, this_project
@@ -50,22 +52,7 @@ def sweep(args: Sequence[str]) -> int:
     Raises:
         UserError: the file, a parameter, the folder or an option is wrong; no trial has begun then.
     """
-    own: list[str] = []
-    overrides: list[str] = []
-    for option, value in pairs(args):
-        words = [option] if value is None else [option, value]
-        if option in (CONFIG, "--seed_everything") or re.match(r"--\w+\.", option):
-            overrides.append("=".join(words))
-        else:
-            own += words
-    options = option_parser().parse_args(own)
-    if options.workers < 1:
-        raise UserError(f"--workers must be at least 1, got {options.workers}")
-    if find_spec("optuna") is None:
-        raise UserError(f"sweeps without W&B need Optuna: pip install '{PROGRAM}[sweep]'")
-    from optuna.exceptions import OptunaError
-    from sqlalchemy.exc import OperationalError, SQLAlchemyError
-
+    options, overrides = parsed(option_parser(), args)
     from .config import SweepConfig
     from .study import Study
 
@@ -77,12 +64,45 @@ def sweep(args: Sequence[str]) -> int:
         _check(config, options.file, options.dry_run)
         if options.dry_run:
             return 0
-    try:
+    with stored(folder, options.storage):
         study = Study(folder, config, options.seed, options.storage, options.lost_after)
         return _report(study) if options.report else _run(study, options.workers, most)
+
+
+def parsed(parser: argparse.ArgumentParser, args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of a command that runs `fit`, and those of `fit`, as `--OPTION=VALUE`.
+
+    Raises:
+        UserError: an option is wrong, or Optuna is missing.
+    """
+    own: list[str] = []
+    overrides: list[str] = []
+    for option, value in pairs(args):
+        words = [option] if value is None else [option, value]
+        if option in (CONFIG, "--seed_everything") or re.match(r"--(\w+\.|init_)", option):
+            overrides.append("=".join(words))
+        else:
+            own += words
+    options = parser.parse_args(own)
+    look(["fit", *overrides], ["fit"])
+    if options.workers < 1:
+        raise UserError(f"--workers must be at least 1, got {options.workers}")
+    if find_spec("optuna") is None:
+        raise UserError(f"{parser.prog} needs Optuna: pip install '{PROGRAM}[sweep]'")
+    return options, overrides
+
+
+@contextmanager
+def stored(folder: Path, storage: str | None = None) -> Iterator[None]:
+    """Raises UserError for what is wrong with a study in a folder, or in a database."""
+    from optuna.exceptions import OptunaError
+    from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+    try:
+        yield
     except (OptunaError, SQLAlchemyError, ImportError, OSError, RuntimeError, ValueError) as error:
         reason = str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).splitlines()[0]
-        url = re.sub(r"(?<=:)[^:/@]+(?=@)", "***", options.storage or "")  # without the password
+        url = re.sub(r"(?<=:)[^:/@]+(?=@)", "***", storage or "")  # without the password
         hint = ""
         if isinstance(error, ImportError):
             hint = f"; for postgresql+psycopg://… pip install '{PROGRAM}[postgres]'"

@@ -80,7 +80,7 @@ class Study:
             stored = study.user_attrs.get("sweep", config.identity)
             study.set_user_attr("sweep", stored)
         if changed := [key for key in {**stored, **config.identity} if config.identity.get(key) != stored.get(key)]:
-            raise UserError(f"{folder} holds another sweep (its {', '.join(changed)} differ): choose another --dir")
+            raise UserError(f"{folder} was begun with other {', '.join(changed)}: choose another --dir")
 
     def connect(self) -> optuna.Study:
         """The study of Optuna. Each thread needs its own, because draws set the sampler."""

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,11 +31,14 @@ POLL = 0.2  # seconds
 
 
 class Workers:
-    """Runs trials, in a thread per worker, until the study has `most`; their runs are in `name` within its folder."""
+    """Runs trials, in a thread per worker, until the study has `most`; their runs are in `name` within its folder.
 
-    def __init__(self, study: Study, name: str, workers: int, most: int) -> None:
+    Only with `tests` are they tested.
+    """
+
+    def __init__(self, study: Study, name: str, workers: int, most: int, tests: bool = False) -> None:
         self.study, self.config, self.folder, self.name = study, study.config, study.folder, name
-        self.workers, self.most = workers, most
+        self.workers, self.most, self.tests = workers, most, tests
         self.status = 0  # of the program, which ends as soon as it is not 0
 
     def run(self) -> int:
@@ -85,6 +89,7 @@ class Workers:
         number, metric = self.study.begin(trial, self.name, self.most), self.config.metric
         self.study.lock.release()
         run, log = RunDir(self.folder / trial.user_attrs["run"]), self.folder / "logs" / f"{number:04d}.log"
+        title = title_of(run)
         curve = Curve(run, metric)
         try:
             status, pruned = self._fit(trial, run, log, slot, curve)
@@ -97,17 +102,17 @@ class Workers:
         if status == 0 and metric not in curve.columns:
             logged = [name for name in curve.columns if "/" in name]
             hint = did_you_mean(metric, logged)
-            raise UserError(f"trial {number} did not log {metric}{hint} (logged: {', '.join(logged)})")
+            raise UserError(f"{title} did not log {metric}{hint} (logged: {', '.join(logged)})")
         if not curve.values or (status and not pruned):
             printed = ["", *log.read_text(errors="replace").strip().splitlines()]
             error = f"exit status {status}: {printed[-1]}" if status else f"{metric} was never finite"
             trial.set_user_attr("error", error)
-            print(f"trial {number} failed: {error} ({log})", flush=True)
+            print(f"{title} failed: {error} ({log})", flush=True)
             raise TrialEnded
         value = self.config.best(curve.values)
         best = self.config.best([value, *(row.value for row in self.study.rows() if row.good)])
         state = "stopped early" if status else "finished"
-        print(f"trial {number} {state}: {metric} {value:.4g}  (best {best:.4g})", flush=True)
+        print(f"{title} {state}: {metric} {value:.4g}  (best {best:.4g})", flush=True)
         if status:
             raise optuna.TrialPruned
         return value
@@ -148,9 +153,9 @@ class Workers:
         file = self.folder / "values" / f"{number:04d}.json"
         write_text(file, json.dumps(values, indent=2) + "\n")
         shown = "  ".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
-        print(f"trial {number} {'resumed' if run.path.exists() else 'started'}: {shown}", flush=True)
+        print(f"{title_of(run)} {'resumed' if run.path.exists() else 'started'}: {shown}", flush=True)
         place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}", "--resume=true"]
-        return [*self.config.words(values, file), *place, "--test_after_fit=false"]
+        return [*self.config.words(values, file), *place, f"--test_after_fit={str(self.tests).lower()}"]
 
     def _report(self, trial: optuna.Trial, curve: "Curve") -> bool:
         """Reports new values of the metric; whether hyperband ends the trial."""
@@ -159,6 +164,11 @@ class Workers:
             trial.report(self.config.best(curve.values[: step + 1]), step + 1)
             pruned = pruned or trial.should_prune()
         return pruned
+
+
+def title_of(run: RunDir) -> str:
+    """`trial-0001` → `trial 1`."""
+    return re.sub(r"-0*(?=\d)", " ", run.path.name)
 
 
 def _continue_later(trial: optuna.Trial) -> None:

@@ -1,0 +1,190 @@
+"""`repeat`: its runs are those of `fit`, and their mean and deviation; it goes on after a stop."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from lit_project.engine.sweep import command, worker
+from tiny import TINY
+
+QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=2"
+TABLE = "-c configs/regression_quickstart.yaml --trainer.max_epochs=1"
+
+
+class Inline:
+    """Workers one after the other in this thread."""
+
+    def __init__(self, workers):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    map = staticmethod(map)
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    """Each `fit` runs in this process; `at[run](workers)` is called in its place, or before it if it returns None."""
+    from lit_project.__main__ import main
+
+    at = {}
+
+    def fit(self, trial, run, log, slot, curve):
+        words = self._words(trial, run)
+        log.parent.mkdir(exist_ok=True)
+        status = at.pop(run.path.name, lambda _: None)(self)
+        if status is None:
+            with log.open("a") as output, redirect_stdout(output), redirect_stderr(output):
+                status = main(words)
+        self._report(trial, curve)
+        return status, False
+
+    monkeypatch.setattr(worker.Workers, "_fit", fit)
+    monkeypatch.setattr(worker, "ThreadPoolExecutor", Inline)
+    return at
+
+
+def summary(folder="repeats/quickstart"):
+    return json.loads((Path(folder) / "summary.json").read_text())
+
+
+def metrics(run, section="test"):
+    return {k: v for k, v in json.loads((run / "metrics.json").read_text())[section].items() if k.startswith("test/")}
+
+
+def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline):
+    def stopped(workers):
+        workers.status = 128 + signal.SIGINT  # what Ctrl-C does
+        return workers.status
+
+    inline["seed-2"] = stopped
+    first = lit(f"repeat {QUICK} --seeds 1 2")
+    assert (first.status, first.out.splitlines()[-1]) == (130, "interrupted; the same command continues")
+    assert first.out.startswith("repeat: repeats/quickstart (2 runs, 2 left, 1 at a time)\n")
+    assert summary()["metrics"]["test/loss"]["n"] == 1
+    again = lit(f"repeat {QUICK} --seeds 1 2")
+    assert (again.status, again.out.splitlines()[-1]) == (0, "repeat: repeats/quickstart"), again.err
+    assert "seed 1 " not in again.out
+    fits = [lit(f"fit {QUICK} --test_after_fit=true --seed_everything={seed}").run for seed in (1, 2)]
+    assert [metrics(Path(f"repeats/quickstart/quickstart/seed-{seed}")) for seed in (1, 2)] == [*map(metrics, fits)]
+    lit(f"repeat {QUICK} --seeds 2 3")  # a further one
+    told = summary()
+    assert [(name, run["state"]) for name, run in told["runs"].items()] == [
+        (f"seed-{n}", "finished") for n in (1, 2, 3)
+    ]
+    assert told["config"] == "quickstart"
+    assert {"command", "seconds", "git", "versions", "host", "over"} <= told.keys()
+    for name, one in told["metrics"].items():
+        values = [*one["values"].values()]
+        assert one["n"] == len(values) == 3, name
+        assert one["mean"] == pytest.approx(np.mean(values))
+        assert one["sd"] == pytest.approx(np.std(values, ddof=1))
+    assert one["values"].keys() == told["runs"].keys()
+    assert "Single runs" in Path("repeats/quickstart/compare.html").read_text()
+    other = lit(f"repeat {QUICK} --seeds 1 --data.batch_size=64")
+    assert (other.status, other.err) == (
+        2, "error: repeats/quickstart was begun with other data.batch_size: choose another --dir\n"
+    )  # fmt: skip
+
+
+def test_a_run_that_fails_is_in_no_mean_and_tried_again(lit, inline):
+    def broken(workers):
+        (workers.folder / "logs" / "0001.log").write_text("error: no memory\n")
+        return 1
+
+    inline["seed-2"] = broken
+    first = lit(f"repeat {TABLE} --seeds 1 2 --dir mine")
+    assert first.status == 1
+    assert "in no mean: mine/regression_quickstart/seed-2 (failed): exit status 1: error: no memory" in first.out
+    assert summary("mine")["runs"]["seed-2"]["error"] == "exit status 1: error: no memory"
+    assert summary("mine")["metrics"]["test/mae"] | {"values": 0, "mean": 0} == {
+        "n": 1,
+        "mean": 0,
+        "sd": None,
+        "values": 0,
+    }
+    assert lit(f"repeat {TABLE} --seeds 1 2 --dir mine").status == 0
+    assert summary("mine")["metrics"]["test/mae"]["n"] == 2
+
+
+def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
+    result = lit(f"repeat {TABLE} --folds 3")
+    assert result.status == 0, result.err
+    told = summary("repeats/regression_quickstart-3-folds")
+    assert list(told["runs"]) == ["fold-0", "fold-1", "fold-2"]
+    counts = np.array([*told["metrics"]["test/samples"]["values"].values()])
+    assert counts.sum() == 442
+    mae = told["metrics"]["test/mae"]
+    assert mae["pooled"] == {
+        "value": pytest.approx(np.array([*mae["values"].values()]) @ counts / 442), "over": "test/samples", "count": 442
+    }  # fmt: skip
+    assert "pooled" not in told["metrics"]["test/r2"]
+    runs = [Path("repeats/regression_quickstart-3-folds/regression_quickstart", name) for name in told["runs"]]
+    data = [yaml.safe_load((run / "config.yaml").read_text())["data"]["init_args"] for run in runs]
+    assert [(one["folds"], one["fold"]) for one in data] == [(3, 0), (3, 1), (3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "lit-project repeat needs --seeds 1 2 3, or --folds 5"),
+        ("--seeds", "--seeds: expected at least one argument"),
+        ("--seeds 1 2 1", "each seed once: --seeds 1 2 1"),
+        ("--seeds -1", "seed_everything must be from 0"),
+        ("--folds 1", "--folds must be at least 2, got 1"),
+        ("--folds 2000", "1797 samples cannot be 2000 folds"),
+        ("--seeds 1 --seed_everything=3", "--seed_everything cannot be set, because the runs differ in it"),
+        ("--folds 2 --data.init_args.fold=0", "--data.fold cannot be set, because the runs differ in it"),
+        ("--seeds 1 --run_name=mine", "unrecognized arguments: --run_name mine"),
+        ("--seeds 1 --trainer.max_epoch=2", "did you mean --trainer.max_epochs?"),
+        ("--seeds 1 -c configs/overlays/emo.yaml", "did you mean ema.yaml?"),
+        ("--seeds 1 --dir configs/quickstart.yaml", "cannot use the study in configs/quickstart.yaml: "),
+        ("--seeds 1 --workers 0", "--workers must be at least 1, got 0"),
+    ],
+)
+def test_mistakes_are_told_before_the_first_run(lit, options, message):
+    result = lit(f"repeat -c configs/quickstart.yaml {options}")
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err
+    assert result.err.count("\n") == 1
+    assert not Path("repeats").exists()
+
+
+def test_without_optuna(lit, monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    assert lit("repeat --seeds 1").err == "error: lit-project repeat needs Optuna: pip install 'lit-project[sweep]'\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_killed_it_ends_as_if_it_had_not_been(lit, workspace):
+    """`kill -9`; the `fit` goes on alone, and the next command waits for it, or takes it up."""
+    patched = "from lit_project.engine.sweep import study; study.LOST_AFTER = 2; "
+    code = f"{patched}from lit_project.__main__ import entry_point; entry_point()"
+    options = f"repeat {QUICK} --trainer.max_epochs=6 --seeds 1 2 --workers 2".split()
+    told = []
+    for folder in ("whole", "cut"):
+        words = [sys.executable, "-c", code, *options, "--dir", folder]
+        if folder == "cut":
+            process = subprocess.Popen(words)
+            while not list(workspace.glob("cut/quickstart/*/checkpoints/best*.ckpt")):
+                assert process.poll() is None
+                time.sleep(0.1)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        subprocess.run(words, check=True, timeout=200)
+        told.append({k: v for k, v in summary(folder)["metrics"].items() if "second" not in k})
+    assert told[0] == told[1]
