@@ -28,6 +28,7 @@ COMMANDS = {
     "runs": "engine.compare.listing:runs",
     "compare": "engine.compare.command:compare",
     "export": "engine.export.command:export",
+    "serve": "engine.serve.command:serve",
     "examples": "engine.examples:examples",
     "completion": "engine.completion:completion",
     "schema": "engine.schema:schema",
@@ -46,6 +47,7 @@ Others:
   runs         list runs
   compare      show what differs between runs, and means over seeds
   export       write files for elsewhere
+  serve        try a run in the browser
   examples     list the configs
   completion   print a script for a shell
   schema       tell the editor what may stand in a config

@@ -105,10 +105,14 @@ def _cell(cell: Cell, kind: str) -> str:
 
 def picture(figure: Figure, what: str) -> str:
     """A figure of matplotlib as a PNG within the page; `what` is for those who do not see it."""
+    return f'<img class="chart" alt="{escape(what)}" src="{source_of(figure)}">'
+
+
+def source_of(figure: Figure) -> str:
+    """A figure as the address of a picture that is in the address itself."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, transparent=True)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return f'<img class="chart" alt="{escape(what)}" src="data:image/png;base64,{data}">'
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def new_figure(width: float, height: float) -> Figure:

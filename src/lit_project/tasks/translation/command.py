@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -122,10 +122,15 @@ def load(file: str | Path) -> Translator:
     return Translator.load_from_checkpoint(file, map_location=device).eval()
 
 
+def note(text: str) -> None:
+    """Says something beside the translations."""
+    print(f"note: {text}", file=sys.stderr)
+
+
 def translated(
-    task: Translator, sentences: Sequence[str], decoding: Decoding, batch_size: int
+    task: Translator, sentences: Sequence[str], decoding: Decoding, batch_size: int, note: Callable[..., None] = note
 ) -> list[list[Translation]]:
-    """The best translations of each sentence; says what the checkpoint does not know or take."""
+    """The best translations of each sentence; `note` is told what the checkpoint does not know or take."""
     prepared = [task.preparation(text) for text in sentences]
     lengths = [len(ids) for ids in task.source_vocabulary.encode_all(prepared)]
     unknown = list(dict.fromkeys(word for text in prepared for word in task.source_vocabulary.unknown(text)))
@@ -141,11 +146,6 @@ def translated(
         for place, best in zip(batch, task.translate([sentences[i] for i in batch], decoding), strict=True):
             found[place] = best
     return found
-
-
-def note(text: str) -> None:
-    """Says something beside the translations."""
-    print(f"note: {text}", file=sys.stderr)
 
 
 def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bool) -> None:

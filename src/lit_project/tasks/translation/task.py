@@ -204,6 +204,19 @@ class Translator(Task):
 
         return exported(self, batch)
 
+    def answer(self, text: str) -> dict[str, Any]:
+        """For `serve`: the translation, its score, what the checkpoint does not know or take, and the attention."""
+        from lit_project.tasks.translation.command import translated
+        from lit_project.tasks.translation.figures import attention_map
+
+        notes: list[str] = []
+        best = translated(self, [text], self.decoding, 1, notes.append)[0][0]
+        row: dict[str, Any] = {"translation": best.text, "score": best.score, "note": "; ".join(notes)}
+        if (found := self.attention(text, best.tokens)) is not None:
+            source, target, weights_TS = found
+            row["attention"] = attention_map(weights_TS, source, target)
+        return row
+
     def text_of(self, tokens: Sequence[int]) -> str:
         """Target tokens as a reader wants them."""
         return self.preparation.restore(self.target_vocabulary.decode(tokens))

@@ -1,0 +1,1 @@
+"""`serve`: a trained run answers in the browser."""

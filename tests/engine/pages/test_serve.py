@@ -1,0 +1,266 @@
+"""`serve`: the answers of `predict`, asked by a program and in a browser."""
+
+import csv
+import io
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lit_project.data.digits import Digits
+from lit_project.engine.images import ImageData
+from lit_project.tasks.classification import Classifier
+from translation_run import HELLO, shared
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+NAMES = ['a "big"', "b;c"]
+NEW = [0.25, -1500]
+
+
+@pytest.fixture
+def serve(lit: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`serve(ask, run)` runs `lit-project serve` and, once it listens, `ask(address)`; then comes Ctrl-C."""
+    forever = ThreadingHTTPServer.serve_forever
+
+    def run(ask: Callable[[str], None], *args: object) -> Any:
+        def until_asked(server: ThreadingHTTPServer) -> None:
+            thread = Thread(target=forever, args=(server, 0.01))
+            thread.start()
+            try:
+                ask(f"http://127.0.0.1:{server.server_port}")
+            finally:
+                server.shutdown()
+                thread.join(60)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", until_asked)
+        result = lit("serve --port 0", *args)
+        assert result.status == 0, result.err
+        assert result.out.endswith(" (Ctrl-C ends)\nended\n")
+        return result
+
+    return run
+
+
+def post(address: str, sample: bytes, **headers: str) -> tuple[int, Any]:
+    """The status, and the rows or what is wrong."""
+    try:
+        with urlopen(Request(f"{address}/predict", sample, headers), timeout=60) as reply:
+            return reply.status, json.load(reply)["rows"]
+    except HTTPError as error:
+        text = error.read().decode()
+        return error.code, json.loads(text)["error"] if text[0] == "{" else text
+
+
+def table_of(run: Path, name: str) -> list[dict[str, str]]:
+    with (run / "predictions" / f"{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def pictures(workspace: Path) -> Path:
+    """Four digits as files."""
+    data = Digits()
+    data.setup("test")
+    folder = workspace / "pictures"
+    folder.mkdir()
+    for number in range(4):
+        Image.fromarray(data.splits["test"][0][number, 0].numpy()).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture
+def regression(lit: Callable[..., Any], workspace: Path) -> Path:
+    """A run on a table whose names need quotes, and the answer of `predict` for the row NEW."""
+    rows = np.random.default_rng(0).normal(size=(40, 2)) * [1, 1000]
+    for name, lines in {"train": [[*row, row[0] + row[1]] for row in rows], "new": [[*NEW, 0]]}.items():
+        with (workspace / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file, delimiter=";").writerows([[*NAMES, "y"], *lines])
+    data = "--data=CSV --data.file=train.csv --data.target_names=y --data.delimiter=;"
+    run = lit(f"fit -c configs/regression_quickstart.yaml -c configs/overlays/debug.yaml {data} --run_name=tiny").run
+    assert lit(f"predict --run {run} --table new.csv").status == 0
+    return run
+
+
+def test_a_picture_gets_the_answer_of_predict_and_the_run_stays_as_it_was(serve, lit, trained, pictures):
+    assert lit(f"predict --run {trained} --images pictures").status == 0
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+
+    def ask(address):
+        for row in table_of(trained, "images_pictures"):
+            status, (found,) = post(address, Path(row["file"]).read_bytes())
+            assert (status, found["prediction"], found["class_name"]) == (
+                200,
+                int(row["prediction"]),
+                row["class_name"],
+            )
+            assert found["probability"] == pytest.approx(float(row["probability"]), abs=1e-6)
+
+    serve(ask, trained)
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, trained, pictures, monkeypatch):
+    digit = (pictures / "0.png").read_bytes()
+
+    def broken(*_):
+        raise ValueError("of mine")
+
+    def ask(address):
+        assert post(address, b"") == (400, "it is empty: there is nothing to predict on")
+        assert post(address, digit[:60]) == (400, "it cannot be read: it is damaged, or of another kind")
+        assert post(address, b"", **{"Content-Length": "20000001"})[0] == 413
+        for stranger in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
+            assert post(address, digit, **stranger)[0] == 403
+        with monkeypatch.context() as patch:
+            patch.setattr(Classifier, "predict_step", broken)
+            assert post(address, digit) == (500, "ValueError: of mine (more is in the terminal)")
+        assert post(address, digit, Origin=address)[0] == 200
+        assert post(address, digit, Host="localhost:9000", Origin="http://localhost:9000")[0] == 200  # of a tunnel
+
+    assert serve(ask, trained).err.count("Traceback") == 1
+
+
+def test_a_row_gets_the_answer_of_predict(serve, regression):
+    (expected,) = table_of(regression, "table_new")
+
+    def ask(address):
+        text = io.StringIO()
+        csv.writer(text, delimiter=";").writerows([NAMES, NEW])
+        status, (found,) = post(address, text.getvalue().encode())
+        assert (status, found) == (200, {"prediction": pytest.approx(float(expected["prediction"]), rel=1e-6)})
+        letters = text.getvalue().replace("-1500", "many").encode()
+        assert post(address, letters)[1].startswith("line 2, column 'b;c': 'many' is not a finite number")
+        assert post(address, b"a;b\n1;2")[1].startswith("it has no column")
+
+    serve(ask, regression)
+
+
+def test_a_sentence_gets_the_answer_of_translate(serve, lit, tmp_path_factory):
+    run = shared(tmp_path_factory)
+    words = "The zorglub is small."
+    expected = lit("translate", "--run", run, [words], "--n_best=2")
+    score, text = expected.out.splitlines()[0].split("\t")
+
+    def ask(address):
+        status, (found,) = post(address, words.encode())
+        assert (status, found["translation"], f"{found['score']:.4f}") == (200, text, score)
+        assert f"note: {found['note']}\n" == expected.err
+        assert found["attention"].startswith("data:image/png")
+        assert "cut at the 100 tokens" in post(address, (HELLO * 1000).encode())[1][0]["note"]
+
+    serve(ask, run)
+
+
+def test_mistakes_are_errors_of_one_line(lit, trained, monkeypatch):
+    def refused(*parts):
+        result = lit("serve", *parts)
+        assert (result.status, result.err.count("\n")) == (2, 1), result.err
+        return result.err
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert f"--port {port}: Address already in use; --port 0 takes one that is free" in refused(f"x --port {port}")
+    assert "port must be 0-65535" in refused("x --port 99999")
+    assert "no such run directory: nowhere" in refused("nowhere --port 0")
+    assert "no such checkpoint: nope" in refused(trained, "--port 0 --ckpt_path nope")
+    monkeypatch.delattr(ImageData, "predicts_on")
+    assert "Digits cannot predict on new samples" in refused(trained, "--port 0")
+
+
+@contextmanager
+def opened(browser: "Browser", address: str) -> Iterator["Page"]:
+    """The page on a phone; nothing may go wrong in its scripts, and it may ask nobody else."""
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.set_default_timeout(30_000)
+    wrong: list[object] = []
+    page.on("pageerror", lambda error: wrong.append(error))
+    page.on("request", lambda request: request.url.startswith((address, "data:")) or wrong.append(request.url))
+    page.goto(address)
+    try:
+        yield page
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert wrong == []
+    finally:
+        page.close()
+
+
+def shown(page: "Page", name: str) -> str:
+    """What the page shows for a column."""
+    return page.locator(f"dt:text-is('{name}') + dd").inner_text()
+
+
+@pytest.mark.slow
+def test_a_digit_is_chosen_dropped_or_drawn_in_the_browser(serve, trained, pictures, browser):
+    def ask(address):
+        with opened(browser, address) as page:
+            for file in sorted(pictures.iterdir()):
+                page.get_by_label("Choose a picture").set_input_files(file)
+                _, (expected,) = post(address, file.read_bytes())
+                assert shown(page, "class_name") == expected["class_name"]
+                assert float(shown(page, "probability")) == pytest.approx(expected["probability"], abs=1e-5)
+                page.get_by_role("button", name="Clear").click()
+                assert page.locator("#answer *").count() == 0
+            dark = "document.querySelector('canvas').getContext('2d').getImageData(140, 140, 1, 1).data[0]"
+            assert page.evaluate(dark) == 0
+            box = page.locator("canvas").bounding_box()
+            page.mouse.move(box["x"] + 140, box["y"] + 40)
+            page.mouse.down()
+            page.mouse.move(box["x"] + 140, box["y"] + 240, steps=5)
+            page.mouse.up()
+            assert page.evaluate(dark) == 255  # as in training
+            assert shown(page, "class_name") in "0123456789"
+            page.evaluate(
+                """() => {
+                    const data = new DataTransfer();
+                    data.items.add(new File(["no image"], "a.png", {type: "image/png"}));
+                    document.dispatchEvent(new DragEvent("drop", {dataTransfer: data}));
+                }"""
+            )
+            page.get_by_text("it cannot be read").wait_for()
+
+    serve(ask, trained)
+
+
+@pytest.mark.slow
+def test_a_row_is_typed_in_the_browser(serve, regression, browser):
+    (expected,) = table_of(regression, "table_new")
+
+    def ask(address):
+        with opened(browser, address) as page:
+            for name, value in zip(NAMES, NEW, strict=True):
+                page.get_by_label(name).fill(str(value))
+            page.keyboard.press("Enter")
+            assert float(shown(page, "prediction")) == pytest.approx(float(expected["prediction"]), rel=1e-5)
+            page.get_by_label(NAMES[1]).fill("")
+            page.get_by_label(NAMES[1]).press_sequentially("many")
+            assert page.locator("input:invalid").count() == 1  # the browser says so and does not ask
+
+    serve(ask, regression)
+
+
+@pytest.mark.slow
+def test_a_sentence_is_typed_in_the_browser(serve, lit, tmp_path_factory, browser):
+    run = shared(tmp_path_factory)
+    expected = lit("translate", "--run", run, [HELLO]).out.strip()
+
+    def ask(address):
+        with opened(browser, address) as page:
+            page.get_by_label("Text").fill(HELLO)
+            page.keyboard.press("Enter")
+            assert shown(page, "translation") == expected
+            assert page.get_by_alt_text("attention").is_visible()
+
+    serve(ask, run)
