@@ -51,7 +51,9 @@ FAMILIES = {
             MAIN: "feature_names target_names feature_mean feature_std target_mean target_std input_size output_size"
         },
     ),
-    # a kind of new_task.py
+    # kinds of new_task.py
+    "multilabel": Family(files="scripts/task_kinds/multilabel/*", keys={}),
+    "segmentation": Family(files="scripts/task_kinds/segmentation/*", keys={}),
     "sequence": Family(
         files="scripts/task_kinds/sequence/*", keys={MAIN: "input_size", PYPROJECT: "encoder lit-project[encoder]"}
     ),

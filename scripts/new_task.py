@@ -79,7 +79,8 @@ def check_name(name: str, package: str) -> None:
     # two test files of one name, even in different folders, are an error of pytest
     if taken := [*taken, *(ROOT / "tests").rglob(f"test_{name}.py")]:
         raise TaskError(f"{taken[0].relative_to(ROOT)} exists: choose another name; nothing is overwritten")
-    pattern = re.compile(rf"^class ({camel(name)}(?:Data|Batch|Loader|Net|Classifier))\b", re.MULTILINE | re.IGNORECASE)
+    suffixes = "Data|Batch|Loader|Net|Classifier|Tagger|Segmenter"
+    pattern = re.compile(rf"^class ({camel(name)}(?:{suffixes}))\b", re.MULTILINE | re.IGNORECASE)
     for path in sorted((ROOT / "src" / package).rglob("*.py")):
         if found := pattern.search(path.read_text()):
             raise TaskError(f"{path.relative_to(ROOT)} has a class {found[1]} already: choose another name")

@@ -46,12 +46,31 @@ class BatchTransforms(nn.Sequential):
     def __init__(self, transforms: Sequence[Any]) -> None:
         super().__init__(*(PerSample(step) if is_per_image(step) else step for step in transforms))
 
+    def with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+        """Moves masks `(B, H, W)` with their images, which `torchvision.transforms.v2` alone can do.
+
+        Raises:
+            DataError: another transform, which would move the images alone.
+        """
+        from torchvision.transforms import v2
+        from torchvision.tv_tensors import Image as OfImage
+        from torchvision.tv_tensors import Mask
+
+        transforms = [getattr(step, "transform", step) for step in self]
+        if wrong := [type(step).__name__ for step in transforms if not isinstance(step, v2.Transform)]:
+            raise DataError(f"train_transforms: {wrong[0]} moves no mask: take transforms of torchvision.transforms.v2")
+        pairs = [(OfImage(image), Mask(mask)) for image, mask in zip(images, masks, strict=True)]
+        for transform in transforms:
+            pairs = [transform(*pair) for pair in pairs]
+        images, masks = (torch.stack(values) for values in zip(*pairs, strict=True))
+        return images, masks
+
 
 class ImageBatch(NamedTuple):
     """Images, their classes, and which samples of the split they are.
 
     `images` is uint8 `(B, C, H, W)` as loaded and float in [0, 1] once it reaches the task; `targets` is int64 `(B,)`
-    (-1: unknown); `indices` is int64 `(B,)`.
+    (-1: unknown), or labels or masks, see `ImageData.load`; `indices` is int64 `(B,)`.
     """
 
     images: Tensor
@@ -176,7 +195,7 @@ class Samples(Dataset):
             images = [self.fit(image) for image, _ in samples]
         except DataError as error:
             return error
-        return ImageBatch(torch.stack(images), torch.tensor([int(target) for _, target in samples]), indices)
+        return ImageBatch(torch.stack(images), torch.stack([torch.as_tensor(t).long() for _, t in samples]), indices)
 
     def fit(self, image: Tensor | Image.Image) -> Tensor:
         """One image as `(C, H, W)` of `input_shape`: uint8, or floats if it is one of floats."""
@@ -244,7 +263,10 @@ class ImageData(SplitData):
         self.on_device, self.num_workers, self.pin_memory = on_device, num_workers, pin_memory
 
     def load(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
-        """Images `(N, C, H, W)`, uint8 or floats in [0, 1], and targets, int64 `(N,)`, of one split.
+        """Images `(N, C, H, W)`, uint8 or floats in [0, 1], and targets, int64, of one split.
+
+        Targets are classes `(N,)`; or labels `(N, num_classes)`, 1 where an image has it, else 0; or masks `(N, H, W)`,
+        a class per pixel, -1 where none is known.
 
         Or a dataset of `(image, target)`: PIL images, or tensors `(C, H, W)` as above.
         """
@@ -272,16 +294,18 @@ class ImageData(SplitData):
         return images, targets
 
     def check_targets(self, targets: Tensor | None, split: str) -> None:
-        """Raises DataError if a split is empty or one of its class indices `(N,)`, where known, is out of range."""
+        """Raises DataError if a split is empty or one of its targets, where known, is out of range."""
         if targets is None:
             return
         if len(targets) == 0:
             raise DataError(f"{type(self).__name__}: the {split} split is empty")
-        wrong = ((targets < 0) | (targets >= self.num_classes)).nonzero().flatten().tolist()
-        if wrong:
+        last = self.num_classes - 1
+        lowest, highest = {2: (0, 1), 3: (-1, last)}.get(targets.ndim, (0, last))
+        wrong = ((targets < lowest) | (targets > highest)).nonzero()
+        if len(wrong):
             raise DataError(
-                f"{type(self).__name__}: sample {wrong[0]} of the {split} split has label {int(targets[wrong[0]])}, "
-                f"but there are {self.num_classes} classes (0 to {self.num_classes - 1})"
+                f"{type(self).__name__}: sample {int(wrong[0, 0])} of the {split} split has label "
+                f"{int(targets[tuple(wrong[0])])}, but there are {self.num_classes} classes ({lowest} to {highest})"
             )
 
     @property
@@ -322,10 +346,14 @@ class ImageData(SplitData):
         if trainer is not None and training and len(transforms):
             # each sample occurs once per epoch, so this is one random stream per batch, also after a resume
             seed_step(self.share()["seed"], "augment", trainer.current_epoch, int(batch[2][0]), device=batch[0].device)
-        images = transforms(batch[0])
+        images, targets = batch[0], batch[1]
+        if training and targets.ndim == 3 and len(transforms):
+            images, targets = self.train_transforms.with_masks(images, targets)
+        else:
+            images = transforms(images)
         if images.dtype == torch.uint8:
             images = images.float().div_(255)
-        return batch._replace(images=images)
+        return batch._replace(images=images, targets=targets)
 
 
 InMemoryImages = ImageData  # its name before a split could be a dataset, too

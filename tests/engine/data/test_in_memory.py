@@ -98,6 +98,23 @@ def test_label_out_of_range_is_an_error_that_names_sample_and_label(label):
         Wrong().setup("fit")
 
 
+@pytest.mark.parametrize(("shape", "known", "wrong"), [((23, 3), (0, 1), 2), ((23, 6, 5), (-1, 2), 3)])
+def test_targets_may_be_labels_or_masks(shape, known, wrong):
+    class Other(Pictures):
+        targets = torch.tensor(known)[torch.randint(2, shape, generator=torch.Generator().manual_seed(0))]
+
+        def load(self, split):
+            images, _ = super().load(split)
+            return images, self.targets[: len(images)]
+
+    data = Other()
+    data.setup("fit")
+    assert torch.equal(next(iter(data.val_dataloader())).targets, Other.targets[:11])
+    Other.targets[7, 1] = wrong
+    with pytest.raises(DataError, match=f"sample 7 of the train split has label {wrong}, .* to {known[1]}"):
+        Other().setup("fit")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -6,6 +6,7 @@ from torch import nn
 from torchvision import transforms
 from torchvision.transforms import v2
 
+from lit_project.engine.errors import DataError
 from lit_project.engine.images import BatchTransforms
 from pixels import images
 
@@ -51,3 +52,14 @@ def test_own_modules_get_the_whole_batch_and_those_of_torchvision_each_image_in_
     assert own.shapes == [(3, 2, 5, 6)]
     assert user.shapes == [(2, 5, 6)] * 3
     assert last.shapes == [(3, 2, 7, 8)]
+
+
+def test_masks_move_with_their_images():
+    """Each image with its own mask, also where a transform draws; what would move the images alone is refused."""
+    torch.manual_seed(0)
+    batch = images(batch=16, channels=1)
+    moved = BatchTransforms([v2.RandomHorizontalFlip(), v2.RandomCrop(4)]).with_masks(batch, batch[:, 0].long())
+    assert torch.equal(moved[0][:, 0].long(), moved[1])
+    assert moved[1].shape == (16, 4, 4)
+    with pytest.raises(DataError, match="Own moves no mask: take transforms of torchvision"):
+        BatchTransforms([v2.RandomHorizontalFlip(), Own()]).with_masks(batch, batch[:, 0].long())
