@@ -21,6 +21,11 @@ def test_a_panel_a_target_with_its_points_and_the_diagonal(targets):
         )
         x, y = axes.get_lines()[0].get_data()
         assert list(x) == list(y) == list(axes.get_xlim()) == list(axes.get_ylim())
+    for k, axes in enumerate(viz.predicted_against_true(panels, "test", residuals=True).axes):
+        x, y = torch.tensor(axes.collections[0].get_offsets().data).float().T
+        assert torch.allclose(x, predicted[k])
+        assert torch.allclose(x + y, true[k])
+        assert list(axes.get_lines()[0].get_ydata()) == [0, 0]
 
 
 def test_callback_draws_all_samples_with_the_r2_of_the_task(trainer, monkeypatch):
@@ -35,8 +40,9 @@ def test_callback_draws_all_samples_with_the_r2_of_the_task(trainer, monkeypatch
     assert drawn == []
     runner.validate(task, datamodule=data, verbose=False)
     (metrics,) = runner.test(task, datamodule=data, verbose=False)
-    assert drawn[1::2] == ["val_predicted", "test_predicted"]
-    panels, title = drawn[2]
+    assert drawn[1::2] == ["val_predicted", "val_residuals", "test_predicted", "test_residuals"]
+    assert (drawn[6][0], drawn[4][2], drawn[6][2]) == (drawn[4][0], False, True)
+    panels, title, _ = drawn[4]
     assert list(panels) == [f"y: R² {metrics['test/r2']:.4f}"]
     ((true, predicted),) = panels.values()
     features, targets = data.splits["test"]

@@ -5,6 +5,7 @@
 
 import copy
 import inspect
+import json
 import math
 import os
 import random
@@ -257,7 +258,7 @@ class LitCLI(LightningCLI):
     """
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
-        self.links, self.given = project.links, args[:1]
+        self.links, self.given, self.words = project.links, args[:1], args
         super().__init__(
             model_class=LightningModule,
             datamodule_class=LightningDataModule,
@@ -319,6 +320,7 @@ class LitCLI(LightningCLI):
         check(self.config.subcommand, self.options)
         self.plain = yaml.safe_load(parser.dump(self.config, skip_unset=False))[self.config.subcommand]
         add_given(self.plain["model"], self.options.model, self.links)
+        self.flat = _flat(self.options)
 
     def _parse_ckpt_path(self) -> None:
         """Does nothing: Lightning would let a checkpoint's hyper-parameters silently override the command line."""
@@ -334,6 +336,24 @@ class LitCLI(LightningCLI):
         config = {name: value for name, value in self.plain.items() if name not in NOT_IN_CONFIG}
         header = f"# The complete config of this run. `{PROGRAM} fit -c` on it makes a new run of the same kind.\n"
         return header + yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+
+    def changed(self) -> dict[str, list[Any]]:
+        """What overlays and options change in the first config: option → its value there, its value here."""
+        from .compare.differences import differing
+
+        given = [word for word in self.words if re.match(r"--[\w.]+", word)]
+        given = [word for word in given if word.startswith(CONFIG) or word[2:].split("=")[0] not in NOT_IN_CONFIG]
+        first = next((word for word in given if word.startswith(f"{CONFIG}=")), None)
+        if first is None or len(given) == 1:
+            return {}
+        text = first if "\n" in first else Path(first.partition("=")[2]).read_text(encoding="utf-8")
+        if text not in _ALONE:  # parsing takes a tenth of a second, and a process may start many runs of a config
+            try:
+                _ALONE[text] = _flat(self.parser.parse_args([*self.given, first])[self.config.subcommand])
+            except UserError:  # it is no complete config by itself
+                return {}
+        keys = differing([_ALONE[text], self.flat])
+        return json.loads(json.dumps({key: [_ALONE[text].get(key), self.flat.get(key)] for key in keys}, default=str))
 
     def make(self, run: Path, weights: bool, parts: Callable[[Namespace], dict[str, Any]]) -> None:
         """Makes data, model and trainer.
@@ -369,6 +389,16 @@ class LitCLI(LightningCLI):
             raise UserError(f"{error} One process without srun: unset SLURM_NTASKS.") from error
         except MisconfigurationException as error:  # of several lines, such as about devices
             raise UserError(" ".join(str(error).split())) from error
+
+
+_ALONE: dict[str, dict[str, Any]] = {}  # text of a config → its options
+
+
+def _flat(options: Namespace) -> dict[str, Any]:
+    """The options that belong to a config, by their names on the command line."""
+    from .compare.reading import options_of
+
+    return dict(options_of({name: value for name, value in options.as_dict().items() if name not in NOT_IN_CONFIG}))
 
 
 def replace_run_dir(value: Any, run: Path) -> Any:

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CHART, PHOTOS = "chart", "photos"  # what a PNG file says that it shows: charts turn dark on a dark page
+CHART, PHOTOS = "a chart", "photos"  # what a PNG file says that it shows: charts turn dark on a dark page
 Cell = str | tuple[str, float | None]  # what is shown; with what it is sorted by
 
 STYLE = """
@@ -23,6 +24,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --text: #e3e7ec; --soft: #9aa4af; --line: #363c44; --back: #15181c; --band: #1e2227; }
   img.chart { filter: invert(1) hue-rotate(180deg) brightness(1.3); }
+  img.sheet { filter: invert(.915) hue-rotate(180deg); } img.photos { filter: brightness(.88); }
 }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); max-width: 80rem;
   margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
@@ -34,6 +36,7 @@ th, td { padding: .35rem .7rem; text-align: left; white-space: nowrap; border-to
 td.long { white-space: normal; min-width: 14rem; } th.number, td.number { text-align: right; }
 thead th { background: var(--band); border-top: 0; }
 tbody tr:hover td { background: var(--band); }
+@media (max-width: 30rem) { th, td { padding: .35rem .45rem; } }
 @media (min-width: 40rem) {
   th:first-child, td:first-child { position: sticky; left: 0; } td:first-child { background: var(--back); }
 }
@@ -41,6 +44,15 @@ th button { font: inherit; font-weight: 600; color: inherit; background: none; b
 th button::after { content: "↕"; color: var(--soft); padding-left: .3rem; }
 th[aria-sort=ascending] button::after { content: "↑"; } th[aria-sort=descending] button::after { content: "↓"; }
 img { max-width: 100%; height: auto; display: block; } img.chart { width: 44rem; }
+h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; } a { color: inherit; }
+div.figures { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; margin: .8rem 0; }
+figure { margin: 0; flex: 1 1 calc(.55 * var(--width)); max-width: min(100%, .75 * var(--width)); overflow-x: auto;
+  border: 1px solid var(--line); border-radius: 6px; box-sizing: border-box; }
+figure img { width: 100%; min-width: calc(.55 * var(--width)); }
+figcaption { color: var(--soft); font-size: .85rem; padding: .3rem .7rem; position: sticky; left: 0; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: .5rem 0; }
+dt { color: var(--soft); } dd { margin: 0; } summary { cursor: pointer; }
+pre { background: var(--band); border-radius: 6px; padding: .7rem; overflow-x: auto; font-size: .85rem; }
 """
 # A click sorts by the column, a second one the other way round. What is blank stays last.
 SCRIPT = """
@@ -71,9 +83,35 @@ def page(title: str, parts: Iterable[str], footer: str = "", script: str = "") -
     )
 
 
-def heading(text: str) -> str:
-    """Begins a section."""
-    return f"<h2>{escape(text)}</h2>"
+def heading(text: str, level: int = 2) -> str:
+    """Begins a section, or one within it."""
+    return f"<h{level}>{escape(text)}</h{level}>"
+
+
+def facts(pairs: Mapping[str, str]) -> str:
+    """Names and what they are."""
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(value)}</dd>' for name, value in pairs.items())}</dl>"
+
+
+def code(text: str, summary: str = "") -> str:
+    """Text as it is typed; with a `summary` it is folded up behind it."""
+    block = f'<pre tabindex="0">{escape(text)}</pre>'
+    return f"<details><summary>{escape(summary)}</summary>{block}</details>" if summary else block
+
+
+def figures(files: Iterable[Path]) -> str:
+    """PNG files of a run, see `save_figure`, with their names; charts first."""
+    parts = sorted(map(_file, files), key=lambda part: 'class="photos"' in part[:200])
+    return f'<div class="figures">{"".join(parts)}</div>'
+
+
+def _file(file: Path) -> str:
+    data, what = file.read_bytes(), file.stem.replace("_", " ")
+    kind = "sheet" if CHART.encode() in data[:1000] else "photos"
+    width = int.from_bytes(data[16:20], "big")  # of a PNG
+    image = f'<img class="{kind}" alt="{escape(what)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
+    style = f'tabindex="0" style="--width: {width}px"'
+    return f"<figure {style}>{image}<figcaption>{escape(what)}</figcaption></figure>"
 
 
 def paragraph(text: str, soft: bool = False) -> str:

@@ -247,6 +247,7 @@ class RunRecord(Callback):
             "epochs": trainer.current_epoch,
             "steps": trainer.global_step,
             "seconds": round(perf_counter() - self._start, 2),
+            "parameters": sum(parameter.numel() for parameter in pl_module.parameters()),
             # without those of an earlier epoch, where the last one was cut short
             **_numbers(trainer, ("train/", "val/") if validated(trainer) else ("train/",)),
         }

@@ -119,14 +119,15 @@ class Session:
         self.connection: Connection | None = None
         self.signals = Signals()
         self.keeps = False  # whether a new run holds something
+        self.has_news = False  # that its page is to show
 
     def fit(self) -> None:
         """Trains; then tests the best checkpoint if `test_after_fit` says so and there are data for it."""
         # prepare: the run and its lock, what to resume from; data, model, trainer; weights of another run
         trainer, model, datamodule = self.prepare()
         options, run = self.options, self.run
-        named = {"config": self.config_name, "seed": options.seed_everything}
-        facts = {**named, **provenance(), "processes": trainer.world_size} if is_first() else {}
+        named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
+        facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
                 logger.description = {**yaml.safe_load(self.config), "provenance": facts}
@@ -177,12 +178,14 @@ class Session:
         if best is not None and best.best_model_path and best.best_model_score is not None:
             self.checkpoint = Path(best.best_model_path)
             print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
+        self.has_news = tests or (self.record.started and not smoke)
         if tests:
             self._score("test", trainer, model, datamodule)
 
     def evaluate(self) -> None:
         """Validates or tests the checkpoint, or the weights as they are."""
         self._score(self.command, *self.prepare())
+        self.has_news = True
 
     def predict(self) -> None:
         """Writes a table of predictions; unreadable image files are named and make the exit status 1."""
@@ -261,6 +264,10 @@ class Session:
                 how = "interrupted" if status > 128 else "failed"
                 again = f"continue with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}"
                 print(f"{how}; {'the same command continues' if self.options.resume else again}")
+            if status == 0 and self.has_news:
+                from .run_page import write
+
+                write(self.run.path)
             print(f"run: {self.run.path}", flush=True)
 
     def _named_run(self) -> RunDir | None:

@@ -33,6 +33,7 @@ class Calibration(Metric):
     def update(self, logits: Tensor, targets: Tensor) -> None:
         """Counts logits `(B, num_classes)` and targets `(B,)`."""
         confidence, predicted = logits.softmax(dim=1).max(dim=1)
+        confidence = confidence.nan_to_num()  # a net that has diverged is told of elsewhere
         bins = (confidence * 15).long().clamp(max=14)
         columns = torch.stack([torch.ones_like(confidence), confidence, (predicted == targets).to(confidence)])
         self.sums.index_add_(1, bins, columns)
@@ -227,6 +228,7 @@ class ImageClassifier(Classifier):
         if mixing is not None:
             _check_soft(self.loss, len(class_names))
         self.mixing, self.penalty = mixing, penalty
+        self.notes["task"] = "image-classification"  # as the Hugging Face Hub calls it
         self.test_time_flips, self.test_time_shift = test_time_flips, test_time_shift
         self.epochs: int | None = None  # of the run, if its end is known
         self.mean: Tensor

@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 MOST_POINTS = 5000  # more would hide each other
 
 
-def predicted_against_true(panels: Mapping[str, tuple[Tensor, Tensor]], title: str = "") -> Figure:
-    """One panel per target, with the diagonal on which a perfect prediction lies.
+def predicted_against_true(
+    panels: Mapping[str, tuple[Tensor, Tensor]], title: str = "", residuals: bool = False
+) -> Figure:
+    """One panel per target, with the line on which a perfect prediction lies.
 
     Args:
         panels: title → true values and predictions, both `(N,)`; of many, points at even distances are drawn.
         title: of the figure.
+        residuals: instead, true minus predicted against predicted: a trend or a funnel is what the net has missed.
     """
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
@@ -37,14 +40,20 @@ def predicted_against_true(panels: Mapping[str, tuple[Tensor, Tensor]], title: s
     for number, (name, (true, predicted)) in enumerate(panels.items()):
         step = -(-len(true) // MOST_POINTS) or 1
         true, predicted = true[::step], predicted[::step]
+        x, y = (predicted, true - predicted) if residuals else (true, predicted)
         axes = figure.add_subplot(rows, columns, number + 1)
-        axes.scatter(true.numpy(), predicted.numpy(), s=14, alpha=0.5, linewidths=0)
+        axes.scatter(x.numpy(), y.numpy(), s=14, alpha=0.5, linewidths=0)
         low, high = min(true.min().item(), predicted.min().item()), max(true.max().item(), predicted.max().item())
         margin = 0.05 * (high - low) or 1.0
         ends = low - margin, high + margin
-        axes.plot(ends, ends, color="grey", linewidth=0.8, linestyle="--", label="predicted = true")
-        axes.set(xlabel="true", ylabel="predicted", title=name, xlim=ends, ylim=ends)
-        axes.set_aspect("equal")
+        line = (0, 0) if residuals else ends
+        axes.plot(ends, line, color="grey", linewidth=0.8, linestyle="--", label="predicted = true")
+        axes.set(xlabel="true", ylabel="predicted", title=name, xlim=ends)
+        if residuals:
+            axes.set(xlabel="predicted", ylabel="true − predicted")
+        else:
+            axes.set_ylim(ends)
+            axes.set_aspect("equal")
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left")
     figure.suptitle(title, fontsize=10)
@@ -52,8 +61,8 @@ def predicted_against_true(panels: Mapping[str, tuple[Tensor, Tensor]], title: s
 
 
 class PredictedAgainstTrue(DrawsEvaluation):
-    """Writes `figures/SPLIT_predicted.png` after `validate` and `test`, from tasks whose steps give `predictions` and
-    `targets` `(B, T)`. TensorBoard and W&B get it too, if they are among the loggers.
+    """Writes `figures/SPLIT_predicted.png` and `SPLIT_residuals.png` after `validate` and `test`, from tasks whose
+    steps give `predictions` and `targets` `(B, T)`. TensorBoard and W&B get it too, if they are among the loggers.
     """
 
     def __init__(self) -> None:
@@ -77,8 +86,9 @@ class PredictedAgainstTrue(DrawsEvaluation):
         # R² is of all samples, also if not all are drawn; a target that is constant has none
         titles = [f"{name}: R² {task.r2[name]:.4f}" if name in task.r2 else name for name in task.target_names]
         panels = {title: (true[:, k], predicted[:, k]) for k, title in enumerate(titles)}
-        figure = predicted_against_true(panels, f"{split}: {len(true)} samples")
-        save_figure(trainer, f"{split}_predicted", figure)
+        for residuals, name in enumerate(("predicted", "residuals")):
+            figure = predicted_against_true(panels, f"{split}: {len(true)} samples", bool(residuals))
+            save_figure(trainer, f"{split}_{name}", figure)
 
 
 SUMS = ("residual", "absolute", "first", "second")  # of each target; see `Regressor.evaluation_step`
@@ -143,6 +153,7 @@ class Regressor(Task):
         self.register_buffer("feature_std", torch.tensor(list(feature_std)), persistent=False)
         self.register_buffer("target_mean", torch.tensor(list(target_mean)), persistent=False)
         self.register_buffer("target_std", torch.tensor(list(target_std)), persistent=False)
+        self.notes["task"] = "tabular-regression"  # as the Hugging Face Hub calls it
         self.r2: dict[str, float] = {}
 
     def standardised(self, targets: Tensor) -> Tensor:

@@ -126,7 +126,7 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
     axes.set(xlabel="confidence (above: samples)", ylabel="accuracy", title=title, xlim=(0, 1), ylim=(0, 1.2))
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 

@@ -41,29 +41,29 @@ class Run:
         Raises:
             RunError: a file in it is broken.
         """
-        run = RunDir.open(path)
+        run = RunDir(path)
         try:
             state, sections, entries, rows = run.state(), run.metrics(), run.entries(), run.history()[1]
-            options = dict(options_of(run.config()))
+            options = dict(options_of(run.config() if run.config_file.is_file() else {}))
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = monitor_of(options)
             known = fit.get(f"best {monitor}") if state == "finished" else None
-            trained = {name: value for name, value in _numbers(fit).items() if not name.startswith(("val/", "best "))}
-            validated = _best(rows, monitor, maximize, known) or _numbers(fit, "val/")
-            took = [entry["seconds"] for entry in entries if "seconds" in entry] or _numbers(fit, "seconds").values()
+            trained = {name: value for name, value in numbers(fit).items() if not name.startswith(("val/", "best "))}
+            validated = _best(rows, monitor, maximize, known) or numbers(fit, "val/")
+            took = [entry["seconds"] for entry in entries if "seconds" in entry] or numbers(fit, "seconds").values()
             if state == "running" and entries:
                 took = [*took, (datetime.now(UTC) - _time(entries[-1]["time"])).total_seconds()]
             return cls(
                 path=path,
                 state=state,
-                begun=_time(entries[0]["time"] if entries else run.config_file.stat().st_mtime),
+                begun=_time(entries[0]["time"] if entries else path.stat().st_mtime),
                 seconds=sum(took) if took else math.nan,
                 options=options,
                 facts=_facts(entries[-1] if entries else {}),
                 monitor=monitor,
                 maximize=maximize,
-                metrics={**validated, **_numbers(test, "test/"), **trained},
-                parts=_parts(test),
+                metrics={**validated, **numbers(test, "test/"), **trained},
+                parts=parts_of(test),
                 rows=rows,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -157,10 +157,10 @@ def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float
         best = known if known is not None else (max if maximize else min)(finite.values())
         validated = [rows[min(finite, key=lambda number: abs(finite[number] - best))]]
     best_row = validated[-1] if validated else {}
-    return _numbers({name: float(value) for name, value in best_row.items() if value and name.startswith("val/")})
+    return numbers({name: float(value) for name, value in best_row.items() if value and name.startswith("val/")})
 
 
-def _numbers(section: Mapping[str, Any], prefix: str = "") -> Numbers:
+def numbers(section: Mapping[str, Any], prefix: str = "") -> Numbers:
     """Those of a section of metrics.json, but for those of single classes."""
     named = {name: value for name, value in section.items() if name.startswith(prefix) and _single(name)}
     return {name: value for name, value in named.items() if isinstance(value, int | float)}
@@ -170,15 +170,15 @@ def _single(name: str) -> bool:
     return name.count("/") < 2  # unlike val/class_accuracy/cat
 
 
-def _parts(test: Mapping[str, Any]) -> dict[str, Numbers]:
-    """Numbers of the test by class (`test/class_accuracy/cat`) or by length (`"bleu_by_length": {"1–5": 40.2, …}`)."""
+def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
+    """Numbers of an evaluation by class (`test/class_accuracy/cat`) or length (`"bleu_by_length": {"1–5": 40.2}`)."""
     found: dict[str, Numbers] = {}
-    for name, value in test.items():
+    for name, value in section.items():
         if not _single(name):
             kind, _, part = name.partition("/")[2].partition("/")
             found.setdefault(kind, {})[part] = value
-        elif isinstance(value, dict) and (numbers := _numbers(value)):
-            found[name] = numbers
+        elif isinstance(value, dict) and (known := numbers(value)):
+            found[name] = known
     return found
 
 

@@ -100,6 +100,7 @@ class Translator(Task):
         self.label_smoothing = label_smoothing
         self.decoding = decoding or Decoding(beam_size=5)
         self.validation_decoding = validation_decoding or Decoding()
+        self.notes["task"] = "translation"  # as the Hugging Face Hub calls it
         self.vocabularies = vocabularies
         self.preparation = Preparation.from_dict(vocabularies["preparation"])
         self.source_vocabulary = Vocabulary.from_dict(vocabularies["source"])
