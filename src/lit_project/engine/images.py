@@ -370,12 +370,12 @@ class DatasetImages(ImageData):
         train: training samples.
         val: of validation.
         test: of the test.
-        val_size: samples of validation if `val` is not given; a share of `train` without the test if below 1.
-        test_size: samples of the test if `test` is not given; a share of `train` if below 1; 0 for none.
+        val_size: samples of validation if `val` is not given; a share of `train` if below 1, without the test.
         class_names: names of the classes; default: the `classes` of `train`.
         input_shape: `(C, H, W)` that images are resized to.
         mean: of each channel, of values in [0, 1].
         std: of each channel.
+        test_size: samples of the test if `test` is not given; a share of `train` if below 1; 0 for none.
         **kwargs: of `ImageData`.
 
     Raises:
@@ -388,11 +388,11 @@ class DatasetImages(ImageData):
         val: Dataset | None = None,
         test: Dataset | None = None,
         val_size: float = 0.1,
-        test_size: float = 0,
         class_names: list[str] | None = None,
         input_shape: tuple[int, int, int] = (3, 224, 224),
         mean: Sequence[float] = (0.485, 0.456, 0.406),  # ImageNet's
         std: Sequence[float] = (0.229, 0.224, 0.225),
+        test_size: float = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -404,11 +404,15 @@ class DatasetImages(ImageData):
         self.class_names = list(names)
         self.input_shape = input_shape
         self.mean, self.std = list(mean), list(std)
+        whole: Any = train
+        if whole is not None and test is None and self.folds:
+            train, test = (Subset(whole, part.tolist()) for part in self.hold_out(len(whole), 0, labels_of(whole)))
+        elif whole is not None and test is None and test_size:
+            size = round(len(whole) * test_size) if test_size < 1 else int(test_size)
+            train, test = split_by_class(whole, size) if size else (whole, None)
         given: dict[str, Any] = {"train": train, "val": val, "test": test}
         self._given = {split: dataset for split, dataset in given.items() if dataset is not None}
         self._val_size = val_size
-        self._carves_test = test is None and bool(test_size or self.folds)
-        self._test_size = test_size
 
     def setup(self, stage: str) -> None:
         """Makes all splits at once, without reading them."""
@@ -416,20 +420,12 @@ class DatasetImages(ImageData):
             for split, dataset in self._given.items():
                 self.check_targets(labels_of(dataset), split)
             self.splits = dict(self._given)
-            if "train" in self._given and self._carves_test:
-                everything = self._given["train"]
-                rest, test = self.hold_out(len(everything), 0, labels_of(everything))
-                self.splits["train"], self.splits["test"] = (Subset(everything, p.tolist()) for p in (rest, test))
-                if not self.folds:
-                    share = self._test_size
-                    size = round(len(everything) * share) if share < 1 else int(share)
-                    self.splits["train"], self.splits["test"] = split_by_class(everything, size)
             if "train" in self._given and "val" not in self._given:
-                size = len(self.splits["train"])
+                size = len(self._given["train"])
                 val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
                 if not 0 < val_size < size:
                     raise DataError(f"val_size {self._val_size} leaves no training or no validation sample of {size}")
-                self.splits["train"], self.splits["val"] = split_by_class(self.splits["train"], int(val_size))
+                self.splits["train"], self.splits["val"] = split_by_class(self._given["train"], int(val_size))
         super().setup(stage)
 
     def load(self, split: Split) -> Dataset:
@@ -439,5 +435,4 @@ class DatasetImages(ImageData):
 
     def has_split(self, split: Split) -> bool:
         """Whether it was given or is carved out of the training data."""
-        carved = split == "val" or (split == "test" and self._carves_test)
-        return split in self._given or (carved and "train" in self._given)
+        return split in self._given or (split == "val" and "train" in self._given)

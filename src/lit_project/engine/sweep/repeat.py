@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ..compare.columns import Column, in_terminal, number
+from ..compare.columns import columns_of, in_terminal, number
 from ..compare.differences import Comparison, mean_sd
+from ..compare.differences import Row as Group
 from ..compare.reading import Run, monitor_of, options_of, read_runs
 from ..compare.report import page_of
 from ..errors import UserError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .config import SweepConfig
     from .study import Row, Study
 
+PAGE = "compare.html"
 # Means over the samples of the test, or over its tokens: over all folds they are weighted by how many there are.
 POOLED = re.compile(r"test/(loss|mse|mae|(token_|top\d+_)?accuracy)")
 
@@ -138,77 +140,62 @@ def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
 
 
 def _report(study: "Study", config: str, over: list[str], args: Sequence[str]) -> bool:
-    """Prints a table, writes summary.json and the page; returns whether all runs have finished."""
+    """Prints the tables, writes summary.json and the page; returns whether all runs have finished."""
     rows = sorted(study.rows(), key=lambda row: row.number)
     begun = [str(row.run) for row in rows if RunDir(row.run).config_file.exists()]
-    runs = read_runs(begun) if begun else []
-    counted = [run for run in runs if run.state == "finished"]
+    runs = {run.path.name: run for run in (read_runs(begun) if begun else [])}
+    counted = [run for run in runs.values() if run.state == "finished"]
     for row in rows:
-        if row.run.name not in [run.path.name for run in counted]:
+        if runs.get(row.run.name) not in counted:
             print(f"in no mean: {row.run} ({row.state}){row.error and f': {row.error}'}")
     if counted:
-        found = Comparison(runs, over)
+        found = Comparison([*runs.values()], over)
         metrics = _metrics(counted, "data.fold" in over)
-        print("\n".join(in_terminal(_columns(found, metrics, counted))))
+        alone = [Group([run], False) for run in runs.values()]
+        print("\n".join([*in_terminal(columns_of(found, found.rows, found.keys)), ""]))
+        print("\n".join(in_terminal(columns_of(found, alone, found.keys))))
+        pooled = [f"{name} {number(one['pooled']['value'])}" for name, one in metrics.items() if "pooled" in one]
+        if pooled:
+            print(f"over all folds: {', '.join(pooled)}")
         if not any(metric.startswith("test/") for metric in metrics):
             print("no run was tested: the data have no test split")
-        command = f"{PROGRAM} repeat {shlex.join(args)}"
-        summary = {"command": command, "config": config, "over": over, **_about(rows, runs, study.folder)}
         if found.facts:
             print(f"the runs differ in: {', '.join(found.facts)}")
-            summary["differ"] = found.facts
-        write_text(study.folder / "summary.json", json.dumps({**summary, "metrics": metrics}, indent=2) + "\n")
-        write_text(study.folder / "compare.html", page_of(found, f"{config} over {' and '.join(over)}", command))
-        print(f"summary: {study.folder / 'summary.json'}\npage: {study.folder / 'compare.html'}")
+        command, files = f"{PROGRAM} repeat {shlex.join(args)}", (study.folder / "summary.json", study.folder / PAGE)
+        last = RunDir(counted[-1].path).entries()[-1]
+        told = {
+            "command": command,
+            "config": config,
+            "over": over,
+            "runs": {row.run.name: _told(row, runs.get(row.run.name), study.folder) for row in rows},
+            "seconds": round(sum(run.seconds for run in counted), 2),
+            "differ": found.facts,
+            **{key: last.get(key) for key in ("git", "versions", "host", "platform", "devices", "cpu_threads")},
+            "metrics": metrics,
+        }
+        write_text(files[0], json.dumps(told, indent=2) + "\n")
+        write_text(files[1], page_of(found, f"{config} over {' and '.join(over)}", command))
+        print(f"summary: {files[0]}\npage: {files[1]}")
     return len(counted) == len(rows)
+
+
+def _told(row: "Row", run: Run | None, folder: Path) -> dict[str, Any]:
+    """What the summary says of a run."""
+    ended = {"state": run.state, "seconds": round(run.seconds, 2)} if run and run.seconds == run.seconds else {}
+    error = {"error": row.error} if row.error else {}
+    return {**row.values, "path": str(row.run.relative_to(folder)), "state": row.state, **ended, **error}
 
 
 def _metrics(runs: Sequence[Run], folds: bool) -> dict[str, dict[str, Any]]:
     """By name: n, mean, standard deviation (n − 1), values by run; over folds also what a mean over all samples is."""
     found: dict[str, dict[str, Any]] = {}
+    unit = "test/tokens" if "test/tokens" in runs[0].metrics else "test/samples"
     for name in dict.fromkeys(name for run in runs for name in run.metrics):
         values = {run.path.name: run.metrics[name] for run in runs if name in run.metrics}
         mean, sd, n = mean_sd([*values.values()])
         found[name] = {"n": n, "mean": mean, "sd": sd if n > 1 else None, "values": values}
-        unit = "test/tokens" if "test/tokens" in runs[0].metrics else "test/samples"
         weights = [run.metrics.get(unit, 0) for run in runs if name in run.metrics]
         if folds and POOLED.fullmatch(name) and all(weights):
             total = sum(weight * value for weight, value in zip(weights, values.values(), strict=True))
             found[name]["pooled"] = {"value": total / sum(weights), "over": unit, "count": sum(weights)}
     return found
-
-
-def _columns(found: Comparison, metrics: dict[str, dict[str, Any]], runs: Sequence[Run]) -> list[Column]:
-    """A row per metric: mean and deviation, pooled over folds, by run."""
-    named = {name: metrics[name] for name in found.metrics if name in metrics}
-    means = [(number(one["mean"], one["sd"] or 0.0), one["mean"]) for one in named.values()]
-    columns = [Column("metric", [*named]), Column("n", [(str(one["n"]), one["n"]) for one in named.values()])]
-    columns.append(Column("mean ± sd", means))
-    if any("pooled" in one for one in named.values()):
-        pooled = [one.get("pooled", {}).get("value") for one in named.values()]
-        columns.append(Column("pooled", [("" if v is None else number(v), v) for v in pooled]))
-    for rank, run in enumerate(runs, 1):
-        cells = [(number(run.metrics[name]) if name in run.metrics else "", run.metrics.get(name)) for name in named]
-        columns.append(Column(run.path.name, cells, rank))
-    return columns
-
-
-def _about(rows: "Sequence[Row]", runs: Sequence[Run], folder: Path) -> dict[str, Any]:
-    """Each run, and where its numbers come from."""
-    seconds = {run.path.name: round(run.seconds, 2) for run in runs if run.seconds == run.seconds}
-    states = {run.path.name: run.state for run in runs}
-    last: dict[str, Any] = (RunDir(runs[-1].path).entries() or [{}])[-1]
-    return {
-        "runs": {
-            row.run.name: {
-                **row.values,
-                "path": str(row.run.relative_to(folder)),
-                "state": states.get(row.run.name, row.state),
-                "seconds": seconds.get(row.run.name),
-                **({"error": row.error} if row.error else {}),
-            }
-            for row in rows
-        },
-        "seconds": round(sum(seconds.values()), 2),
-        **{key: last.get(key) for key in ("git", "versions", "host", "platform", "devices", "cpu_threads")},
-    }
