@@ -36,7 +36,7 @@ class Calibration(Metric):
         confidence = confidence.nan_to_num()  # a net that has diverged is told of elsewhere
         bins = (confidence * 15).long().clamp(max=14)
         columns = torch.stack([torch.ones_like(confidence), confidence, (predicted == targets).to(confidence)])
-        self.sums.index_add_(1, bins, columns)
+        self.sums = self.sums.float().index_add(1, bins, columns.float())  # exact, also if the precision is bf16-true
 
     def compute(self) -> dict[str, Any]:
         """`ece`, the expected calibration error; lists of 15: `samples`, mean `confidence` and `accuracy`, or None."""
