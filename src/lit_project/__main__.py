@@ -29,6 +29,7 @@ PROJECT = Project(
         "target_size": "net.init_args.target_size",
         "max_source_length": "net.init_args.max_source_length",
     },
+    functions={"timm.create_model": "TimmNet"},
     # Commands without a config: `module:function`, given the rest of the command line.
     commands={"translate": "tasks.translation.command:translate"},
 )

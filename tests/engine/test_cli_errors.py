@@ -36,6 +36,12 @@ CASES = {
     f"{Q} --trainer.callbacks+=EarlyStoping": ["did you mean lightning.pytorch.callbacks.EarlyStopping"],
     f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last of a list"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
+    f"{Q} --model.metrics=[MulticlasF1Score]": ["model.metrics", "did you mean torchmetrics", "MulticlassF1Score?"],
+    f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],
+    f"{Q} -c typo.yaml": ["model.metrics", "'avrage' is not accepted; did you mean average?"],
+    f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
+    "predict -c configs/regression_quickstart.yaml --allow_untrained=true --probabilities": ["Regressor has no prob"],
+    f"{Q} --model.net=timm.create_model --model.net.model_name=resnet10": ["no model 'resnet10'; near: resnet10t, "],
     f"{Q} --run_name a/b": ["run_name", "a/b"],
     f"{Q} --run_name=~": ["--run_name needs a value"],
     f"{Q} --run": ["--run", "value"],
@@ -59,6 +65,14 @@ FILES = {
     "README.md": "# A project\n\nWords,\nnothing: but words: and colons\n",
     "list.yaml": "- model\n- data\n",
     "twice.yaml": "trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n",
+    **{
+        f"{name}.yaml": f"model: {{init_args: {{metrics: [{{class_path: {metric}}}]}}}}\n"
+        for name, metric in {
+            "typo": "torchmetrics.classification.MulticlassF1Score, init_args: {avrage: micro}",
+            "value": "torchmetrics.classification.MulticlassF1Score, init_args: {average: mikro}",
+            "class": "torch.nn.ReLU",
+        }.items()
+    },
     "run.yaml": "run: runs/quickstart/base\n",
 }
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score, roc_auc_score
 from test_torchrun import free_port
 
 from lit_project.__main__ import main
@@ -25,11 +27,35 @@ def lit_in(folder: Path, *args: str) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+METRICS = "[MulticlassF1Score, MulticlassAUROC, {class_path: MulticlassCalibrationError, init_args: {n_bins: 15}}]"
+
+
+def by_scikit_learn(table):
+    """Of a table of predictions: F1, AUROC of each class against the rest, ECE (Guo et al. 2017; here by hand)."""
+    rows = list(csv.DictReader(table.open()))
+    target, predicted = (np.array([int(row[name]) for row in rows]) for name in ("target", "prediction"))
+    shares = np.array([[float(row[f"probability/{k}"]) for k in range(10)] for row in rows])
+    np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-6)
+    assert (shares.argmax(axis=1) == predicted).all()
+    sure, right = shares.max(axis=1), predicted == target
+    bins = np.ceil(sure * 15)  # bin b has (b - 1) / 15 < p <= b / 15
+    gaps = [abs((right[bins == b] - sure[bins == b]).sum()) for b in range(1, 16)]
+    return {
+        "test/multiclass_f1_score": f1_score(target, predicted, average="macro"),
+        "test/multiclass_auroc": roc_auc_score(target, shares, multi_class="ovr", average="macro", labels=range(10)),
+        "test/multiclass_calibration_error": sum(gaps) / len(rows),
+    }
+
+
 def test_a_run_of_two_processes_is_that_of_one(tmp_path):
-    """Every sample counts once, the metrics are those of a single process with the same weights, one writes."""
+    """Every sample counts once, the metrics are those of a single process with the same weights, one writes.
+
+    Metrics of torchmetrics are those of scikit-learn with two processes and with one.
+    """
     lit_in(
         tmp_path, "fit", "-c", f"{ROOT}/configs/quickstart.yaml", "-c", f"{ROOT}/configs/overlays/ddp.yaml",
         "--trainer.accelerator=cpu", "--trainer.max_epochs=2", "--data.eval_batch_size=37", *TINY.split(),
+        f"--model.metrics={METRICS}",
     )  # fmt: skip
     (two,) = (tmp_path / "runs" / "quickstart").iterdir()
     file = next((two / "checkpoints").glob("best*.ckpt"))
@@ -43,6 +69,11 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     assert metrics["test"].keys() == one.keys()
     numbers = [name for name in one if name.startswith("test/")]
     assert [metrics["test"][name] for name in numbers] == pytest.approx([one[name] for name in numbers], rel=1e-5)
+    predict = f"predict --run {two} --probabilities --trainer.devices=1 --trainer.strategy=auto"
+    assert main(predict.split()) == 0
+    expected = by_scikit_learn(two / "predictions" / "test.csv")
+    for found in (metrics["test"], one):
+        assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6, rel=0)
     rows = list(csv.DictReader((two / "metrics.csv").open()))
     assert [row["epoch"] for row in rows if row["val/loss"]] == ["0", "1"]
     assert len({row["step"] for row in rows}) == len(rows)

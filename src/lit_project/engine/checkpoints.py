@@ -203,7 +203,7 @@ class Checkpoint(ModelCheckpoint):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Names the metrics there are if the one to watch is not among them."""
         if not trainer.sanity_checking and self.monitor and self.monitor not in trainer.callback_metrics:
-            known = ", ".join(sorted(n for n in trainer.callback_metrics if "class_accuracy" not in n))
+            known = ", ".join(sorted(n for n in trainer.callback_metrics if n.count("/") < 2))
             if not self.monitor.startswith("train/"):
                 raise UserError(f"the checkpoint callback watches {self.monitor!r}; there are: {known}")
         super().on_validation_end(trainer, pl_module)

@@ -28,7 +28,7 @@ from torch import nn
 
 from .errors import CheckpointError, UserError
 from .messages import reason_in
-from .project import PACKAGE
+from .project import PACKAGE, this_project
 
 PACKAGES = (PACKAGE, "torch", "torchvision", "torchmetrics", "lightning")
 Made = TypeVar("Made")
@@ -54,6 +54,7 @@ def full_path(name: str) -> str:
 
     Any other text, such as the path of a class of torch, is returned as it is.
     """
+    name = this_project().functions.get(name, name)
     package, _, rest = name.partition(".")
     other = bool(rest) and package != PACKAGE
     paths = index().get(name.rpartition(".")[2], [])
@@ -142,8 +143,10 @@ def make(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, An
 def drop_weights(model: Any) -> None:
     """If a checkpoint gives the weights, the net must not fetch those that it once began with."""
     net = model.get("net")
-    if net and not isinstance(net, str) and "weights" in (net.get("init_args") or {}):
-        net["init_args"]["weights"] = None
+    given = {} if isinstance(net, str) else (net or {}).get("init_args") or {}
+    for name, none in {"weights": None, "pretrained": False}.items():
+        if name in given:
+            given[name] = none
 
 
 def _rule(path: Any) -> str:

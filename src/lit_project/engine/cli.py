@@ -28,7 +28,7 @@ from .distributed import is_first
 from .errors import UserError, did_you_mean
 from .lr_finder import What
 from .messages import CONFIG, SUBCOMMANDS, UsageError, pairs, reason_in
-from .project import PROGRAM, Project
+from .project import PROGRAM, Project, this_project
 from .run import RunDir
 
 NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table")
@@ -39,7 +39,7 @@ NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 # Options that say where a run goes and not what it is: they are not kept in its config.
 NOT_IN_CONFIG = (
     "run", "run_name", "runs_dir", "init_from", "init_prefixes", "init_strict", "find", "plot_lr", "allow_untrained",
-    "images", "table", "ckpt_path", "config", "resume",
+    "images", "table", "probabilities", "ckpt_path", "config", "resume",
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         if option in NEED_A_VALUE and value in (None, "", "~"):  # which YAML reads as nothing
             raise UserError(f"{option} needs a value")
         if value is None:
-            words.append("--resume=true" if option == "--resume" else option)
+            words.append(f"{option}=true" if option in ("--resume", "--probabilities") else option)
             if option in SUBCOMMANDS and run_path is not None and run is None:
                 run, begun = RunDir.open(run_path), True
                 words += _config(str(run.config_file), alone=True)
@@ -87,7 +87,8 @@ def prepare(args: Sequence[str]) -> Invocation:
                 words.append(f"{option}=[]")
             if (found := here(content)) != content:
                 value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
-            is_class = option.startswith(("--data", "--model", "--trainer")) and value[:1].isupper()
+            named = value[:1].isupper() or value in this_project().functions
+            is_class = named and option.startswith(("--data", "--model", "--trainer"))
             words.append(f"{option}={full_path(value) if is_class else value}")
     if run is not None and "--print_config" in words:
         words.append("--run=null")  # which no config may name
@@ -209,7 +210,7 @@ def check(subcommand: str, options: Namespace) -> None:
     """Raises UserError for options that contradict each other."""
     commands = {
         **dict.fromkeys(("init_from", "find", "plot_lr", "resume"), ("fit",)),
-        **dict.fromkeys(NEW_SAMPLES, ("predict",)),
+        **dict.fromkeys((*NEW_SAMPLES, "probabilities"), ("predict",)),
         "allow_untrained": ("validate", "test", "predict"),
     }
     for name, allowed in commands.items():
@@ -306,6 +307,7 @@ class LitCLI(LightningCLI):
         add("--allow_untrained", type=bool, default=False, help="validate, test, predict: with initial weights.")
         add("--images", type=str | None, default=None, help="predict: a folder of image files, not the test split.")
         add("--table", type=str | None, default=None, help="predict: a file of rows (or texts), not the test split.")
+        add("--probabilities", type=bool, default=False, help="predict: add a column for each class.")
         for source, target in self.links.items():
             parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 

@@ -22,7 +22,10 @@ MISSING = (
     f"`{PROGRAM} examples` the configs"
 )
 # Besides this package, where a class written without its module may come from, for "did you mean".
-CLASS_MODULES = ("torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers")
+CLASS_MODULES = (
+    "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
+    "torchmetrics.classification", "torchmetrics.regression",
+)  # fmt: skip
 # How the lines of jsonargparse's messages begin that frame the reasons, or tell of another type that was tried.
 _FRAME = (
     "Parser key", "Does not validate", "Subtypes:", "Errors:", "Given value", "Problem with given class_path", "tip:",
@@ -116,9 +119,10 @@ def reason_in(message: str) -> str:
     vague = [line for line in kept if line.startswith(("Expected a dot", "Not a valid subclass"))]
     types = [line for line in kept if line.startswith("Expected a ") and line not in vague]
     telling = [line for line in kept if line not in vague and line not in types]
-    if telling or not types:
+    if telling or vague or not types:
         return (telling or vague or [own.strip()])[0]
-    given = re.search(r"Given value: (?:NestedArg.*val=)?'?(\w[^'(]*)'?\)?$", message, re.MULTILINE)
+    types = list(dict.fromkeys(types))
+    given = re.search(r"Given value: (?:NestedArg.*val=)?'?(\w[^'(\n]*)'?\)?$", message, re.MULTILINE)
     got = f". Got value: {given[1]}" if given and "Got value" not in types[0] else ""
     return " or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])]) + got
 

@@ -26,11 +26,13 @@ class Project:
     Args:
         links: attribute of the data module → argument of the task, or of what is in it (`net.init_args.NAME`). A link
             counts if both exist.
+        functions: function that a config may name in the place of a class → name of the class that calls it.
         commands: command without a config → `module:function` in the package; the function is given the rest of the
             command line and returns the exit status.
     """
 
     links: Mapping[str, str] = field(default_factory=dict)
+    functions: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
 
 

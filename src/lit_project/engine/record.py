@@ -316,7 +316,7 @@ def monitored(trainer: Trainer) -> list[str]:
 
 def one_line(metrics: Mapping[str, Tensor]) -> str:
     """The metrics of an evaluation as one line, without those of each class."""
-    values = {name: value.item() for name, value in metrics.items() if "class_accuracy" not in name}
+    values = {name: value.item() for name, value in metrics.items() if name.count("/") < 2}
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
     return "  ".join(f"{name} {value:.4f}" for name, value in values.items()) + count

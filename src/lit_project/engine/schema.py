@@ -16,6 +16,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from jsonargparse._completions_jsonschema import ParserJsonschema, anyof_schema, get_doc_short_description
+from jsonargparse._typehints import get_callable_return_type
 
 from .classes import index
 from .cli import LitCLI
@@ -115,6 +116,7 @@ class _Maker(ParserJsonschema):
 
     def subclass_def(self, class_type: type, action: Any) -> dict[str, Any]:
         """What an argument takes that is an object of this class: a class_path and arguments, or the path alone."""
+        class_type = get_callable_return_type(class_type) or class_type  # of a protocol
         name = self.def_name(class_type)
         fits = self.fitting[name] = [path for path, kind in self.known.items() if issubclass(kind, class_type)]
         cases = []

@@ -159,7 +159,7 @@ class Session:
         except RuntimeError as error:
             if not str(error).startswith("Early stopping conditioned on metric"):
                 raise
-            known = ", ".join(sorted(name for name in trainer.callback_metrics if "class_accuracy" not in name))
+            known = ", ".join(sorted(name for name in trainer.callback_metrics if name.count("/") < 2))
             raise UserError(f"{str(error).partition(' Pass in')[0]} There are: {known}") from error
         finally:
             self.keeps = self.record.started and not smoke
@@ -192,6 +192,10 @@ class Session:
         trainer, model, datamodule = self.prepare()
         table = self.table
         _drop_averages(trainer)
+        if self.options.probabilities:
+            if not hasattr(model, "all_probabilities"):
+                raise UserError(f"{type(model).__name__} has no probabilities of classes")
+            model.all_probabilities = True  # type: ignore[assignment]
         for kind, what in NEW_SAMPLES.items():
             if self.options[kind]:
                 if getattr(datamodule, "predicts_on", None) != kind:

@@ -1,7 +1,7 @@
 """What all tasks share: optimizer and schedules, exact running means, rates and speed, one random stream per step."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,6 +17,7 @@ from .classes import class_of, drop_weights, make
 from .distributed import replicas
 from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
+from .metrics import Given, Metrics
 from .parameter_groups import ParameterGroups
 from .precision import compile_in_place, set_quickly
 from .sampler import global_seed, seed_step
@@ -59,6 +60,8 @@ class Task(LightningModule):
             precision is a half one.
         compile: run `net` through `torch.compile` with this backend, usually `inductor` (on CPUs it needs a C++
             compiler); checkpoints are the same as without.
+        metrics: of torchmetrics, of each evaluation: a list, logged as `val/multiclass_f1_score`…, or names and
+            metrics. They are given what `metric_inputs` says, and `num_classes` or `num_labels` if left out.
 
     Attributes:
         running: sums of the training epoch so far.
@@ -78,6 +81,7 @@ class Task(LightningModule):
         parameter_groups: ParameterGroups | None = None,
         channels_last: bool | None = None,
         compile: str | None = None,
+        metrics: Given | None = None,
     ) -> None:
         super().__init__()
         self.optimizer_factory = optimizer
@@ -87,6 +91,7 @@ class Task(LightningModule):
         self.running = Totals()
         self.evaluated = Totals()
         self.notes = {}
+        self._given_metrics, self._metrics = metrics, Metrics()
         self._clock = Clock()
         self._seed = 0
         self._log_every = 50
@@ -97,7 +102,9 @@ class Task(LightningModule):
         self._counted = False  # whether `step` has counted this batch
 
     def setup(self, stage: str) -> None:
-        """Orders the memory of the net for the precision, and compiles it if asked to."""
+        """Makes the metrics, orders the memory of the net for the precision, and compiles it if asked to."""
+        parts: Any = getattr(self, "class_names", None) or getattr(self, "target_names", ())
+        self._metrics = Metrics(self._given_metrics, parts)
         net = getattr(self, "net", None)
         if net is None:
             return
@@ -323,10 +330,17 @@ class Task(LightningModule):
     def evaluation_start(self) -> None:
         """Begins the sums of an evaluation."""
         self.evaluated = Totals()
+        self._metrics.start(self)
 
     def evaluation_step(self, batch: Any, split: str) -> Any:
         """Counts a batch of `val` or `test`, by `step`; what it returns goes to callbacks."""
         raise NotImplementedError(f"{type(self).__name__} has no evaluation_step")
+
+    def metric_inputs(self, outputs: Any) -> Iterable[Any]:
+        """What `metrics` are updated with: predictions and targets, as `evaluation_step` has returned them by name."""
+        if not isinstance(outputs, Mapping):
+            raise UserError(f"model.metrics: {type(self).__name__}.evaluation_step returns no predictions and targets")
+        return outputs.values()
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
         """What is logged of an evaluation, by name; `totals` are the sums over all processes."""
@@ -335,7 +349,10 @@ class Task(LightningModule):
     def _evaluation_end(self, split: str) -> None:
         totals = self.evaluated.reduce(self)
         if totals.count:
-            metrics = self.evaluation_metrics(totals, split)
+            metrics, more = self.evaluation_metrics(totals, split), self._metrics.compute()
+            if both := metrics.keys() & more.keys():
+                raise UserError(f"model.metrics: the task itself logs {max(both)}: give the metric another name")
+            metrics |= more
             self.log_dict({f"{split}/{name}": value for name, value in metrics.items()}, sync_dist=True)
 
     def on_validation_epoch_start(self) -> None:
@@ -345,12 +362,17 @@ class Task(LightningModule):
         self.evaluation_start()
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        self._counted = False
-        return self.evaluation_step(batch, "val")
+        return self._evaluate(batch, "val")
 
     def test_step(self, batch: Any, batch_idx: int) -> Any:
+        return self._evaluate(batch, "test")
+
+    def _evaluate(self, batch: Any, split: str) -> Any:
         self._counted = False
-        return self.evaluation_step(batch, "test")
+        outputs = self.evaluation_step(batch, split)
+        if self._metrics.named:
+            self._metrics.update(self.metric_inputs(outputs))
+        return outputs
 
     def on_validation_epoch_end(self) -> None:
         self._evaluation_end("val")

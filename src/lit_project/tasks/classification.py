@@ -1,6 +1,6 @@
 """Classification with one class per sample: of anything, and of images with the parts of their recipes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,7 @@ class Classifier(Task):
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
         self.top_k = MulticlassAccuracy(num_classes, top_k=top_k, average="micro", validate_args=False)
         self.calibration = Calibration()
+        self.all_probabilities = False  # whether `predict_step` gives those of all classes
         self.confusion_matrix: Tensor | None = None  # of the last evaluation: [target, prediction], counts
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -134,6 +135,10 @@ class Classifier(Task):
         self.top_k.update(logits, targets)
         return {"logits": logits, "targets": targets}
 
+    def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
+        """Probabilities `(B, num_classes)`, which logits between 0 and 1 would be taken for, and targets `(B,)`."""
+        return outputs["logits"].softmax(dim=1), outputs["targets"]
+
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
         counts = self.confusion.compute().double()
         self.confusion_matrix = counts.cpu()
@@ -155,11 +160,15 @@ class Classifier(Task):
         return values
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Rows of a table, one per sample: index, class, its name and its probability; the target if it is known."""
+        """Rows of a table, one per sample: index, class, its name and its probability; the target if it is known.
+
+        With `all_probabilities` there is a column `probability/CLASS` for each class.
+        """
         inputs, targets, indices = batch
         if len(indices) == 0:
             return {}
-        probabilities, classes = self.probabilities(inputs).max(dim=1)
+        of_all = self.probabilities(inputs)
+        probabilities, classes = of_all.max(dim=1)
         rows: dict[str, list[Any]] = {
             "index": indices.tolist(),
             "prediction": classes.tolist(),
@@ -168,6 +177,8 @@ class Classifier(Task):
         }
         if (targets >= 0).all():
             rows["target"] = targets.tolist()
+        if self.all_probabilities:
+            rows |= {f"probability/{n}": p.tolist() for n, p in zip(self.class_names, of_all.T, strict=True)}
         return rows
 
     def exported(self, batch: Any) -> "Exported":

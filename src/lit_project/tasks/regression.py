@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -193,6 +193,10 @@ class Regressor(Task):
         columns = {f"{name}/{k}": s for name, v in sums.items() for k, s in enumerate(v.sum(dim=0).unbind())}
         self.step(self.loss(outputs, self.standardised(targets)), len(targets), **columns)
         return {"predictions": predictions, "targets": targets}
+
+    def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
+        """Predictions and targets in their units, `(B, T)`, of one target `(B,)`."""
+        return [values.squeeze(1) for values in outputs.values()]
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
         means = totals.means()

@@ -1,0 +1,53 @@
+"""Nets of timm (https://github.com/huggingface/pytorch-image-models)."""
+
+from difflib import get_close_matches
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class TimmNet(nn.Module):
+    """What `timm.create_model` makes; configs may call it by that name, too.
+
+    Args:
+        model_name: in `timm.list_models()`: `resnet10t`, `convnext_atto`, `vit_tiny_patch16_224`…
+        input_shape: `(C, H, W)` of one image; comes from the data.
+        num_classes: number of outputs; comes from the data.
+        in_chans: number of channels; default: C.
+        pretrained: begin with timm's weights, which are downloaded, unless a checkpoint gives them.
+        options: further arguments of `timm.create_model`, such as `{drop_rate: 0.1}`; `img_size` is by default that of
+            the data for nets of one size.
+
+    Raises:
+        ImportError: timm is not installed.
+        ValueError: it has no such model.
+
+    Shapes:
+        input `(B, C, H, W)`, output `(B, num_classes)`.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        input_shape: tuple[int, int, int],
+        num_classes: int,
+        in_chans: int | None = None,
+        pretrained: bool = False,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        try:
+            import timm
+        except ImportError as error:
+            raise ImportError("timm is not installed: pip install timm") from error
+        if not timm.is_model(model_name):
+            near = ", ".join(get_close_matches(model_name, timm.list_models(), 5))
+            raise ValueError(f"timm has no model {model_name!r}; near: {near or 'none, see timm.list_models()'}")
+        given: dict[str, Any] = {"in_chans": in_chans or input_shape[0], "num_classes": num_classes}
+        if getattr(timm.models.get_pretrained_cfg(model_name), "fixed_input_size", False):
+            given["img_size"] = input_shape[1:]
+        self.model: nn.Module = timm.create_model(model_name, pretrained, **{**given, **(options or {})})
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, C, H, W)` → logits `(B, num_classes)`."""
+        return self.model(images)
