@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --text: #e3e7ec; --soft: #9aa4af; --line: #363c44; --back: #15181c; --band: #1e2227; }
   img.chart { filter: invert(1) hue-rotate(180deg) brightness(1.3); }
-  img.sheet { filter: invert(.915) hue-rotate(180deg); } img.photos { filter: brightness(.88); }
+  img.sheet { filter: invert(.93) hue-rotate(180deg) brightness(1.25); } img.photos { filter: brightness(.88); }
 }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); max-width: 80rem;
   margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
@@ -83,6 +84,15 @@ def page(title: str, parts: Iterable[str], footer: str = "", script: str = "") -
     )
 
 
+class Html(str):
+    """Text that is HTML already."""
+
+
+def link(text: str, file: str) -> Html:
+    """Leads to a file, by its path from the folder of the page."""
+    return Html(f'<a href="{escape(quote(file))}">{escape(text)}</a>')
+
+
 def heading(text: str, level: int = 2) -> str:
     """Begins a section, or one within it."""
     return f"<h{level}>{escape(text)}</h{level}>"
@@ -135,9 +145,9 @@ def table(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 def _cell(cell: Cell, kind: str) -> str:
     text, key = cell if isinstance(cell, tuple) else (cell, ...)
-    kind = kind or (' class="long"' if len(text) > 60 else "")
+    kind = kind or (' class="long"' if len(text) > 60 and not isinstance(text, Html) else "")
     if key is ...:
-        return f"<td{kind}>{escape(text)}</td>"
+        return f"<td{kind}>{text if isinstance(text, Html) else escape(text)}</td>"
     return f'<td{kind} data-key="{key if key == key and key is not None else ""}">{escape(text)}</td>'
 
 

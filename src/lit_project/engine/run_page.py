@@ -98,10 +98,10 @@ def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float
 def _numbers(run: Run, sections: Mapping[str, Any]) -> Iterator[str]:
     columns = _columns(run, sections)
     names = dict.fromkeys(name for values in columns.values() for name in values)
-    rows = [[name, *(_cell(values.get(name)) for values in columns.values())] for name in names]
+    rows = [[name, *(_cell(values.get(name), name) for values in columns.values())] for name in names]
     if rows:
         yield heading("Numbers")
-        yield table(["metric", *columns], sorted(rows, key=lambda row: "samples" in str(row[0])))
+        yield table(["metric", *columns], sorted(rows, key=lambda row: str(row[0]).startswith(COUNTS)))
     used = {title: sections.get(title, {}).get("checkpoint") for title in ("validate", "test")}
     best = f"the best epoch by {run.monitor}" if run.monitor else "the last validation"
     told = {"train": "the last epoch", "val": best} | {title: Path(file).name for title, file in used.items() if file}
@@ -109,8 +109,9 @@ def _numbers(run: Run, sections: Mapping[str, Any]) -> Iterator[str]:
         yield paragraph(f"{'; '.join(f'{title}: of {of}' for title, of in told.items())}.", soft=True)
 
 
-def _cell(value: float | None) -> Cell:
-    return ("", None) if value is None else (number(value), value)
+def _cell(value: float | None, name: str = "") -> Cell:
+    count = name.startswith(COUNTS)  # or so many per second
+    return ("", None) if value is None else (f"{value:,.0f}" if count else number(value), value)
 
 
 def _classes(section: Mapping[str, Any]) -> Iterator[str]:
@@ -233,7 +234,7 @@ def card_of(run: Run) -> str:
         metadata["metrics"] = list(dict.fromkeys(metric["type"] for one in results for metric in one["metrics"]))
         metadata["model-index"] = [{"name": _name(run), "results": results}]
     names = dict.fromkeys(name for values in columns.values() for name in values)
-    shown = [[n, *(number(v[n]) if n in v else "" for v in columns.values())] for n in names]
+    shown = [[n, *(_cell(values.get(n), n)[0] for values in columns.values())] for n in names]
     rows = [["", *columns], ["---", *("---:" for _ in columns)], *shown] if shown else []
     commit = run.facts.get("commit")
     lines = [

@@ -144,7 +144,7 @@ class Page(HTMLParser):
 
 def test_the_page_holds_everything_and_text_is_escaped(make_run):
     make_run("<b>a&b</b>"), make_run("z", (0.4, 0.2), lr=0.1), make_run("killed", (0.6,), None)
-    text = page_of(compared(), "<i>runs</i>", "made & done")
+    text = page_of(compared(), "<i>runs</i>", "made & done", Path("runs"))
     page = Page(text)
     assert page.tables[0] == [
         ["run", "state", "lr", "val/loss", "test/loss", "time"],

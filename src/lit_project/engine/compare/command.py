@@ -50,12 +50,8 @@ def compare(args: Sequence[str]) -> int:
     if options.csv is not None:
         _write("table", "csv", options.csv, as_csv(columns))
     footer = f"{shorten(f'{PROGRAM} compare {shlex.join(args)}', 200)} · {datetime.now():%Y-%m-%d %H:%M}"
-    _write(
-        "page",
-        "html",
-        options.html or folder / "compare.html",
-        page_of(found, f"Runs of {folder.resolve().name}", footer),
-    )
+    file = options.html or folder / "compare.html"
+    _write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
     return 0
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..page import Cell, heading, new_figure, page, paragraph, picture, scale, table
-from .columns import Column, columns_of, labels, number
+from ..page import Cell, heading, link, new_figure, page, paragraph, picture, scale, table
+from .columns import columns_of, labels, number
 from .differences import Comparison, Row, mean_sd
 
 if TYPE_CHECKING:
@@ -19,9 +21,9 @@ CHANGES = 6  # classes that gained, and that lost
 PANELS = 4
 
 
-def page_of(found: Comparison, title: str, footer: str) -> str:
-    """The text of the page."""
-    parts = [*map(paragraph, found.notes()), _table(columns_of(found, found.rows, found.keys))]
+def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
+    """The text of the page, which lies in `folder`."""
+    parts = [*map(paragraph, found.notes()), _table(found, found.rows, found.keys, folder)]
     if (figure := curves(found)) is not None:
         what = "Mean ± 1 standard deviation of the finished runs." if found.over else "A line per run."
         parts += [heading("Curves"), paragraph(what, soft=True), picture(figure, "learning curves")]
@@ -32,12 +34,18 @@ def page_of(found: Comparison, title: str, footer: str) -> str:
         parts.append(table([kind, "before", "after", "change"], cells))
     if found.over:
         runs = [Row([run], False) for row in found.rows for run in row.runs]
-        parts += [heading("Single runs"), _table(columns_of(found, runs, [*found.over, *found.keys]))]
+        parts += [heading("Single runs"), _table(found, runs, [*found.over, *found.keys], folder)]
     return page(title, parts, footer)
 
 
-def _table(columns: Sequence[Column]) -> str:
-    return table([column.short or column.name for column in columns], zip(*(c.cells for c in columns), strict=True))
+def _table(found: Comparison, rows: Sequence[Row], keys: Sequence[str], folder: Path) -> str:
+    """Runs lead to their pages."""
+    columns = columns_of(found, rows, keys)
+    cells = [list(line) for line in zip(*(column.cells for column in columns), strict=True)]
+    for line, row in zip(cells, rows, strict=True):
+        if columns[0].name == "run" and (file := row.runs[0].path / "index.html").exists():
+            line[0] = link(str(line[0]), os.path.relpath(file, folder))
+    return table([column.short or column.name for column in columns], cells)
 
 
 def curves(found: Comparison) -> Figure | None:

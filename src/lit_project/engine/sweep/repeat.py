@@ -174,7 +174,7 @@ def _report(study: "Study", config: str, over: list[str], args: Sequence[str]) -
             "metrics": metrics,
         }
         write_text(files[0], json.dumps(told, indent=2) + "\n")
-        write_text(files[1], page_of(found, f"{config} over {' and '.join(over)}", command))
+        write_text(files[1], page_of(found, f"{config} over {' and '.join(over)}", command, study.folder))
         print(f"summary: {files[0]}\npage: {files[1]}")
     return len(counted) == len(rows)
 

@@ -1,12 +1,17 @@
-"""What a sweep has found: a table, plots, and the config of the best trial."""
+"""What a sweep has found: a table, plots, the config of the best trial, and a page of all."""
 
 import csv
+import math
+import os
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from matplotlib import pyplot as plt
 from optuna.visualization import matplotlib as plots
 
+from ..compare.columns import duration, short_names
+from ..page import CHART, Cell, code, figures, heading, link, page, paragraph, table
 from ..project import PROGRAM
 from ..run import write_text
 from .study import Row, Study
@@ -36,14 +41,14 @@ def lines(rows: Sequence[Row], metric: str) -> list[str]:
 
 
 def write_report(study: Study, rows: Sequence[Row]) -> None:
-    """Writes `trials.csv`, `best.yaml` and the plots of a sweep, whether it has ended or not."""
+    """Writes `trials.csv`, `best.yaml`, the plots and the page of a sweep, whether it has ended or not."""
     names = [parameter.name for parameter in study.config.parameters]
     with (study.folder / "trials.csv").open("w", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["trial", "state", study.config.metric, *names, "seconds", "run", "host", "error"])
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["trial", "state", study.config.metric, *names, "seconds", "run", "host", "error"])
         for row in rows:
             values = [row.values[name] for name in names]
-            table.writerow([row.number, row.state, row.value, *values, row.seconds, row.run, row.host, row.error])
+            writer.writerow([row.number, row.state, row.value, *values, row.seconds, row.run, row.host, row.error])
     best = study.folder / "best.yaml"
     best.unlink(missing_ok=True)
     if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # neither removed nor on another machine
@@ -57,5 +62,34 @@ def write_report(study: Study, rows: Sequence[Row]) -> None:
         for name, plot in PLOTS.items():
             with plt.style.context({}):  # Optuna changes the style
                 plot(trials, target_name=study.config.metric)
-                plt.savefig(study.folder / f"{name}.png", dpi=120, bbox_inches="tight")
+                about = {"Description": CHART}
+                plt.savefig(study.folder / f"{name}.png", dpi=120, bbox_inches="tight", metadata=about)
                 plt.close()
+    write_text(study.folder / "index.html", page_of(study, rows))
+
+
+def page_of(study: Study, rows: Sequence[Row]) -> str:
+    """The page of a sweep: its best config, plots, and all trials."""
+    folder, metric = study.folder, study.config.metric
+    parts = [paragraph(lines(rows, metric)[-1])]
+    best = folder / "best.yaml"
+    if best.exists():
+        parts += [heading("The best"), paragraph(f"Trial {rows[0].number}: {metric} {rows[0].value:.6g}.")]
+        parts += [code(f"{PROGRAM} fit -c {best}"), code(best.read_text(), "Its config")]
+    if drawn := [file for name in PLOTS if (file := folder / f"{name}.png").exists()]:
+        parts += [heading("Trials and values"), figures(drawn)]
+    names = [parameter.name for parameter in study.config.parameters]
+    cells: list[list[Cell]] = []
+    for row in rows:
+        values: list[Cell] = [_cell(row.values[name]) for name in names]
+        run = link(row.run.name, os.path.relpath(row.run / "index.html", folder))
+        there = (row.run / "index.html").exists()
+        end: list[Cell] = [duration(row.seconds or math.nan), row.error]
+        cells.append([run if there else row.run.name, row.state, _cell(row.value), *values, *end])
+    titles = ["trial", "state", metric, *short_names(names), "time", "error"]
+    parts += [heading("Trials"), table(titles, cells)] if rows else []
+    return page(f"Sweep {folder.resolve().name}", parts, f"{PROGRAM} sweep · {datetime.now():%Y-%m-%d %H:%M}")
+
+
+def _cell(value: Any) -> Cell:
+    return (short(value), value) if isinstance(value, int | float) else short(value)

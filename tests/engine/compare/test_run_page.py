@@ -1,0 +1,134 @@
+"""The page of a run and its model card: what they say equals what the run's own files say; nothing else is needed."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import ModelCard
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from test_compare import Page
+
+from lit_project.engine.compare.reading import Run
+from lit_project.engine.run_page import MARK, card_of, page_of, write
+from tiny import TINY
+
+
+def tables(run):
+    """Rows of each table of a run's page by their first cell: column → text."""
+    found = Page(page_of(Run.read(run))).tables
+    return [{row[0]: dict(zip(head, row, strict=True)) for row in rows} for head, *rows in found]
+
+
+def test_the_numbers_of_a_classifier_are_those_of_scikit_learn(lit, trained):
+    result = lit(f"test --run {trained}")
+    assert result.out.splitlines()[-2:] == [f"page: {trained}/index.html", f"run: {trained}"]
+    assert lit(f"predict --run {trained}").status == 0
+    rows = list(csv.DictReader((trained / "predictions" / "test.csv").open()))
+    true, predicted = (np.array([int(row[name]) for row in rows]) for name in ("target", "prediction"))
+    test = json.loads((trained / "metrics.json").read_text())["test"]
+    names = [str(k) for k in range(10)]
+    counts = [[test["confusion"][true].get(predicted, 0) for predicted in names] for true in names]
+    assert counts == confusion_matrix(true, predicted).tolist()
+    confidence = np.array([float(row["probability"]) for row in rows])
+    bins = [np.minimum((confidence * 15).astype(int), 14) == k for k in range(15)]
+    gaps = [abs((confidence[k] - (true == predicted)[k]).sum()) for k in bins]
+    assert test["calibration"]["ece"] == pytest.approx(sum(gaps) / len(rows), abs=1e-6)
+    assert test["calibration"]["samples"] == [k.sum() for k in bins]
+
+    numbers, classes, confused, _ = tables(trained)
+    assert numbers["accuracy"]["test"] == f"{(true == predicted).mean():.4f}"
+    assert (numbers["samples"]["train"], numbers["samples"]["test"]) == ("1,257", "360")
+    expected = precision_recall_fscore_support(true, predicted)
+    for k, name in enumerate(names):
+        shown = [float(classes[name][column]) for column in ("precision", "recall", "F1", "samples")]
+        assert shown == pytest.approx([column[k] for column in expected], abs=1e-4)
+    wrong = sorted((counts * (1 - np.eye(10, dtype=int))).flatten(), reverse=True)
+    assert [int(row[2]) for row in Page((trained / "index.html").read_text()).tables[2][1:]] == wrong[:12]
+    drawn = {file.stem.replace("_", " ") for file in (trained / "figures").glob("*.png")}
+    assert {"train batch", "learning curves", "test confusion matrix", "test reliability"} <= drawn
+    page = (trained / "index.html").read_text()
+    assert set(re.findall('alt="(.*?)"', page)) == drawn
+    assert not re.search(r'https?://|(src|href)="(?!data:)', page)
+    # from the directory alone, wherever it is
+    shutil.copytree(trained, "elsewhere/copy")
+    shutil.rmtree("elsewhere/copy/checkpoints")
+    assert tables(Path("elsewhere/copy"))[:3] == [numbers, classes, confused]
+
+
+def test_what_differs_from_the_first_config_is_named(lit):
+    options = "-c configs/overlays/ema.yaml --trainer.max_epochs=1 --test_after_fit=false"
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --run_name=a {options}")
+    changed = json.loads((result.run / "provenance.json").read_text())[0]["changed"]
+    assert changed["trainer.max_epochs"] == [15, 1]
+    assert changed["trainer.callbacks.EMA"] == [None, "lit_project.EMA"]
+    assert changed["model.net"] == ["lit_project.CNN", "lit_project.MLP"]
+    assert {key.split(".")[0] for key in changed} == {"model", "data", "trainer", "test_after_fit"}
+    assert tables(result.run)[-1]["trainer.max_epochs"]["in quickstart"] == "15"
+    assert "`trainer.max_epochs`: 1, was 15" in (result.run / "README.md").read_text()
+    again = lit(f"fit -c {result.run}/config.yaml --run_name=b")
+    assert json.loads((again.run / "provenance.json").read_text())[0]["changed"] == {}
+    assert "Nothing differs from the config quickstart." in (again.run / "index.html").read_text()
+
+
+def test_a_page_leaves_out_what_is_missing_and_tells_what_it_does_not_know(make_run):
+    """Runs of other tasks and earlier versions, and killed ones."""
+    run = make_run("a", test={"test/iou/road": 0.5, "test/iou/car": 0.25, "bleu_by_length": {"1–5": 40.0}})
+    whole = tables(run)
+    assert whole[0] == {"loss": {"metric": "loss", "train": "0.1000", "val": "0.3000", "test": "0.7000"}}
+    assert whole[1]["road"]["iou"] == "0.5000"
+    assert whole[2]["1–5"]["bleu by length"] == "40.00"
+    for name in ("config.yaml", "provenance.json", "metrics.csv", "metrics.json"):
+        (run / name).unlink()
+        assert "<h1>x/a</h1>" in page_of(Run.read(run))
+        assert card_of(Run.read(run)).startswith("---\nlibrary_name: ")
+    killed = make_run("<b>&", (0.5,), None)
+    assert "killed" in page_of(Run.read(killed))
+    assert "<b>" not in page_of(Run.read(killed))
+
+
+def test_samples_of_a_markdown_table_are_shown_unchanged(make_run):
+    run = make_run("a")
+    (run / "predictions").mkdir()
+    text = "# Samples\n\n## Worst\n\n| BLEU | source | reference |\n| ---: | --- | --- |\n"
+    (run / "predictions" / "test_samples.md").write_text(f"{text}| 3.5 | a \\| \\<unk> \\*b\\* | one<br>two |\n")
+    page = Page(page_of(Run.read(run)))
+    assert page.tables[1] == [["BLEU", "source", "reference"], ["3.5", "a | <unk> *b*", "one / two"]]
+
+
+def test_what_cannot_be_written_costs_the_page_alone(make_run, capsys):
+    run = make_run("a")
+    (run / "index.html").mkdir()
+    write(run)
+    (run / "metrics.json").write_text("{")
+    write(run)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line[:28] for line in err.splitlines()] == ["warning: the run has no page"] * 2
+
+
+def test_the_model_card_is_one_of_the_hub_with_results_and_counts(make_run):
+    run = make_run("a", test={"test/accuracy": 0.75, "test/samples": 40, "task": "image-classification"})
+    write(run)
+    data = ModelCard.load(run / "README.md").data
+    assert (data.library_name, data.pipeline_tag) == ("pytorch", "image-classification")
+    results = {result.metric_name: result for result in data.eval_results}
+    assert results["test accuracy"].metric_value == 0.75
+    assert results["test accuracy"].dataset_args == {"samples": 40}
+    assert (results["val loss"].dataset_split, results["val loss"].metric_value) == ("validation", 0.3)
+    card = (run / "README.md").read_text()
+    (run / "README.md").write_text(card.replace(MARK, "My words."))
+    write(run)
+    assert "My words." in (run / "README.md").read_text()
+
+
+def test_a_page_needs_neither_torch_nor_matplotlib(make_run):
+    run = make_run("a")
+    code = f"import sys, pathlib; from {write.__module__} import write; write(pathlib.Path(sys.argv[1]))"
+    check = f"{code}; sys.exit(any(name in sys.modules for name in ('torch', 'matplotlib', 'lightning')))"
+    subprocess.run([sys.executable, "-c", check, str(run)], check=True, timeout=60)
