@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -11,48 +12,43 @@ from torchmetrics import Metric
 from .distributed import replicas
 from .errors import UserError
 
+COUNTS = ("num_classes", "num_labels")
 
-class Uncounted(Protocol):
-    """Makes a metric that the config does not tell how many classes or labels there are: the task does."""
 
-    def __call__(self, *, num_classes: int, num_labels: int) -> Metric:
-        """The metric, from the count that it takes."""
+class Uncounted(Protocol):  # the names are COUNTS, which a config may leave out
+    """Makes a metric; the task tells it how many classes or labels there are."""
+
+    def __call__(self, *, num_classes: int, num_labels: int) -> Metric: ...
 
 
 Given = list[Metric | Uncounted] | dict[str, Metric | Uncounted]
 
 
 class Metrics:
-    """The metrics of a task, outside its modules: they are no part of checkpoints, shards or averages.
+    """The metrics of a task, by name; outside its modules: no part of checkpoints, shards and averages.
 
     Args:
         given: a list, whose metrics are named after their classes (`multiclass_f1_score`), or by name.
         parts: what numbers of a vector are of: names of classes, labels or targets.
 
     Raises:
-        UserError: two have one name, or one needs a count and there are no `parts`.
+        UserError: here and later, if two have one name, or one refuses what it gets or gives no numbers.
     """
 
     def __init__(self, given: Given | None = None, parts: Sequence[str] = ()) -> None:
         self.parts = parts
         self.named: dict[str, Metric] = {}
-        for name, metric in given.items() if isinstance(given, dict) else ((None, one) for one in given or ()):
-            if not isinstance(metric, Metric):
-                metric = self._counted(metric)
+        for name, one in given.items() if isinstance(given, dict) else ((None, one) for one in given or ()):
+            metric = one if isinstance(one, Metric) else self._counted(one)
             name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
             if name in self.named:
                 raise UserError(f"model.metrics: two are called {name}: name them, as {{NAME: {{class_path: …}}, …}}")
             self.named[name] = metric
 
-    def _counted(self, factory: Any) -> Metric:
-        kind = factory.args[-1] if factory.args else factory.func  # of a partial: jsonargparse's, or one of the class
-        counts = [name for name in ("num_classes", "num_labels") if name in inspect.signature(kind).parameters]
-        if not self.parts:
-            raise UserError(f"model.metrics: {kind.__name__} needs {counts[0]}")
-        try:
-            return factory(**dict.fromkeys(counts, len(self.parts)))
-        except ValueError as error:
-            raise UserError(f"model.metrics: {kind.__name__}: {error}") from error
+    def _counted(self, partial: Any) -> Metric:
+        kind = partial.args[-1] if partial.args else partial.func  # the class; jsonargparse's has it as an argument
+        with _about(kind, ValueError):
+            return partial(**{n: len(self.parts) for n in COUNTS if n in inspect.signature(kind).parameters})
 
     def start(self, task: Any) -> None:
         """Begins an evaluation, on the device of the task."""
@@ -61,26 +57,18 @@ class Metrics:
             metric.to(task.device).process_group = replicas(task.trainer).group  # each batch counts once
 
     def update(self, values: Iterable[Any]) -> None:
-        """Takes a batch of predictions and targets; raises UserError if a metric does not."""
+        """Takes a batch of predictions and targets."""
         values = list(values)
-        for name, metric in self.named.items():
-            try:
+        for metric in self.named.values():
+            with _about(type(metric), Exception):  # a metric may raise anything
                 metric.update(*values)
-            except Exception as error:  # a metric may raise anything
-                raise self._unfit(name, error) from error
 
     def compute(self) -> dict[str, float]:
-        """The numbers over all processes, which all call this; those of a vector as `NAME/PART`, if defined.
-
-        Raises:
-            UserError: too few samples for a metric, or it gives something else than numbers.
-        """
+        """The numbers over all processes, which all call this; those of a vector as `NAME/PART`, if defined."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
-            try:
+            with _about(type(metric), ValueError):
                 found |= self._numbers(name, metric.compute())
-            except ValueError as error:
-                raise self._unfit(name, error) from error
             metric.reset()  # some keep all predictions
         return found
 
@@ -95,6 +83,10 @@ class Metrics:
             raise ValueError("it gives no number, and none per class")
         return {name: float(value)}
 
-    def _unfit(self, name: str, error: Exception) -> UserError:
-        kind = type(self.named[name]).__name__
-        return UserError(f"model.metrics: {kind} does not fit the task: {' '.join(str(error).split())}")
+
+@contextmanager
+def _about(kind: type, *errors: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except errors as error:
+        raise UserError(f"model.metrics: {kind.__name__}: {' '.join(str(error).split())}") from error

@@ -349,11 +349,10 @@ class Task(LightningModule):
     def _evaluation_end(self, split: str) -> None:
         totals = self.evaluated.reduce(self)
         if totals.count:
-            metrics, more = self.evaluation_metrics(totals, split), self._metrics.compute()
-            if both := metrics.keys() & more.keys():
+            own, more = self.evaluation_metrics(totals, split), self._metrics.compute()
+            if both := own.keys() & more.keys():
                 raise UserError(f"model.metrics: the task itself logs {max(both)}: give the metric another name")
-            metrics |= more
-            self.log_dict({f"{split}/{name}": value for name, value in metrics.items()}, sync_dist=True)
+            self.log_dict({f"{split}/{name}": value for name, value in {**own, **more}.items()}, sync_dist=True)
 
     def on_validation_epoch_start(self) -> None:
         self.evaluation_start()

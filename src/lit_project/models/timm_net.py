@@ -7,23 +7,18 @@ from torch import Tensor, nn
 
 
 class TimmNet(nn.Module):
-    """What `timm.create_model` makes; configs may call it by that name, too.
+    """What `timm.create_model` makes, by which name configs may call it: images `(B, C, H, W)` → logits `(B, K)`.
 
     Args:
         model_name: in `timm.list_models()`: `resnet10t`, `convnext_atto`, `vit_tiny_patch16_224`…
         input_shape: `(C, H, W)` of one image; comes from the data.
-        num_classes: number of outputs; comes from the data.
-        in_chans: number of channels; default: C.
+        num_classes: K; comes from the data.
+        in_chans: default: C.
         pretrained: begin with timm's weights, which are downloaded, unless a checkpoint gives them.
-        options: further arguments of `timm.create_model`, such as `{drop_rate: 0.1}`; `img_size` is by default that of
-            the data for nets of one size.
+        options: further arguments, such as `{drop_rate: 0.1}`; `img_size` is that of the data where nets have one.
 
     Raises:
-        ImportError: timm is not installed.
-        ValueError: it has no such model.
-
-    Shapes:
-        input `(B, C, H, W)`, output `(B, num_classes)`.
+        ImportError: timm is not installed; ValueError: it has no such model.
     """
 
     def __init__(
@@ -49,5 +44,4 @@ class TimmNet(nn.Module):
         self.model: nn.Module = timm.create_model(model_name, pretrained, **{**given, **(options or {})})
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` → logits `(B, num_classes)`."""
         return self.model(images)
