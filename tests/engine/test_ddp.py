@@ -69,6 +69,12 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     assert metrics["test"].keys() == one.keys()
     numbers = [name for name in one if name.startswith("test/")]
     assert [metrics["test"][name] for name in numbers] == pytest.approx([one[name] for name in numbers], rel=1e-5)
+    calibration = [told.pop("calibration") for told in (metrics["test"], one)]
+    for told, found in zip(calibration, (metrics["test"], one), strict=True):
+        assert told["ece"] == pytest.approx(found["test/multiclass_calibration_error"], abs=1e-6)
+    assert calibration[0]["samples"] == calibration[1]["samples"]
+    assert metrics["test"]["confusion"] == one["confusion"]
+    assert (two / "index.html").exists()
     predict = f"predict --run {two} --probabilities --trainer.devices=1 --trainer.strategy=auto"
     assert main(predict.split()) == 0
     expected = by_scikit_learn(two / "predictions" / "test.csv")

@@ -7,7 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_project.engine.callbacks.figures import confusion_matrix, gallery, learning_curves, learning_rates
+from classifier_data import NAMES, Images, classifier
+from lit_project.engine.callbacks import figures as viz
+from lit_project.engine.callbacks.figures import Figures, confusion_matrix, gallery, learning_curves, learning_rates
+from lit_project.tasks.mixup import Mixing
 
 pytestmark = pytest.mark.draws
 
@@ -98,3 +101,38 @@ def test_names_and_pictures_of_any_kind_are_drawn_and_grey_levels_are_comparable
     png(figure)
     png(gallery([torch.rand(5, 4, 4)], ["five channels"]))
     png(confusion_matrix(torch.tensor([[3, 1], [0, 2]]), ["$x_$", "a_{b"]))
+
+
+def test_reliability_has_a_bar_per_bin_and_the_number_of_its_samples():
+    bins = {"samples": [0, 30, 1200], "confidence": [None, 0.5, 0.9], "accuracy": [None, 0.25, 1.0]}
+    figure = viz.reliability(bins, "ECE")
+    (axes,) = figure.axes
+    assert [(bar.get_center()[0], bar.get_height()) for bar in axes.patches] == [
+        (pytest.approx(0.5), 0.25), (pytest.approx(5 / 6), 1.0)
+    ]  # fmt: skip
+    assert [text.get_text() for text in axes.texts] == ["30", "1,200"]
+    assert axes.get_lines()[0].get_xydata().tolist() == [[0.5, 0.25], [0.9, 1.0]]
+    png(figure)
+
+
+class WhiteTop(torch.nn.Module):
+    """An augmentation that is easily seen."""
+
+    def forward(self, images):
+        return images.index_fill(2, torch.tensor([0]), 255)
+
+
+@pytest.mark.parametrize("mixing", [None, Mixing(mixup_alpha=1.0)])
+def test_the_first_images_of_the_training_are_shown_as_the_net_gets_them(trainer, monkeypatch, mixing):
+    drawn, seen = {}, []
+    monkeypatch.setattr(viz, "save_figure", lambda trainer, name, figure: drawn.update({name: figure}))
+    task, data = classifier(mixing=mixing), Images(batch_size=16, train_transforms=[WhiteTop()])
+    task.net.register_forward_pre_hook(lambda net, inputs: seen.append(inputs[0]))
+    trainer(callbacks=[Figures()], max_epochs=2).fit(task, datamodule=data)
+    (axes,) = drawn["train_batch"].axes
+    images = seen[0][:12, 0] * 0.3 + 0.4  # before they were normalised
+    assert torch.allclose(images[:, 0], torch.tensor(1.0), atol=1e-6)
+    for shown, image in zip(axes.get_images(), images, strict=True):
+        assert np.allclose(shown.get_array(), image.clamp(0, 1), atol=1e-6)
+    captions = {text.get_text() for text in axes.texts}
+    assert captions <= set(NAMES) if mixing is None else captions == {""}
