@@ -156,10 +156,11 @@ def picture(figure: Figure, what: str) -> str:
     return f'<img class="chart" alt="{escape(what)}" src="{source_of(figure)}">'
 
 
-def source_of(figure: Figure) -> str:
-    """A figure as the address of a picture that is in the address itself."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, transparent=True)
+def source_of(image: Figure | Path) -> str:
+    """A figure, or a PNG file, as an address that holds the picture itself."""
+    buffer = io.BytesIO(image.read_bytes() if isinstance(image, Path) else b"")
+    if not isinstance(image, Path):
+        image.savefig(buffer, format="png", dpi=160, transparent=True)
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 

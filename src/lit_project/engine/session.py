@@ -205,11 +205,13 @@ class Session:
         trainer.predict(
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )
-        self.keeps = table.count > 0
+        self.keeps = bool(table.rows)
         for sample in table.missing if is_first() else ():
             print(f"error: cannot read {sample['file']}", file=sys.stderr)
             self.status = 1
-        print_once(f"{table.count} predictions: {table.file}" if table.count else "0 predictions: no table is written")
+        print_once(
+            f"{len(table.rows)} predictions: {table.file}" if table.rows else "0 predictions: no table is written"
+        )
 
     def prepare(self) -> tuple[Trainer, LightningModule, Any]:
         """What each command begins with: its run and checkpoint; then data, model and trainer, which it returns.

@@ -10,6 +10,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -94,19 +95,27 @@ def regression(lit: Callable[..., Any], workspace: Path) -> Path:
     return run
 
 
-def test_a_picture_gets_the_answer_of_predict_and_the_run_stays_as_it_was(serve, lit, trained, pictures):
-    assert lit(f"predict --run {trained} --images pictures").status == 0
+def test_a_picture_gets_the_answer_of_predict_and_the_run_stays_as_it_was(serve, lit, trained, pictures, monkeypatch):
+    assert lit(f"predict --run {trained} --images pictures --probabilities").status == 0
     before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    predict_step = Classifier.predict_step
+
+    def with_mask(task, batch, number):
+        folder = Path(task.trainer.default_root_dir, "predictions")
+        folder.mkdir()
+        Image.new("L", (4, 4)).save(folder / "mask.png")
+        return {**predict_step(task, batch, number), "mask": ["mask.png"]}
 
     def ask(address):
         for row in table_of(trained, "images_pictures"):
-            status, (found,) = post(address, Path(row["file"]).read_bytes())
-            assert (status, found["prediction"], found["class_name"]) == (
-                200,
-                int(row["prediction"]),
-                row["class_name"],
-            )
-            assert found["probability"] == pytest.approx(float(row["probability"]), abs=1e-6)
+            sample = Path(row.pop("file")).read_bytes()
+            status, (found,) = post(address, sample)
+            assert (status, found.pop("class_name")) == (200, row.pop("class_name"))
+            assert {"index": ANY, **found} == {name: pytest.approx(float(row[name]), abs=1e-6) for name in row}
+        monkeypatch.setattr(Classifier, "predict_step", with_mask)
+        ((found,), (same,)) = post(address, sample)[1], post(address, sample)[1]
+        assert found == same
+        assert found["mask"].startswith("data:image/png;base64,")
 
     serve(ask, trained)
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
@@ -210,7 +219,9 @@ def test_a_digit_is_chosen_dropped_or_drawn_in_the_browser(serve, trained, pictu
                 page.get_by_label("Choose a picture").set_input_files(file)
                 _, (expected,) = post(address, file.read_bytes())
                 assert shown(page, "class_name") == expected["class_name"]
-                assert float(shown(page, "probability")) == pytest.approx(expected["probability"], abs=1e-5)
+                shares = sorted((v for name, v in expected.items() if name.startswith("probability/")), reverse=True)
+                bars = [float(text.removesuffix("%")) for text in page.locator("dd:has(meter)").all_inner_texts()]
+                assert bars == [pytest.approx(100 * share, abs=0.06) for share in shares[:5]]
                 page.get_by_role("button", name="Clear").click()
                 assert page.locator("#answer *").count() == 0
             dark = "document.querySelector('canvas').getContext('2d').getImageData(140, 140, 1, 1).data[0]"

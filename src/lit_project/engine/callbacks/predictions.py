@@ -21,12 +21,14 @@ class PredictionTable(Callback):
         inputs: of new samples, in their order: index in the table → columns that say what was predicted on.
 
     Attributes:
+        rows: those of the table.
         missing: those of `inputs` that got no prediction although they were read.
     """
 
     def __init__(self, file: Path, inputs: Mapping[int, Mapping[str, Any]] | None = None) -> None:
         self.file = file
         self.inputs = inputs
+        self.rows: list[dict[str, Any]] = []
         self.missing: list[Mapping[str, Any]] = []
         self._rows: list[dict[str, Any]] = []
 
@@ -55,8 +57,7 @@ class PredictionTable(Callback):
             writer.writeheader()
             writer.writerows(rows)
             write_text(self.file, text.getvalue())
-        self._rows = []
-        self.count = len(rows)
+        self._rows, self.rows = [], rows
 
 
 def _with_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:

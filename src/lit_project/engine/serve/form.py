@@ -14,9 +14,8 @@ div.fields { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem
 input[name], textarea { box-sizing: border-box; width: 100%; padding: .3rem .5rem; }
 canvas { width: 280px; height: 280px; margin: .8rem 0; border: 1px solid var(--soft); }
 canvas.draws { touch-action: none; cursor: crosshair; } form > button { display: block; margin-top: .8rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .3rem 1rem; align-items: baseline; }
-dt { color: var(--soft); } dd { margin: 0; font-size: 1.15rem; } meter { width: min(60%, 24rem); }
-#answer img { width: auto; }
+dl { align-items: baseline; } dd { font-size: 1.15rem; } meter { width: min(60%, 24rem); }
+#answer img { width: auto; min-width: 280px; }
 </style>"""
 SCRIPT = """
 const form = document.querySelector("form"), answer = document.querySelector("#answer");
@@ -36,7 +35,7 @@ function shown(row) {
   const others = Object.entries(row).filter(entry => !ofClass(entry) && entry[1] !== "");
   const likeliest = Object.entries(row).filter(ofClass).sort((a, b) => b[1] - a[1]).slice(0, 5);
   for (const [name, value] of others) {
-    if (`${value}`.startsWith("data:")) images.push(node("img", {className: "chart", src: value, alt: name}));
+    if (`${value}`.startsWith("data:")) images.push(node("img", {className: KIND, src: value, alt: name}));
     else list.append(node("dt", {textContent: name}), node("dd", {textContent: value?.toPrecision?.(6) / 1 || value}));
   }
   for (const [name, value] of likeliest) {
@@ -89,7 +88,9 @@ def page_of(predictor: Any, most: int) -> str:
     names = getattr(data, "feature_names", ())
     delimiter = getattr(data, "delimiter", ",")
     draws = kind == "images" and channels == 1 and max(sides) <= SMALL
-    paper, ink = ("black", "white") if draws and data.mean[0] < 0.5 else ("white", "black")  # as in training
+    paper, ink = (
+        ("black", "white") if draws and getattr(data, "mean", [0])[0] < 0.5 else ("white", "black")
+    )  # as in training
     if kind == "images":
         also, how = (", or draw one with a mouse or a finger", 'class="draws"') if draws else ("", "hidden")
         fields = f"""<label>Choose a picture, drop or paste one{also}: <input type="file" accept="image/*"></label>
@@ -107,6 +108,7 @@ def page_of(predictor: Any, most: int) -> str:
         "MOST": most,
         "DELIMITER": "\t" if delimiter in ("tab", r"\t") else delimiter,
         "DRAWS": draws,
+        "KIND": "photos" if kind == "images" else "chart",  # of pictures in the answer
         "PEN": {"fillStyle": paper, "strokeStyle": ink, "lineWidth": max(24, 280 // max(sides)), "lineCap": "round"},
     }
     constants = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())

@@ -6,8 +6,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from ..callbacks.predictions import PredictionTable
 from ..cli import LitCLI, prepare
 from ..errors import UserError
+from ..page import source_of
 from ..project import this_project
 from ..session import Session
 
@@ -26,20 +28,20 @@ class Predictor:
         session = Session(LitCLI(this_project(), words.args), words.run, words.config_name)
         parts: Any = session.prepare()
         self.trainer, self.task, self.data = trainer, task, data = parts
-        self.kind = "text" if hasattr(task, "answer") else getattr(data, "predicts_on", None)
+        self.kind = "text" if hasattr(task, "served") else getattr(data, "predicts_on", None)
         if self.kind is None:
             raise UserError(f"{type(data).__name__} cannot predict on new samples: it has no `predict_from`")
         self.title = " / ".join(session.run.path.absolute().parts[-2:])
         self.about = f"{type(task).__name__}, {session.checkpoint and session.checkpoint.name}"
         self.turn = threading.Lock()
         task.all_probabilities = True  # of classes, if it has some
-        trainer.callbacks = []  # some write into the run
-        with warnings.catch_warnings(action="ignore"):  # that they are not there
+        trainer.callbacks = []
+        with warnings.catch_warnings(action="ignore"):  # that the run's callbacks are not there
             trainer.predict(task, [], ckpt_path=session.checkpoint, weights_only=True)
         task.eval()
 
     def answer(self, sample: bytes) -> list[dict[str, Any]]:
-        """The rows of `predict` for an image file or a table; that of `answer` of the task for a text.
+        """The rows of `predict` for an image file or a table; that of `served` of the task for a text.
 
         Raises:
             UserError: the sample is empty or cannot be read.
@@ -48,15 +50,24 @@ class Predictor:
             raise UserError("it is empty: there is nothing to predict on")
         with self.turn, tempfile.TemporaryDirectory() as folder:
             if self.kind == "text":
-                return [self.task.answer(sample.decode(errors="replace"))]
+                return [self.task.served(sample.decode(errors="replace"))]
             file = Path(folder, "sample")
+            self.trainer._default_root_dir = folder  # a `predict_step` may write files, and not into the run
             file.write_bytes(sample)
             try:
-                self.data.predict_from(file)
-                batches = self.trainer.predict(self.task, datamodule=self.data)
+                inputs = self.data.predict_from(file)
+                # of several samples, each row says which it is of
+                table = PredictionTable(Path(folder, "table.csv"), inputs if len(inputs) > 1 else None)
+                self.trainer.callbacks = [table]  # in place of the run's, of which some write into it
+                self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)
             except UserError as error:
                 raise UserError(str(error).replace(f"{file}, ", "").replace(str(file), "it")) from error
-        rows = [dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True)]
-        if not rows:
-            raise UserError("it cannot be read: it is damaged, or of another kind")
-        return [{name: value for name, value in row.items() if name != "index"} for row in rows]
+            if not table.rows:
+                raise UserError("it cannot be read: it is damaged, or of another kind")
+            return [{name: _seen(v, folder) for name, v in row.items() if name != "index"} for row in table.rows]
+
+
+def _seen(value: Any, folder: str) -> Any:
+    """A value, or the picture of that name that a `predict_step` has written, as an address that holds it."""
+    file = Path(folder, "predictions", str(value))
+    return source_of(file) if file.suffix == ".png" and file.is_file() else value

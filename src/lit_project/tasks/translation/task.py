@@ -205,7 +205,7 @@ class Translator(Task):
 
         return exported(self, batch)
 
-    def answer(self, text: str) -> dict[str, Any]:
+    def served(self, text: str) -> dict[str, Any]:
         """For `serve`: the translation, its score, what the checkpoint does not know or take, and the attention."""
         from lit_project.tasks.translation.command import translated
         from lit_project.tasks.translation.figures import attention_map
