@@ -7,7 +7,7 @@ The base is `configs/fashion_mnist_resnet20.yaml` with a net of depth 8 and widt
 bfloat16, without smoothed labels and mirror images at test time: crop, mirror, SGD with one cycle, weight decay. Each
 ingredient is added to it, or taken from it, alone; what acts at test time alone is measured on the base's weights.
 Differences of the test accuracy (of the checkpoint that validation chose) are between runs of the same seed; their
-spread says which of them are more than chance. Runs are kept in runs/.
+spread says which of them are more than chance. Runs are kept in repeats/ablation/.
 Prints a table, writes benchmarks/results/ablation.json.
 """
 
@@ -15,12 +15,11 @@ import argparse
 import json
 import shutil
 import statistics
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from common import RESULTS
-from quality import BF16, ROOT, lit_project, run
+from quality import BF16, ROOT, lit_project, repeated, with_seeds
 
 CONFIG = "fashion_mnist_resnet20"
 FILE = RESULTS / "ablation.json"
@@ -55,17 +54,11 @@ AT_TEST: dict[str, list[str]] = {
 }
 
 
-def called(name: str, seed: int, epochs: int) -> str:
-    """The name of a run: another budget is another run."""
-    return f"ablation-{epochs}-{name.replace(' ', '_').replace(',', '')}-seed{seed}"
-
-
-def tested(source: str, name: str, options: list[str], threads: int) -> dict[str, Any]:
-    """Tests a copy of a run, its best checkpoint, with other options; returns its metrics.json."""
-    folder = ROOT / "runs" / CONFIG / name
-    shutil.copytree(folder.with_name(source), folder, dirs_exist_ok=True)
+def tested(source: Path, folder: Path, options: list[str], threads: int) -> float:
+    """The test accuracy of a copy of a run, its best checkpoint, with other options."""
+    shutil.copytree(source, folder, dirs_exist_ok=True)
     lit_project(["test", "--run", str(folder), *options], threads)
-    return json.loads((folder / "metrics.json").read_text())
+    return json.loads((folder / "metrics.json").read_text())["test"]["test/accuracy"]
 
 
 def known(conditions: dict[str, Any]) -> dict[tuple[str, int], float]:
@@ -98,37 +91,29 @@ def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[*INGREDIENTS, *AT_TEST], help="besides the base")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
-    parser.add_argument("--threads", type=int, default=1, help="threads a run")
     parser.add_argument("--epochs", type=int, default=10, help="the budget")
     parser.add_argument("--again", action="store_true", help="forget the results there are")
-    options = parser.parse_args()
+    options = with_seeds(parser).parse_args()
     conditions = {"net": NET, "epochs": options.epochs}
-    lock = threading.Lock()
     accuracy = {} if options.again else known(conditions)
-    names = list(dict.fromkeys(["base", *options.only]))
-    jobs = [(name, seed) for seed in options.seeds for name in names if (name, seed) not in accuracy]
-
-    def one(job: tuple[str, int]) -> None:
-        name, seed = job
-        title = called(name, seed, options.epochs)
+    folder = ROOT / "repeats" / "ablation" / f"{options.epochs}-epochs"  # another budget is another run
+    for name in sorted(dict.fromkeys(["base", *options.only]), key=lambda name: name in AT_TEST):
+        seeds, place = [seed for seed in options.seeds if (name, seed) not in accuracy], folder / name.replace(" ", "_")
+        if not seeds:
+            continue
         if name in AT_TEST:
-            metrics = tested(called("base", seed, options.epochs), title, AT_TEST[name], options.threads)
+            found = {seed: tested(folder / "base" / CONFIG / f"seed-{seed}", place / f"seed-{seed}", AT_TEST[name],
+                                  options.threads) for seed in seeds}  # fmt: skip
         else:
             more = [*BF16, *NET, *INGREDIENTS[name], f"--trainer.max_epochs={options.epochs}"]
-            metrics = run(CONFIG, seed, options.threads, more, title)
-        with lock:
-            accuracy[name, seed] = 100 * metrics["test"]["test/accuracy"]
-            FILE.write_text(json.dumps({**conditions, "ingredients": table(accuracy)}, indent=2) + "\n")
-
-    for later in (False, True):  # tests of the base once it is there
-        with ThreadPoolExecutor(options.workers) as pool:
-            list(pool.map(one, [job for job in jobs if (job[0] in AT_TEST) == later]))
+            values = repeated(CONFIG, more, place, seeds, options)["metrics"]["test/accuracy"]["values"]
+            found = {seed: values[f"seed-{seed}"] for seed in seeds}
+        accuracy |= {(name, seed): 100 * value for seed, value in found.items()}
+        FILE.write_text(json.dumps({**conditions, "ingredients": table(accuracy)}, indent=2) + "\n")
     print(f"{'ingredient':<34}{'seeds':>6}{'accuracy %':>11}{'gain':>16}")
     for name, row in sorted(table(accuracy).items(), key=lambda item: -item[1]["gain"]):
-        seeds = len(row["test accuracy %"])
-        print(f"{name:<34}{seeds:>6}{row['mean']:>11.2f}{row['gain']:>+9.2f} ± {row['std of gain'] or 0:.2f}")
+        count = len(row["test accuracy %"])
+        print(f"{name:<34}{count:>6}{row['mean']:>11.2f}{row['gain']:>+9.2f} ± {row['std of gain'] or 0:.2f}")
 
 
 if __name__ == "__main__":

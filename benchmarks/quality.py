@@ -1,118 +1,109 @@
-"""Test accuracy of the shipped configs over several seeds: what the headers of the configs state.
+"""Test scores of the shipped configs over several seeds: what the README and the headers of the configs state.
 
-    python benchmarks/quality.py                                       all configs, seeds 1 to 3, one after the other
-    python benchmarks/quality.py mnist_mlp fashion_mnist_mlp --seeds 1 2 3 --workers 2
+    python benchmarks/quality.py                                       all, seeds 1 to 3, one after the other
+    python benchmarks/quality.py mnist_mlp multi30k_en_fr --seeds 1 2 --workers 2 --threads 1
 
-Each run is `lit-project fit`; the checkpoint is chosen on validation and tested once on the official test split. Runs
-are kept in runs/; finished ones are not repeated and cut ones are resumed. Prints a table, writes
-benchmarks/results/quality.json, where other seeds of before stay.
+Each is `lit-project repeat`: the checkpoint is chosen on validation and tested once. Runs are kept in repeats/quality/;
+finished ones are not repeated and cut ones are resumed. Prints a table, writes benchmarks/results/quality.json, where
+other seeds of before stay.
 """
 
 import argparse
 import json
 import os
-import statistics
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from lit_project.engine.compare.differences import mean_sd
+
 ROOT = Path(__file__).parents[1]
+FILE = ROOT / "benchmarks" / "results" / "quality.json"
 BF16 = ["-c", "configs/overlays/bf16.yaml"]
-# config → overlay options, target of the test accuracy in percent
-CONFIGS: dict[str, tuple[list[str], float | None]] = {
-    "quickstart": ([], 98.0),
-    "mnist_mlp": ([], 98.4),
-    "fashion_mnist_mlp": ([], 89.5),
-    "mnist_cnn": (BF16, 99.4),
-    "fashion_mnist_cnn": (BF16, 93.4),
-    "fashion_mnist_resnet20": (BF16, 94.5),
-    "fashion_mnist_resnet18": (BF16, 94.5),
+MIXED = ["--trainer.precision=bf16-mixed"]
+OTHER_WAY = ["--data.source=en", "--data.target=fr"]
+# name → config, options, metric of the test, target
+TASKS: dict[str, tuple[str, list[str], str, float | None]] = {
+    "quickstart": ("quickstart", [], "accuracy", 0.98),
+    "mnist_mlp": ("mnist_mlp", [], "accuracy", 0.984),
+    "fashion_mnist_mlp": ("fashion_mnist_mlp", [], "accuracy", 0.895),
+    "mnist_cnn": ("mnist_cnn", BF16, "accuracy", 0.994),
+    "fashion_mnist_cnn": ("fashion_mnist_cnn", BF16, "accuracy", 0.934),
+    "fashion_mnist_resnet20": ("fashion_mnist_resnet20", BF16, "accuracy", 0.945),
+    "fashion_mnist_resnet18": ("fashion_mnist_resnet18", BF16, "accuracy", 0.945),
+    "translation_quickstart": ("translation_quickstart", [], "bleu", 95.0),
+    "tatoeba_fra_eng": ("tatoeba_fra_eng", [], "bleu", None),
+    "tatoeba_eng_fra": ("tatoeba_fra_eng", OTHER_WAY, "bleu", None),
+    "tatoeba_eng_fra_full": ("tatoeba_eng_fra_full", MIXED, "bleu", None),
+    "multi30k_en_fr": ("multi30k_en_fr", MIXED, "bleu_lowercase", 55.0),
+    "multi30k_en_de": ("multi30k_en_de", MIXED, "bleu_lowercase", 36.0),
+    "multi30k_de_en": ("multi30k_de_en", MIXED, "bleu_lowercase", 32.0),
 }
 
 
 def lit_project(arguments: Sequence[str], threads: int) -> None:
     """Runs the command line with so many threads."""
     environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
-    command = [sys.executable, "-m", "lit_project", *arguments]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "lit_project", *arguments], cwd=ROOT, env=environment, check=True)
 
 
-def run(config: str, seed: int, threads: int, options: Sequence[str], name: str) -> dict[str, Any]:
-    """Fits and tests a config with a seed as `runs/CONFIG/NAME`, unless that is finished; returns its metrics.json."""
-    folder = ROOT / "runs" / config / name
-    metrics = folder / "metrics.json"
-    if not (metrics.exists() and "test" in json.loads(metrics.read_text())):
-        started = ["--run", str(folder)] if (folder / "checkpoints" / "last.ckpt").exists() else [
-            "-c", f"configs/{config}.yaml", *options, f"--seed_everything={seed}", "--run_name", name,
-        ]  # fmt: skip
-        lit_project(["fit", *started, "--test_after_fit=true"], threads)
-    return json.loads(metrics.read_text())
-
-
-def merged(rows: dict[int, dict[str, Any]], before: dict[str, Any]) -> dict[str, Any]:
-    """Seeds in order, and for each column its values: those of `rows`, and those of seeds that were run `before`."""
-    rows = {seed: {name: before[name][place] for name in next(iter(rows.values()))}
-            for place, seed in enumerate(before.get("seeds", []))} | rows  # fmt: skip
-    seeds = sorted(rows)
-    return {"seeds": seeds, **{name: [rows[seed][name] for seed in seeds] for name in rows[seeds[0]]}}
-
-
-def entry(
-    config: str, results: dict[int, dict[str, Any]], before: dict[str, Any], options: argparse.Namespace
+def repeated(
+    config: str, more: Sequence[str], folder: Path, seeds: Sequence[int], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The entry of a config: its seeds of `before` that were not run now, and those of now."""
-    rows = {
-        seed: {
-            "test accuracy %": round(100 * metrics["test"]["test/accuracy"], 2),
-            "test samples": metrics["test"]["test/samples"],
-            "epochs": metrics["fit"]["epochs"],
-            "seconds": metrics["fit"]["seconds"],
-        }
-        for seed, metrics in results.items()
-    }
-    columns = merged(rows, before)
-    accuracies = columns["test accuracy %"]
+    """Fits and tests a config with these seeds, unless that is done, in a folder; returns its summary.json."""
+    command = ["repeat", "-c", f"configs/{config}.yaml", *more, "--seeds", *map(str, seeds), "--dir", str(folder)]
+    lit_project([*command, "--workers", str(options.workers)], options.threads)
+    return json.loads((folder / "summary.json").read_text())
+
+
+def with_seeds(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds the options that all such benchmarks have."""
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
+    parser.add_argument("--threads", type=int, default=1, help="threads a run")
+    return parser
+
+
+def entry(name: str, options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a task: of each metric of the test n, mean, standard deviation and values, with those of before."""
+    config, more, _, target = TASKS[name]
+    folder = ROOT / "repeats" / "quality" / name
+    told = repeated(config, more, folder, options.seeds, options)
+    metrics = {}
+    for metric, one in told["metrics"].items():
+        if metric.startswith(("test/", "epochs", "seconds")):
+            values = {**before.get("metrics", {}).get(metric, {}).get("values", {}), **one["values"]}
+            mean, sd, n = mean_sd([*values.values()])
+            metrics[metric] = {"n": n, "mean": mean, "sd": sd if n > 1 else None, "values": values}
+    last = json.loads((folder / list(told["runs"].values())[-1]["path"] / "metrics.json").read_text())["test"]
     return {
-        "seeds": columns.pop("seeds"),
-        "target": CONFIGS[config][1],
-        "mean": round(statistics.mean(accuracies), 2),
-        "std": round(statistics.stdev(accuracies), 2) if len(accuracies) > 1 else None,
-        **columns,
-        "threads": options.threads,
-        "runs at a time": options.workers,
-    }
+        "options": more, "target": target, "threads": options.threads, "runs at a time": options.workers,
+        **{key: told[key] for key in ("git", "versions", "devices")}, "metrics": metrics,
+        **{key: last[key] for key in ("signatures",) if key in last},
+    }  # fmt: skip
 
 
 def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("configs", nargs="*", default=list(CONFIGS), help="names of configs")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads a run")
-    options = parser.parse_args()
-    jobs = [(config, seed) for config in options.configs for seed in options.seeds]
-
-    def one(job: tuple[str, int]) -> dict[str, Any]:
-        config, seed = job
-        return run(config, seed, options.threads, CONFIGS[config][0], f"quality-seed{seed}")
-
-    with ThreadPoolExecutor(options.workers) as pool:
-        done = list(pool.map(one, jobs))
-    file = ROOT / "benchmarks" / "results" / "quality.json"
-    file.parent.mkdir(exist_ok=True)
-    table = json.loads(file.read_text()) if file.exists() else {}
-    for config in options.configs:
-        results = {job[1]: metrics for job, metrics in zip(jobs, done, strict=True) if job[0] == config}
-        table[config] = entry(config, results, table.get(config, {}), options)
-    file.write_text(json.dumps(table, indent=2) + "\n")
-    print(f"{'config':<26}{'test accuracy %':>18}{'target':>8}{'seeds':>7}")
-    for config, row in table.items():
-        target = "" if row["target"] is None else f"{row['target']:.1f}"
-        print(f"{config:<26}{row['mean']:>11.2f} ± {row['std'] or 0:.2f}{target:>8}{len(row['seeds']):>7}")
+    parser.add_argument("tasks", nargs="*", default=list(TASKS), help=f"of {', '.join(TASKS)}")
+    options = with_seeds(parser).parse_args()
+    table = json.loads(FILE.read_text()) if FILE.exists() else {}
+    for name in options.tasks:
+        table[name] = entry(name, options, table.get(name, {}))
+        # what holds no section is a line
+        text = re.sub(r"\{[^{}]*\}|\[[^][{}]*\]", lambda part: " ".join(part[0].split()), json.dumps(table, indent=2))
+        FILE.write_text(f"{text}\n")
+    print(f"{'task':<26}{'metric':<16}{'mean ± sd':>18}{'target':>8}{'seeds':>7}")
+    for name, row in table.items():
+        metric = TASKS[name][2]
+        one, unit = row["metrics"][f"test/{metric}"], 100 if metric == "accuracy" else 1
+        score = f"{unit * one['mean']:.2f}" + (f" ± {unit * one['sd']:.2f}" if one["sd"] else "")
+        target = "" if row["target"] is None else f"{unit * row['target']:.1f}"
+        print(f"{name:<26}{metric:<16}{score:>18}{target:>8}{one['n']:>7}")
 
 
 if __name__ == "__main__":

@@ -2,27 +2,25 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --steps 10 30 --seeds 1 2 --workers 2
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --source runs/fashion_mnist_resnet18/quality-seed1
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --source RUN --workers 2
 
 The weights are those of `--source`, a finished run of `configs/fashion_mnist_resnet18.yaml`; without it one of three
 epochs is made. Each way of fine-tuning is `configs/mnist_resnet18_from_fashion.yaml` with three epochs of so many steps
 of 128 images, and another schedule of unfreezing; scratch begins with random weights and trains everything. Rates are
 the same for all ways but scratch, whose parameters all learn at the full rate. Test accuracy on all 10,000 images of
-the checkpoint that validation on 1,000 images chose. Runs seed by seed, so that a benchmark that is stopped has whole
-tables of the seeds before. Prints a table, writes benchmarks/results/transfer.json, where results of before
-with the same weights stay, and docs/figures/transfer.png.
+the checkpoint that validation on 1,000 images chose. Runs are kept in repeats/transfer/. Prints a table, writes
+benchmarks/results/transfer.json, where results of before with the same weights stay, and docs/figures/transfer.png.
 """
 
 import argparse
 import json
 import statistics
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from common import RESULTS, ROOT
-from quality import BF16, run
+from quality import BF16, repeated, with_seeds
 
 from lit_project.engine.callbacks.figures import new_figure
 
@@ -89,36 +87,29 @@ def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", nargs="+", type=int, default=[3, 10, 30], help="of each of three epochs")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--source", type=Path, help="the run whose weights are taken")
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
-    parser.add_argument("--threads", type=int, default=1, help="threads a run")
-    options = parser.parse_args()
-    source = (options.source or ROOT / "runs" / "fashion_mnist_resnet18" / "transfer-first").resolve()
+    options = with_seeds(parser).parse_args()
+    folder = ROOT / "repeats" / "transfer"
+    source = (options.source or folder / "first" / "fashion_mnist_resnet18" / "seed-1").resolve()
     if options.source is None:
-        run("fashion_mnist_resnet18", 1, options.threads, [*BF16, "--trainer.max_epochs=3"], source.name)
+        repeated("fashion_mnist_resnet18", [*BF16, "--trainer.max_epochs=3"], folder / "first", [1], options)
     first = json.loads((source / "metrics.json").read_text())
     pretraining = {"epochs": first["fit"]["epochs"], "test accuracy %": round(100 * first["test"]["test/accuracy"], 2)}
     accuracy = known(pretraining)
-    jobs = [(way, steps, seed) for seed in options.seeds for steps in options.steps for way in WAYS]
-    lock = threading.Lock()
-
-    def one(job: Job) -> None:
-        way, steps, seed = job
-        schedule, more = WAYS[way]
+    for steps, way in product(options.steps, WAYS):
+        seeds, (schedule, more) = [seed for seed in options.seeds if (way, steps, seed) not in accuracy], WAYS[way]
+        if not seeds:
+            continue
         if way != "scratch":
             more = [*more, "--init_from", str(source), "--init_prefixes", '{"net.head.": null}']
         more = [*BF16, *more, "--trainer.callbacks.schedule", schedule, f"--trainer.limit_train_batches={steps}",
                 "--trainer.limit_val_batches=1"]  # fmt: skip
-        metrics = run("mnist_resnet18_from_fashion", seed, options.threads, more, f"transfer-{way}-{steps}-seed{seed}")
-        with lock:
-            accuracy[job] = 100 * metrics["test"]["test/accuracy"]
-            result = {"pretraining": pretraining, "epochs": EPOCHS, "batch size": BATCH,
-                      "test accuracy %": nested(accuracy)}  # fmt: skip
-            FILE.write_text(json.dumps(result, indent=2) + "\n")
-
-    with ThreadPoolExecutor(options.workers) as pool:
-        list(pool.map(one, [job for job in jobs if job not in accuracy]))
+        told = repeated("mnist_resnet18_from_fashion", more, folder / f"{way}-{steps}", seeds, options)
+        values = told["metrics"]["test/accuracy"]["values"]
+        accuracy |= {(way, steps, seed): 100 * values[f"seed-{seed}"] for seed in seeds}
+        result = {"pretraining": pretraining, "epochs": EPOCHS, "batch size": BATCH,
+                  "test accuracy %": nested(accuracy)}  # fmt: skip
+        FILE.write_text(json.dumps(result, indent=2) + "\n")
     draw(accuracy)
 
 

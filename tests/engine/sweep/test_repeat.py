@@ -73,7 +73,7 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
     inline["seed-2"] = stopped
     first = lit(f"repeat {QUICK} --seeds 1 2")
     assert (first.status, first.out.splitlines()[-1]) == (130, "interrupted; the same command continues")
-    assert first.out.startswith("repeat: repeats/quickstart (2 runs, 2 left, 1 at a time)\n")
+    assert first.out.startswith("repeat: repeats/quickstart (2 of 2 runs left, 1 at a time)\n")
     assert summary()["metrics"]["test/loss"]["n"] == 1
     again = lit(f"repeat {QUICK} --seeds 1 2")
     assert (again.status, again.out.splitlines()[-1]) == (0, "repeat: repeats/quickstart"), again.err

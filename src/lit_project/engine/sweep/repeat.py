@@ -79,7 +79,7 @@ def repeat(args: Sequence[str]) -> int:
     with stored(folder):
         study = Study(folder, config)
         left = _plan(study, name, points)
-        print(f"repeat: {folder} ({len(study.rows())} runs, {left} left, {own.workers} at a time)", flush=True)
+        print(f"repeat: {folder} ({left} of {len(study.rows())} runs left, {own.workers} at a time)", flush=True)
         try:
             status = Workers(study, name, own.workers, 0, tests=True).run()
         finally:
