@@ -41,6 +41,8 @@ class Metrics:
         for name, one in given.items() if isinstance(given, dict) else ((None, one) for one in given or ()):
             metric = one if isinstance(one, Metric) else self._counted(one)
             name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
+            if not re.fullmatch(r"[\w.-]+", name):
+                raise UserError(f"model.metrics: a name is a word without spaces and slashes, unlike {name!r}")
             if name in self.named:
                 raise UserError(f"model.metrics: two are called {name}: name them, as {{NAME: {{class_path: …}}, …}}")
             self.named[name] = metric
