@@ -55,7 +55,8 @@ FAMILIES = {
     "multilabel": Family(files="scripts/task_kinds/multilabel/*", keys={}),
     "segmentation": Family(files="scripts/task_kinds/segmentation/*", keys={}),
     "sequence": Family(
-        files="scripts/task_kinds/sequence/*", keys={MAIN: "input_size", PYPROJECT: "encoder lit-project[encoder]"}
+        files="scripts/task_kinds/*sequence/*",
+        keys={MAIN: "input_size encoder", PYPROJECT: "encoder lit-project[encoder]"},
     ),
     "translation": Family(
         files="""

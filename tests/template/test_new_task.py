@@ -82,11 +82,31 @@ def test_the_schema_of_the_editor_knows_the_new_classes(project):
     file.unlink()
 
 
-def test_what_it_writes_passes_its_own_tests(project):
+@pytest.mark.parametrize(
+    "which", ["tried and not pretrained", pytest.param("tried_pretrained", marks=pytest.mark.slow)]
+)
+def test_what_it_writes_passes_its_own_tests(project, which):
     tests = [*project.glob("tests/test_tried_*.py"), project / "tests" / "test_configs.py"]
-    options = ["-q", "-p", "no:cacheprovider", "-k", "tried"]
+    options = ["-q", "-p", "no:cacheprovider", "-k", which]
     done = run("-m", "pytest", *options, *tests, PYTHONPATH=str(project / "src"), OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["multilabel", "segmentation", "pretrained_sequence"])
+def test_two_processes_count_as_one(project, kind, tmp_path):
+    """Batches of a test that are not full, and labels and pixels that one process has none of."""
+    lit = partial(run, "-m", "kite_lab", PYTHONPATH=str(project / "src"), OMP_NUM_THREADS="1")
+    found = []
+    two = "--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu", "--data.eval_batch_size=7"
+    one = "--trainer.devices=1", "--trainer.strategy=auto", "--data.eval_batch_size=100"
+    fit = "fit", "-c", project / "configs" / f"tried_{kind}.yaml", "--trainer.max_epochs=2", f"--runs_dir={tmp_path}"
+    for command in ([*fit, "--run_name=two", *two], ["test", f"--run={tmp_path / f'tried_{kind}' / 'two'}", *one]):
+        done = lit(*command)
+        assert done.returncode == 0, done.stderr
+        metrics = json.loads((tmp_path / f"tried_{kind}" / "two" / "metrics.json").read_text())["test"]
+        found.append({name: value for name, value in metrics.items() if name.startswith("test/")})
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 # ------------------------------------------------------------------------------- the tasks of docs/make-it-yours.md

@@ -125,8 +125,8 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
     """Paths of the layers from input to output: children with parameters, looked into where they only hold others.
 
     Containers are `nn.Sequential`, `nn.ModuleList`, what is called `net` or `backbone`, and what has one of the former
-    as its `layers`, such as the encoder of a vision Transformer. A parameter that a container holds itself comes before
-    its parts.
+    as its `layers` or `layer`, such as the encoder of a vision Transformer or of BERT. A parameter that a container
+    holds itself comes before its parts.
     """
     found = []
     for name, child in module.named_children():
@@ -134,7 +134,8 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
         if next(child.parameters(), None) is None:
             continue
         container = name in ("net", "backbone") or any(
-            isinstance(part, nn.Sequential | nn.ModuleList) for part in (child, getattr(child, "layers", None))
+            isinstance(part, nn.Sequential | nn.ModuleList)
+            for part in (child, getattr(child, "layers", None), getattr(child, "layer", None))
         )
         found += layers(child, inner) if container else [inner]
     own = [f"{path}.{name}" if path else name for name, _ in module.named_parameters(recurse=False)]

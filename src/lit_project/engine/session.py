@@ -334,7 +334,10 @@ class Session:
         source = self.checkpoint
         if source is None and self.options.init_from and name == "vocabularies":
             source = weights_of(self.options.init_from)
-        return None if source is None else read(source).get("hyper_parameters", {}).get(name)
+        found = {} if source is None else read(source).get("hyper_parameters", {})
+        for part in self.cli.links[name].split("."):
+            found = (found or {}).get(part)
+        return found
 
     def _parts(self, config: Namespace) -> dict[str, Any]:
         """The run's own parts, added to those that the config gives the trainer."""

@@ -78,6 +78,14 @@ def test_layers_of_residual_nets_are_their_blocks(module, count):
     assert rates[-1] == pytest.approx(0.1)
 
 
+def test_layers_of_an_encoder_of_transformers_are_its_blocks():
+    backbone, encoder = nn.Module(), nn.Module()
+    encoder.layer = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    backbone.embeddings, backbone.encoder = nn.Embedding(3, 2), encoder
+    found = layers(nn.ModuleDict({"backbone": backbone}))
+    assert found == ["backbone.embeddings", "backbone.encoder.layer.0", "backbone.encoder.layer.1"]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
