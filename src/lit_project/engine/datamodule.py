@@ -119,12 +119,13 @@ class SplitData(LightningDataModule):
     def hold_out(self, size: int, test_size: int, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Indices of all of `size` samples but those of the test, and of the test, each ascending; always the same.
 
-        The test is a random part of `test_size`, or the fold; the folds share the samples of each class of `labels`
-        `(size,)` to within one.
+        The test is a random part of `test_size`, or the fold. The folds share the samples of each class to within one
+        if `labels` are classes `(size,)`.
         """
         if not self.folds:
             return random_split(size, test_size)
-        return self.split_off(folds_of(torch.zeros(size) if labels is None else labels, self.folds))
+        labels = torch.zeros(size) if labels is None or labels.ndim > 1 else labels
+        return self.split_off(folds_of(labels, self.folds))
 
     def split_off(self, folds: Tensor) -> tuple[Tensor, Tensor]:
         """The same for the fold of each sample `(N,)`."""

@@ -215,9 +215,10 @@ def labels_of(dataset: Any) -> Tensor | None:
 
 
 def split_by_class(dataset: Any, val_size: int) -> tuple[Subset, Subset]:
-    """Parts for training and validation: a `stratified_split` if the dataset has labels, else a `random_split`."""
+    """Parts for training and validation: a `stratified_split` if each sample has a class, else a `random_split`."""
     labels = labels_of(dataset)
-    parts = random_split(len(dataset), val_size) if labels is None else stratified_split(labels, val_size)
+    plain = random_split(len(dataset), val_size)
+    parts = plain if labels is None or labels.ndim > 1 else stratified_split(labels, val_size)
     train, val = (Subset(dataset, part.tolist()) for part in parts)
     return train, val
 
