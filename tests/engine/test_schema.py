@@ -14,6 +14,8 @@ from lit_project.engine.schema import FILE
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml")) + sorted((ROOT / "configs" / "overlays").glob("*.yaml"))
 
+METRICS = "[{class_path: MulticlassF1Score, init_args: {avrage: macro}}]"
+
 
 @pytest.fixture(scope="module")
 def validator(tmp_path_factory):
@@ -58,6 +60,12 @@ def test_the_complete_config_of_a_run_is_valid(validator, trained):
         ("quickstart", "class_path: CNN", "class_path: AdamW", "$.model.init_args.net.class_path: 'AdamW'"),
         ("quickstart", "  class_path: ImageClassifier\n", "", "$.model: 'class_path'"),
         ("quickstart", "- class_path: Checkpoint\n     ", "-", "$.trainer.callbacks[0]: 'class_path'"),
+        (
+            "quickstart",
+            "    net:",
+            f"    metrics: {METRICS}\n    net:",
+            "$.model.init_args.metrics[0].init_args: 'avrage'",
+        ),
         ("overlays/mixup", "mixing:", "mixin:", "$.model.init_args: 'mixin'"),
         ("overlays/mixup", "mixup_alpha:", "alpha:", "$.model.init_args.mixing: 'alpha'"),
         ("overlays/ema", "callbacks+:", "callback+:", "$.trainer: 'callback+'"),
@@ -79,6 +87,7 @@ def test_what_is_no_mistake(validator):
     for overlay in (
         "model: {init_args: {net: {class_path: mine.Wide, init_args: {width: 3}}}}",
         "model: {init_args: {optimizer: AdamW, net: mine.Wide}}",
+        "model: {init_args: {metrics: {f1: MulticlassF1Score}, net: timm.create_model}}",
         "model: {init_args: {net: {init_args: {dropout: 0.5}}}}",
         "data: {init_args: {train_transforms+: [{class_path: RandomCrop}]}}",
         "trainer: {logger: false, strategy: ddp, callbacks: null}",

@@ -114,9 +114,12 @@ class _Maker(ParserJsonschema):
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)
 
+    def class_ref(self, class_type: Any, action: Any, subclass: bool) -> dict[str, Any]:
+        """What a protocol makes is written as the object."""
+        return super().class_ref(get_callable_return_type(class_type) or class_type, action, subclass)
+
     def subclass_def(self, class_type: type, action: Any) -> dict[str, Any]:
         """What an argument takes that is an object of this class: a class_path and arguments, or the path alone."""
-        class_type = get_callable_return_type(class_type) or class_type  # of a protocol
         name = self.def_name(class_type)
         fits = self.fitting[name] = [path for path, kind in self.known.items() if issubclass(kind, class_type)]
         cases = []
