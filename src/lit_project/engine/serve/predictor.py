@@ -13,7 +13,8 @@ from ..page import source_of
 from ..project import this_project
 from ..session import Session
 
-ALONE = [f"--trainer.{option}" for option in ("devices=1", "num_nodes=1", "strategy=auto", "logger=false")]
+# a run of eight GPUs is tried on a laptop
+ALONE = ["accelerator=auto", "devices=1", "num_nodes=1", "strategy=auto", "logger=false"]
 
 
 class Predictor:
@@ -24,7 +25,7 @@ class Predictor:
     """
 
     def __init__(self, run: str, checkpoint: str) -> None:
-        words = prepare(["predict", f"--run={run}", f"--ckpt_path={checkpoint}", *ALONE])
+        words = prepare(["predict", f"--run={run}", f"--ckpt_path={checkpoint}", *(f"--trainer.{o}" for o in ALONE)])
         session = Session(LitCLI(this_project(), words.args), words.run, words.config_name)
         parts: Any = session.prepare()
         self.trainer, self.task, self.data = trainer, task, data = parts
