@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .config import SweepConfig
     from .study import Row, Study
 
-PAGE = "compare.html"
 # Means over the samples of the test, or over its tokens: over all folds they are weighted by how many there are.
 POOLED = re.compile(r"test/(loss|mse|mae|(token_|top\d+_)?accuracy)")
 
@@ -107,11 +106,12 @@ def _read(given: list[str], points: dict[str, dict[str, int]], over: list[str]) 
         _check_folds(cli)
     options = dict(options_of(yaml.safe_load(cli.config_text())))
     metric, maximize = monitor_of(options)
-    known = {key: value for key, value in options.items() if key not in over} | {"repeated": over}
-    known |= {key: cli.options[key] for key in ("init_from", "init_prefixes", "init_strict")}
+    known = {key: value for key, value in options.items() if key not in over}
+    known |= {key: cli.options[key] for key in ("init_from", "init_prefixes", "init_strict")} | {"over": over}
     identity = json.loads(json.dumps(known))
-    config = SweepConfig("grid", metric or "val/loss", maximize, [], command, NopPruner(), 0, identity)
-    return invocation.config_name, config
+    return invocation.config_name, SweepConfig(
+        "grid", metric or "epoch", maximize, [], command, NopPruner(), 0, identity
+    )
 
 
 def _check_folds(cli: "LitCLI") -> None:
@@ -161,7 +161,8 @@ def _report(study: "Study", config: str, over: list[str], args: Sequence[str]) -
             print("no run was tested: the data have no test split")
         if found.facts:
             print(f"the runs differ in: {', '.join(found.facts)}")
-        command, files = f"{PROGRAM} repeat {shlex.join(args)}", (study.folder / "summary.json", study.folder / PAGE)
+        summary, page = study.folder / "summary.json", study.folder / "compare.html"
+        command = f"{PROGRAM} repeat {shlex.join(args)}"
         last = RunDir(counted[-1].path).entries()[-1]
         told = {
             "command": command,
@@ -173,9 +174,9 @@ def _report(study: "Study", config: str, over: list[str], args: Sequence[str]) -
             **{key: last.get(key) for key in ("git", "versions", "host", "platform", "devices", "cpu_threads")},
             "metrics": metrics,
         }
-        write_text(files[0], json.dumps(told, indent=2) + "\n")
-        write_text(files[1], page_of(found, f"{config} over {' and '.join(over)}", command, study.folder))
-        print(f"summary: {files[0]}\npage: {files[1]}")
+        write_text(summary, json.dumps(told, indent=2) + "\n")
+        write_text(page, page_of(found, f"{config} over {' and '.join(over)}", command, study.folder))
+        print(f"summary: {summary}\npage: {page}")
     return len(counted) == len(rows)
 
 

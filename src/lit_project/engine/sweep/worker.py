@@ -112,7 +112,7 @@ class Workers:
         value = self.config.best(curve.values)
         best = self.config.best([value, *(row.value for row in self.study.rows() if row.good)])
         state = "stopped early" if status else "finished"
-        print(f"{title} {state}: {metric} {value:.4g}  (best {best:.4g})", flush=True)
+        print(f"{title} {state}: {metric} {value:.4g}{'' if self.tests else f'  (best {best:.4g})'}", flush=True)
         if status:
             raise optuna.TrialPruned
         return value
@@ -168,7 +168,7 @@ class Workers:
 
 def title_of(run: RunDir) -> str:
     """`trial-0001` → `trial 1`."""
-    return re.sub(r"-0*(?=\d)", " ", run.path.name)
+    return re.sub(r"-0*(?=\d)|-", " ", run.path.name)
 
 
 def _continue_later(trial: optuna.Trial) -> None:
