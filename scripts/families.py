@@ -31,7 +31,8 @@ FAMILIES = {
             PACKAGE/tasks/test_time_augmentation.py
             configs/quickstart.yaml configs/*mnist_*.yaml configs/*image*folder.yaml configs/overlays/*
             configs/sweeps/quickstart_*.yaml
-            scripts/new_task.py scripts/slurm_fit.sbatch scripts/kubernetes.yaml scripts/task_kinds/classification/*
+            notebooks/* scripts/new_task.py scripts/slurm_fit.sbatch scripts/kubernetes.yaml
+            scripts/task_kinds/classification/*
             tests/conftest.py tests/classifier_data.py tests/picture_data.py tests/published.py tests/tiny.py
             tests/configs_of_images.py tests/test_configs.py tests/test_overlays.py tests/data/test_digits.py
             tests/models/test_cnn.py tests/models/test_losses.py tests/models/test_mlp.py

@@ -153,3 +153,25 @@ def test_the_checkpoint_before_a_nan_is_not_resumed_from(run):
     save(run, "last.ckpt", 7)
     save(run, "before-nan.ckpt", 9)
     assert run.newest()[0].name == "last.ckpt"
+
+
+def test_numbers_of_predictions_are_numbers(run):
+    table = 'index,class_name,score,target\n0,"7, or 1",0.5,1.5\n1,8,2,\n'
+    write_text(run.path / "predictions" / "new.csv", table)
+    first = {"index": 0, "class_name": "7, or 1", "score": 0.5, "target": 1.5}
+    assert run.predictions("new") == [first, {"index": 1, "class_name": "8", "score": 2.0, "target": None}]
+    with pytest.raises(RunError, match=r"no such table of predictions: .*test.csv \(there: new\)"):
+        run.predictions()
+
+
+def test_a_run_gives_its_task_data_predictions_and_figures(lit, trained):
+    assert lit(f"predict --run {trained}").status == 0
+    run = RunDir.latest("runs")
+    task, data, rows = run.model(), run.data(), run.predictions()
+    batch = data.on_after_batch_transfer(data.dataset("test")[torch.arange(360)], 0)
+    assert task(batch.images).argmax(dim=1).tolist() == [row["prediction"] for row in rows]
+    assert batch.targets.tolist() == [row["target"] for row in rows]
+    assert [file.name for file in run.figures()][:2] == ["learning_curves.png", "learning_rate.png"]
+    assert not task.training
+    with pytest.raises(RunError, match=r"no such checkpoint: other\.ckpt"):
+        run.model("other.ckpt")

@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from .classes import here
 from .errors import CheckpointError, UserError
+from .project import this_project
 
 
 def is_intact(path: Path) -> bool:
@@ -51,6 +52,14 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     if "hyper_parameters" in content:
         content["hyper_parameters"] = here(content["hyper_parameters"])
     return content
+
+
+def known(path: Path, name: str) -> Any:
+    """What the data gave the model of a checkpoint, by its name there; None if nothing."""
+    found = read(path).get("hyper_parameters", {})
+    for part in this_project().links[name].split("."):
+        found = (found or {}).get(part)
+    return found
 
 
 def by_age(paths: Iterable[Path]) -> list[Path]:

@@ -1,9 +1,10 @@
 """Base of all data: splits that are loaded once, and loaders whose order is a function of (seed, epoch)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
+from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
@@ -32,6 +33,13 @@ class Rows:
     def __getitem__(self, indices: Tensor) -> Any:
         indices = indices.to(self.tensors[0].device)
         return self.batch(*(tensor.index_select(0, indices) for tensor in self.tensors), indices)
+
+
+def made(config: Mapping[str, Any]) -> LightningDataModule:
+    """A data module as the `data` of a config describe it."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(LightningDataModule, "data")
+    return parser.instantiate(parser.parse_object({"data": config})).data
 
 
 def window(trainer: Any) -> int:

@@ -19,17 +19,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
 from .errors import RunError
 from .provenance import uncommitted
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningDataModule
+
+    from .task import Task
 
 BEFORE_NAN = "before-nan.ckpt"  # what NaNGuard keeps
 
@@ -53,7 +58,16 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class RunDir:
-    """The directory of one run."""
+    """The directory of one run, for reading it in Python; `fit` alone writes into it by this class.
+
+        run = RunDir.open("runs/quickstart/first")          or RunDir.latest("runs")
+        run.config(), run.metrics(), run.history()          config.yaml, metrics.json, metrics.csv
+        run.predictions("test"), run.figures()              rows of a table; pictures
+        run.checkpoint("best"), run.model(), run.data()     file; task and data module, made from it
+
+    Args:
+        path: of the folder; `open` checks that it is one of a run.
+    """
 
     path: Path
 
@@ -288,6 +302,62 @@ class RunDir:
             raise RunError(f"{where} is broken: it has no step; mend it or remove the file") from error
         return list(reader.fieldnames or []), rows
 
+    def predictions(self, name: str = "test") -> list[dict[str, Any]]:
+        """Rows of `predictions/NAME.csv`; a column of numbers alone gives numbers, and None where it is blank.
+
+        Raises:
+            RunError: there is no such table.
+        """
+        file = self.path / "predictions" / f"{name}.csv"
+        if not file.is_file():
+            there = ", ".join(sorted(path.stem for path in file.parent.glob("*.csv"))) or "none"
+            raise RunError(f"no such table of predictions: {file} (there: {there}); `predict --run` writes them")
+        with file.open(encoding="utf-8", newline="") as lines:
+            columns, *rows = csv.reader(lines)
+        typed = [_typed(values) for values in zip(*rows, strict=True)]
+        return [dict(zip(columns, row, strict=True)) for row in zip(*typed, strict=True)]
+
+    def figures(self) -> list[Path]:
+        """The pictures of the run, by name."""
+        return sorted(self.path.glob("figures/**/*.png"))
+
+    def model(self, which: str = "best") -> "Task":
+        """The task of a checkpoint (see `checkpoint`), on the CPU, to predict.
+
+        Modules that the run's config names are imported.
+
+        Raises:
+            RunError: there is no such checkpoint; CheckpointError: it is damaged or of something else.
+        """
+        from .classes import import_named
+        from .task import Task
+
+        import_named(self.config_file)
+        return Task.load_from_checkpoint(self.checkpoint(which)).eval()
+
+    def data(self, stage: str = "test") -> "LightningDataModule":
+        """The data module of the run, set up for a stage (`fit`, `validate`, `test`).
+
+        What data that are not here cannot tell, such as vocabularies, comes from the best checkpoint.
+
+        Raises:
+            DataError: the data are missing.
+        """
+        from .checkpoints import known
+        from .classes import here
+        from .datamodule import made
+        from .project import this_project
+
+        config = here(self.config()["data"])
+        given = config.get("init_args", {})
+        for name in this_project().links:
+            if name in given and given[name] is None:
+                given[name] = known(self.checkpoint(), name)
+        data = made(config)
+        data.prepare_data()
+        data.setup(stage)
+        return data
+
     def metrics(self) -> dict[str, Any]:
         """The content of metrics.json; raises RunError if it is broken."""
         return self._json("metrics.json", {})
@@ -309,6 +379,14 @@ class RunDir:
     def record(self, section: str, values: Mapping[str, Any]) -> None:
         """Replaces one section of metrics.json."""
         write_text(self.path / "metrics.json", json.dumps({**self.metrics(), section: dict(values)}, indent=2) + "\n")
+
+
+def _typed(texts: Sequence[str]) -> Sequence[Any]:
+    """The texts as whole numbers if all are, else as numbers if all are, else as they are; a number may be blank."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return [kind(text) if text else None for text in texts]
+    return texts
 
 
 def weights_of(source: str | Path) -> Path:

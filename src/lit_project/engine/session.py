@@ -23,7 +23,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 
 from .callbacks.predictions import PredictionTable
 from .callbacks.progress import ProgressLines, RichProgress
-from .checkpoints import SafeCheckpointIO, read
+from .checkpoints import SafeCheckpointIO, known
 from .cli import NEW_SAMPLES, LitCLI, prepare
 from .datamodule import has_test
 from .distributed import first_if_alone, is_first, print_once
@@ -334,10 +334,7 @@ class Session:
         source = self.checkpoint
         if source is None and self.options.init_from and name == "vocabularies":
             source = weights_of(self.options.init_from)
-        found = {} if source is None else read(source).get("hyper_parameters", {})
-        for part in self.cli.links[name].split("."):
-            found = (found or {}).get(part)
-        return found
+        return None if source is None else known(source, name)
 
     def _parts(self, config: Namespace) -> dict[str, Any]:
         """The run's own parts, added to those that the config gives the trainer."""

@@ -116,12 +116,9 @@ def _read(given: list[str], points: dict[str, dict[str, int]], over: list[str]) 
 
 def _check_folds(cli: "LitCLI") -> None:
     """Loads the test of the first fold."""
-    from jsonargparse import ArgumentParser
-    from lightning.pytorch import LightningDataModule
+    from ..datamodule import made
 
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(LightningDataModule, "data")
-    data = parser.instantiate(parser.parse_object({"data": cli.plain["data"]})).data
+    data = made(cli.plain["data"])
     data.prepare_data()
     data.setup("test")
 
