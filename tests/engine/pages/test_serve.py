@@ -185,8 +185,10 @@ def test_mistakes_are_errors_of_one_line(lit, trained, monkeypatch):
 
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert f"--port {port}: Address already in use; --port 0 takes one that is free" in refused(f"x --port {port}")
-    assert "port must be 0-65535" in refused("x --port 99999")
+        assert f"--port {port}: Address already in use; --port 0 takes one that is free" in refused(
+            trained, f"--port {port}"
+        )
+    assert "port must be 0-65535" in refused(trained, "--port 99999")
     assert "no such run directory: nowhere" in refused("nowhere --port 0")
     assert "no such checkpoint: nope" in refused(trained, "--port 0 --ckpt_path nope")
     monkeypatch.delattr(ImageData, "predicts_on")

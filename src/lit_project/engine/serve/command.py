@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from ..entry import look
 from ..errors import UserError
 from ..messages import OptionParser
 from ..page import source_of
@@ -37,7 +38,8 @@ def serve(args: Sequence[str]) -> int:
         UserError: the port is taken, or the run has no such weights or predicts on no new samples.
     """
     options = option_parser().parse_args(list(args))
-    try:  # before torch is imported, which takes seconds
+    look([f"--run={options.run}"], ())  # this and the port before torch is imported, which takes seconds
+    try:
         server = ThreadingHTTPServer((HERE, options.port), Handler)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
