@@ -45,11 +45,10 @@ def serve(args: Sequence[str]) -> int:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--port {options.port}: {reason}; --port 0 takes one that is free") from error
     with server:
-        from .form import page_of
         from .predictor import Predictor
 
         predictor = Predictor(options.run, options.ckpt_path)
-        Handler.page, Handler.answer = page_of(predictor, MOST), predictor.answer
+        Handler.page, Handler.answer = predictor.page(MOST), predictor.answer
         print(f"http://{HERE}:{server.server_port} (Ctrl-C ends)", flush=True)
         try:
             server.serve_forever()

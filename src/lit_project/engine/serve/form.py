@@ -1,13 +1,5 @@
-"""The page of `serve`: a form for a sample, and the script that asks for its prediction."""
+"""Style and script of the page of `serve`."""
 
-import json
-from html import escape
-from itertools import zip_longest
-from typing import Any
-
-from ..page import page, paragraph
-
-SMALL = 64  # pixels of the side of a grey image that can be drawn by hand
 STYLE = """<style>
 form { margin: 1.5rem 0; } label { display: block; } button, input, textarea { font: inherit; }
 div.fields { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .7rem; }
@@ -18,6 +10,7 @@ dl { align-items: baseline; } dd { font-size: 1.15rem; } meter { width: min(60%,
 #answer img { width: auto; min-width: 280px; }
 </style>"""
 SCRIPT = """
+const [MOST, KIND, DRAWS, WIDTH, PAPER, INK, DELIMITER] = VALUES;  // MB of a sample; class of pictures in answers
 const form = document.querySelector("form"), answer = document.querySelector("#answer");
 const node = (tag, values) => Object.assign(document.createElement(tag), values);
 let asked = 0;
@@ -65,7 +58,7 @@ async function take(picture) {
   canvas.hidden = false;
 }
 if (canvas) {
-  Object.assign(pen, PEN);
+  Object.assign(pen, {fillStyle: PAPER, strokeStyle: INK, lineWidth: WIDTH, lineCap: "round"});
   form.onchange = event => take(event.target.files[0]);
   document.onpaste = event => take(event.clipboardData.files[0]);
   document.ondragover = event => event.preventDefault();
@@ -79,40 +72,3 @@ if (DRAWS) {
   canvas.onpointerup = () => canvas.toBlob(ask);
 }
 """
-
-
-def page_of(predictor: Any, most: int) -> str:
-    """The text of the page; a sample has `most` MB at most."""
-    data, kind = predictor.data, predictor.kind
-    channels, *sides = getattr(data, "input_shape", (0, 1))
-    names = getattr(data, "feature_names", ())
-    delimiter = getattr(data, "delimiter", ",")
-    draws = kind == "images" and channels == 1 and max(sides) <= SMALL
-    paper, ink = (
-        ("black", "white") if draws and getattr(data, "mean", [0])[0] < 0.5 else ("white", "black")
-    )  # as in training
-    if kind == "images":
-        also, how = (", or draw one with a mouse or a finger", 'class="draws"') if draws else ("", "hidden")
-        fields = f"""<label>Choose a picture, drop or paste one{also}: <input type="file" accept="image/*"></label>
-<canvas width="280" height="280" role="img" aria-label="the picture" {how}></canvas>"""
-    elif kind == "table" and names:
-        means = [f"{mean:.4g}" for mean in getattr(data, "feature_mean", ())]
-        given = zip_longest(map(escape, names), means[: len(names)], fillvalue="")
-        number = '<label>{0} <input name="{0}" value="{1}" type="number" step="any" required></label>'
-        fields = f'<div class="fields">{"".join(number.format(*pair) for pair in given)}</div>'
-    elif kind == "text":
-        fields = '<label>Text <input name="text" required autofocus></label>'
-    else:
-        fields = "<label>Lines of a file, as predict takes it <textarea name=file rows=5 required></textarea></label>"
-    values = {
-        "MOST": most,
-        "DELIMITER": "\t" if delimiter in ("tab", r"\t") else delimiter,
-        "DRAWS": draws,
-        "KIND": "photos" if kind == "images" else "chart",  # of pictures in the answer
-        "PEN": {"fillStyle": paper, "strokeStyle": ink, "lineWidth": max(24, 280 // max(sides)), "lineCap": "round"},
-    }
-    constants = "".join(f"const {name} = {json.dumps(value)};\n" for name, value in values.items())
-    button = "" if kind == "images" and not draws else f"<button>{'Clear' if draws else 'Predict'}</button>"
-    answer = '<div id="answer" aria-live="polite"></div>'
-    parts = [STYLE, paragraph(predictor.about, soft=True), f"<form>{fields}\n{button}</form>", answer]
-    return page(predictor.title, parts, script=constants + SCRIPT)
