@@ -115,7 +115,7 @@ def test_the_shell_is_told_and_an_agent_of_wandb_is_told_so_that_it_goes_on(work
     assert "interrupted; continue with: lit-project fit --run runs/quickstart/ended" in out
 
 
-def test_ctrl_c_while_lightning_is_imported_ends_without_a_traceback(tmp_path):
+def test_ctrl_c_while_lightning_is_imported_ends_without_a_traceback(workspace):
     code = (
         "import sys\n"
         "class Interrupted:\n"
@@ -126,6 +126,6 @@ def test_ctrl_c_while_lightning_is_imported_ends_without_a_traceback(tmp_path):
         "from lit_project.__main__ import entry_point\n"
         "entry_point()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], cwd=workspace, capture_output=True, text=True, timeout=120)
     assert done.returncode == 130
     assert done.stderr == ""

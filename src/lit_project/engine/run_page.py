@@ -168,7 +168,10 @@ def _samples(file: Path) -> Iterator[str]:
 def _changes(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What overlays, options and resumes changed."""
     told = [(entry, key, *values) for entry in entries for key, values in entry.get("changed", {}).items()]
-    rows = [[key, str(old), str(new), entry.get("time", "")[:10]] for entry, key, old, new in told]
+    rows = [
+        [key, *("" if value is None else str(value) for value in (old, new)), entry.get("time", "")[:10]]
+        for entry, key, old, new in told
+    ]
     if rows:
         yield heading("What differs from the config")
         yield table(["option", f"in {entries[0].get('config', 'the config')}", "here", "since"], rows)
@@ -203,6 +206,7 @@ def _commands(path: Path) -> str:
         for command in (
             f"predict --run {run}",
             f"test --run {run}",
+            f"serve {run}",
             f"export --run {run} --format pt2",
             f"compare {run} OTHER_RUN",
             f"fit -c {run}/config.yaml",

@@ -170,7 +170,7 @@ class Figures(DrawsEvaluation):
             images = inputs[0] if inputs else None
             if self._first is None and isinstance(images, Tensor) and images.ndim == 4:
                 names, captions = getattr(task, "class_names", None), [""] * len(images)
-                if names is not None and images is batch[0] and batch[1].ndim == 1:
+                if names is not None and isinstance(batch, tuple | list) and images is batch[0] and batch[1].ndim == 1:
                     captions = [names[target] for target in batch[1].tolist()]
                 self._first = images[:FIRST].detach().float().cpu(), captions[:FIRST]
 
