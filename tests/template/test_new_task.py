@@ -74,6 +74,13 @@ def test_style_and_length(project):
 
 
 @pytest.mark.slow
+def test_types(project):
+    files = project.glob("src/*/*/tried_*.py")
+    done = run("-m", "mypy", "--config-file", project / "pyproject.toml", *files, MYPYPATH=str(project / "src"))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
 def test_the_schema_of_the_editor_knows_the_new_classes(project):
     file = project / ".vscode" / "schema.json"
     file.write_text("{}")
