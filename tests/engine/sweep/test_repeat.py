@@ -132,6 +132,8 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
         "value": pytest.approx(np.array([*mae["values"].values()]) @ counts / 442), "over": "test/samples", "count": 442
     }  # fmt: skip
     assert "pooled" not in told["metrics"]["test/r2"]
+    page = Path("repeats/regression_quickstart-3-folds/compare.html").read_text()
+    assert f"over all folds: test/loss {told['metrics']['test/loss']['pooled']['value']:.4f}, " in page
     runs = [Path("repeats/regression_quickstart-3-folds/regression_quickstart", name) for name in told["runs"]]
     data = [yaml.safe_load((run / "config.yaml").read_text())["data"]["init_args"] for run in runs]
     assert [(one["folds"], one["fold"]) for one in data] == [(3, 0), (3, 1), (3, 2)]

@@ -152,12 +152,12 @@ def _report(study: "Study", config: str, over: list[str], args: Sequence[str]) -
         print("\n".join([*in_terminal(columns_of(found, found.rows, found.keys)), ""]))
         print("\n".join(in_terminal(columns_of(found, alone, found.keys))))
         pooled = [f"{name} {number(one['pooled']['value'])}" for name, one in metrics.items() if "pooled" in one]
-        if pooled:
-            print(f"over all folds: {', '.join(pooled)}")
+        more = [f"over all folds: {', '.join(pooled)}"] if pooled else []
         if not any(metric.startswith("test/") for metric in metrics):
-            print("no run was tested: the data have no test split")
+            more.append("no run was tested: the data have no test split")
         if found.facts:
-            print(f"the runs differ in: {', '.join(found.facts)}")
+            more.append(f"the runs differ in: {', '.join(found.facts)}")
+        print(*more, sep="\n", end="\n" if more else "")
         summary, page = study.folder / "summary.json", study.folder / "compare.html"
         command = f"{PROGRAM} repeat {shlex.join(args)}"
         last = RunDir(counted[-1].path).entries()[-1]
@@ -172,7 +172,9 @@ def _report(study: "Study", config: str, over: list[str], args: Sequence[str]) -
             "metrics": metrics,
         }
         write_text(summary, json.dumps(told, indent=2) + "\n")
-        write_text(page, page_of(found, f"{config} over {' and '.join(over)}", command, study.folder))
+        write_text(
+            page, page_of(found, f"{config} over {' and '.join(over)}", " · ".join([command, *more]), study.folder)
+        )
         print(f"summary: {summary}\npage: {page}")
     return len(counted) == len(rows)
 
