@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,21 +19,6 @@ from tiny import TINY
 
 QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=2"
 TABLE = "-c configs/regression_quickstart.yaml --trainer.max_epochs=1"
-
-
-class Inline:
-    """Workers one after the other in this thread."""
-
-    def __init__(self, workers):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    map = staticmethod(map)
 
 
 @pytest.fixture
@@ -53,7 +39,7 @@ def inline(monkeypatch):
         return status, False
 
     monkeypatch.setattr(worker.Workers, "_fit", fit)
-    monkeypatch.setattr(worker, "ThreadPoolExecutor", Inline)
+    monkeypatch.setattr(worker, "ThreadPoolExecutor", lambda workers: nullcontext(SimpleNamespace(map=map)))
     return at
 
 
