@@ -3,6 +3,7 @@
 `session.py` calls these in order, and does the rest.
 """
 
+import contextlib
 import copy
 import inspect
 import json
@@ -343,19 +344,19 @@ class LitCLI(LightningCLI):
         """What overlays and options change in the first config: option → its value there, its value here."""
         from .compare.differences import differing
 
-        given = [word for word in self.words if re.match(r"--[\w.]+", word)]
-        given = [word for word in given if word.startswith(CONFIG) or word[2:].split("=")[0] not in NOT_IN_CONFIG]
-        first = next((word for word in given if word.startswith(f"{CONFIG}=")), None)
-        if first is None or len(given) == 1:
+        configs = [word for word in self.words if word.startswith(f"{CONFIG}=")]
+        options = {word[2:].partition("=")[0] for word in self.words if word.startswith("--")}
+        if not configs or (len(configs) == 1 and options < {"config", *NOT_IN_CONFIG}):
             return {}
+        first = configs[0]
         text = first if "\n" in first else Path(first.partition("=")[2]).read_text(encoding="utf-8")
-        if text not in _ALONE:  # parsing takes a tenth of a second, and a process may start many runs of a config
-            try:
+        with contextlib.suppress(UserError):  # it may be no complete config by itself
+            if text not in _ALONE:  # parsing takes a tenth of a second, and a process may start many runs of a config
                 _ALONE[text] = _flat(self.parser.parse_args([*self.given, first])[self.config.subcommand])
-            except UserError:  # it is no complete config by itself
-                return {}
-        keys = differing([_ALONE[text], self.flat])
-        return json.loads(json.dumps({key: [_ALONE[text].get(key), self.flat.get(key)] for key in keys}, default=str))
+            before = _ALONE[text]
+            pairs = {key: [before.get(key), self.flat.get(key)] for key in differing([before, self.flat])}
+            return json.loads(json.dumps(pairs, default=str))
+        return {}
 
     def make(self, run: Path, weights: bool, parts: Callable[[Namespace], dict[str, Any]]) -> None:
         """Makes data, model and trainer.

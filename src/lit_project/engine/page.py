@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -88,9 +89,10 @@ class Html(str):
     """Text that is HTML already."""
 
 
-def link(text: str, file: str) -> Html:
-    """Leads to a file, by its path from the folder of the page."""
-    return Html(f'<a href="{escape(quote(file))}">{escape(text)}</a>')
+def link(text: str, file: Path, folder: Path) -> str:
+    """Leads to a file, if it is there, from a page in `folder`."""
+    address = quote(os.path.relpath(file, folder))
+    return Html(f'<a href="{escape(address)}">{escape(text)}</a>') if file.exists() else text
 
 
 def heading(text: str, level: int = 2) -> str:

@@ -2,12 +2,9 @@
 
 import os
 import platform
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +14,7 @@ from .project import PROGRAM
 
 PACKAGES = (PROGRAM, "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
 SOURCE = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb")  # new files of these kinds belong to a patch
+FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
 MOST_BYTES, MOST_NAMED = 1_000_000, 50  # of a patch, and of the new files in it; files that it lacks
 
 
@@ -66,32 +64,22 @@ def uncommitted(folder: Path) -> bytes:
     """
     try:
         root = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")))
-        listed = _git(root, "ls-files", "-z", "--others", "--exclude-standard").split(b"\0")[:-1]
-        new, left_out, size = [], [], 0
-        for name in listed:
+        diff, left_out = _git(root, "diff", "HEAD", *FORM), []
+        for name in _git(root, "ls-files", "-z", "--others", "--exclude-standard").split(b"\0")[:-1]:
             file = root / os.fsdecode(name)
-            if file.suffix in SOURCE and size + (own := file.lstat().st_size) < MOST_BYTES:
-                new.append(name)
-                size += own
+            if file.suffix in SOURCE and len(diff) + file.lstat().st_size < MOST_BYTES:
+                diff += _git(root, "diff", "--no-index", *FORM, "--", os.devnull, os.fsdecode(name))
             else:
-                left_out.append(name)
-        with tempfile.TemporaryDirectory() as scratch:  # in an index of its own new files count as added
-            index = Path(scratch) / "index"
-            shutil.copy(root / os.fsdecode(_git(root, "rev-parse", "--git-path", "index").rstrip(b"\n")), index)
-            inside = {"GIT_INDEX_FILE": str(index), "GIT_LITERAL_PATHSPECS": "1"}
-            if new:
-                add = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
-                _git(root, *add, given=b"\0".join(new), environment=inside)
-            diff = _git(root, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/",
-                        "--dst-prefix=b/", environment=inside)  # fmt: skip
+                left_out.append(b"New file, not in this patch: %s\n" % name)
     except (OSError, subprocess.SubprocessError) as error:
         return f"The changes are not known: {error}\n".encode()
     if len(diff) > MOST_BYTES:
         return f"The changes are not kept: a patch of {len(diff):,} bytes, more than {MOST_BYTES:,}.\n".encode()
-    more = [b"and %d more\n" % (len(left_out) - MOST_NAMED)] if len(left_out) > MOST_NAMED else []
-    return b"".join([*(b"New file, not in this patch: %s\n" % name for name in left_out[:MOST_NAMED]), *more, diff])
+    return b"".join(left_out[:MOST_NAMED]) + diff
 
 
-def _git(folder: Path, *args: str, given: bytes = b"", environment: Mapping[str, str] | None = None) -> bytes:
-    command, own = ["git", "-C", str(folder), *args], {**os.environ, **(environment or {})}
-    return subprocess.run(command, input=given, capture_output=True, timeout=10, check=True, env=own).stdout
+def _git(folder: Path, *args: str) -> bytes:
+    done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, timeout=10)
+    if done.returncode > ("--no-index" in args):  # which tells by a 1 that files differ
+        done.check_returncode()
+    return done.stdout

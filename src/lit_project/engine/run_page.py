@@ -20,8 +20,7 @@ from .project import PROGRAM, debugging
 from .run import RunDir, write_text
 
 MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # confused classes; figures of a folder within figures/
-COUNTS = ("samples", "tokens", "dataset_size")
-EVALUATIONS = {"Test": ("test", "test"), "Validation": ("validate", "val")}  # section of metrics.json, prefix
+COUNTS = ("samples", "tokens", "pixels", "dataset_size")
 MARK = f"<!-- {PROGRAM} writes this file anew at each fit and test. Remove this line to keep what you write. -->"
 
 
@@ -42,27 +41,26 @@ def write(path: Path) -> None:
 
 def page_of(run: Run) -> str:
     """The text of the page."""
-    home = RunDir(run.path)
-    sections, entries = home.metrics(), home.entries()
-    pictures = sorted((run.path / "figures").glob("*.png"))
-    for folder in sorted(path for path in (run.path / "figures").glob("*") if path.is_dir()):
-        pictures += sorted(folder.glob("*.png"))[-MOST_PER_FOLDER:]
-    parts = [paragraph(_summary(run)), *_numbers(run, sections)]
-    for title, (section, split) in EVALUATIONS.items():
-        found = [file for file in pictures if file.name.startswith(f"{split}_")]
-        pictures = [file for file in pictures if file not in found]
-        inside = [
-            *([figures(found)] if found else []),
-            *_classes(sections.get(section, {})),
-            *_samples(run.path / "predictions" / f"{split}_samples.md"),
-        ]
+    sections, entries = RunDir(run.path).metrics(), RunDir(run.path).entries()
+    drawn = sorted((run.path / "figures").glob("*.png"))
+    for folder in sorted({file.parent for file in run.path.glob("figures/*/*.png")}):
+        drawn += sorted(folder.glob("*.png"))[-MOST_PER_FOLDER:]
+    parts = [paragraph(_summary(run)), heading("Numbers"), table(*_numbers(run, sections))]
+    best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
+    used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
+    parts.append(paragraph("; ".join([f"{best}train: the last epoch", *used]), soft=True))
+    for title, section, split in (("Test", "test", "test"), ("Validation", "validate", "val"), ("Training", "", "")):
+        found = [file for file in drawn if file.name.startswith(split)]
+        drawn = [file for file in drawn if file not in found]
+        samples = run.path / "predictions" / f"{split}_samples.md"
+        inside = [*([figures(found)] if found else []), *_classes(sections.get(section, {})), *_samples(samples)]
         parts += [heading(title), *inside] if inside else []
-    if pictures:
-        parts += [heading("Training"), figures(pictures)]
-    parts += [*_changes(entries), *_origin(run, entries)]
-    parts += [heading("How to use it"), code(_commands(run.path))]
-    if home.config_file.is_file():
-        parts.append(code(home.config_file.read_text(encoding="utf-8"), "The complete config"))
+    changed = [(key, *map(str, values)) for entry in entries for key, values in entry.get("changed", {}).items()]
+    if changed:
+        parts += [heading("What differs from the config"), table(["option", "in the config", "here"], changed)]
+    parts += [heading("Where it comes from"), *_origin(run, entries), heading("How to use it"), code(_commands(run))]
+    if (config := run.path / "config.yaml").is_file():
+        parts.append(code(config.read_text(encoding="utf-8"), "The complete config"))
     return page(_name(run), parts, f"{PROGRAM} · {datetime.now():%Y-%m-%d %H:%M}")
 
 
@@ -76,37 +74,29 @@ def _short(run: Run, key: str) -> str:
 
 def _summary(run: Run) -> str:
     """What was trained on what, and for how long."""
-    net, task, data = (_short(run, key) for key in ("model.net", "model", "data"))
-    size = run.metrics.get("parameters")
-    what = " of ".join(filter(None, (task, net))) + (f" ({size:,.0f} parameters)" if size else "")
-    steps = [f"{run.metrics[name]:,.0f} {name}" for name in ("epochs", "steps") if name in run.metrics]
-    took = [duration(run.seconds)[0]] if run.seconds == run.seconds else []
-    told = [what + (f" on {data}" if data else ""), ", ".join(steps), *map(str, took), run.state]
+    what = " of ".join(filter(None, (_short(run, "model"), _short(run, "model.net"))))
+    sizes = [f"{run.metrics[name]:,.0f} {name}" for name in ("parameters", "epochs", "steps") if name in run.metrics]
+    told = [f"{what} on {_short(run, 'data')}", *sizes, str(duration(run.seconds)[0]), run.state]
     return "; ".join(filter(None, told)) + "."
 
 
 def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Metrics without their prefix, by what they were computed on."""
-    found: dict[str, dict[str, float]] = {}
-    for title, values in {"train": run.metrics, "val": run.metrics, "validate": numbers(sections.get("validate", {})),
-                          "test": run.metrics}.items():  # fmt: skip
-        prefix = "val/" if title == "validate" else f"{title}/"
-        found[title] = {name.removeprefix(prefix): v for name, v in values.items() if name.startswith(prefix)}
+    given = {**dict.fromkeys(("train", "val", "test"), run.metrics), "validate": numbers(sections.get("validate", {}))}
+    found = {title: _of(values, "val/" if title == "validate" else f"{title}/") for title, values in given.items()}
     return {title: values for title, values in found.items() if values}
 
 
-def _numbers(run: Run, sections: Mapping[str, Any]) -> Iterator[str]:
+def _of(values: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+
+
+def _numbers(run: Run, sections: Mapping[str, Any]) -> tuple[list[str], list[list[Cell]]]:
+    """Titles and rows of a table of the metrics, counts last."""
     columns = _columns(run, sections)
     names = dict.fromkeys(name for values in columns.values() for name in values)
-    rows = [[name, *(_cell(values.get(name), name) for values in columns.values())] for name in names]
-    if rows:
-        yield heading("Numbers")
-        yield table(["metric", *columns], sorted(rows, key=lambda row: str(row[0]).startswith(COUNTS)))
-    used = {title: sections.get(title, {}).get("checkpoint") for title in ("validate", "test")}
-    best = f"the best epoch by {run.monitor}" if run.monitor else "the last validation"
-    told = {"train": "the last epoch", "val": best} | {title: Path(file).name for title, file in used.items() if file}
-    if told := {title: of for title, of in told.items() if title in columns}:
-        yield paragraph(f"{'; '.join(f'{title}: of {of}' for title, of in told.items())}.", soft=True)
+    ordered = sorted(names, key=lambda name: name.startswith(COUNTS))
+    return ["metric", *columns], [[name, *(_cell(of.get(name), name) for of in columns.values())] for name in ordered]
 
 
 def _cell(value: float | None, name: str = "") -> Cell:
@@ -116,36 +106,26 @@ def _cell(value: float | None, name: str = "") -> Cell:
 
 def _classes(section: Mapping[str, Any]) -> Iterator[str]:
     """What is told by class or length; the pairs of classes that are most confused."""
-    told: dict[str, Any] = {**parts_of(section)}
-    told.pop("calibration", None)  # its figure shows it
+    told: dict[str, Any] = {name: of for name, of in parts_of(section).items() if name != "calibration"}  # a figure
     confusion = section.get("confusion") or {}
+    samples = {name: sum(row.values()) for name, row in confusion.items()}
     if confusion:
         told.pop("class_accuracy", None)  # the recall
-        right = {name: row.get(name, 0) for name, row in confusion.items()}
-        samples = {name: sum(row.values()) for name, row in confusion.items()}
         predicted = {name: sum(row.get(name, 0) for row in confusion.values()) for name in confusion}
         both = {name: (samples[name] + predicted[name]) / 2 for name in confusion}
         for title, of in {"precision": predicted, "recall": samples, "F1": both}.items():
-            told[title] = {name: right[name] / of[name] if of[name] else None for name in confusion}
+            told[title] = {name: row.get(name, 0) / of[name] if of[name] else None for name, row in confusion.items()}
         told |= {"samples": samples, "predicted": predicted}
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for kind, values in told.items():
-        groups.setdefault(tuple(values), []).append(kind.replace("_", " "))
-    for names, kinds in groups.items():
-        of_classes = len(kinds) > 1 or "class" in kinds[0]
-        yield heading("By class" if of_classes else kinds[0].capitalize(), 3)
-        columns = [told[kind.replace(" ", "_")] for kind in kinds]
-        yield table(
-            ["class" if of_classes else "group", *kinds],
-            [[name, *(_cell(values[name]) for values in columns)] for name in names],
-        )
+    for names in dict.fromkeys(map(tuple, told.values())):
+        kinds = [kind for kind, values in told.items() if tuple(values) == names]
+        yield heading("By class" if len(kinds) > 1 else kinds[0].replace("_", " ").capitalize(), 3)
+        rows = [[name, *(_cell(told[kind][name]) for kind in kinds)] for name in names]
+        yield table(["of", *(kind.replace("_", " ") for kind in kinds)], rows)
     pairs = [(n, true, other) for true, row in confusion.items() for other, n in row.items() if other != true]
-    lines: list[list[Cell]] = []
-    for n, true, other in sorted(pairs, key=lambda pair: -pair[0])[:MOST_PAIRS]:
-        lines.append([true, other, (f"{n:,}", n), (f"{n / samples[true]:.1%}", n / samples[true])])
-    if lines:
-        yield heading("Most confused", 3)
-        yield table(["true", "predicted", "samples", "of the class"], lines)
+    if pairs:
+        most = sorted(pairs, key=lambda pair: -pair[0])[:MOST_PAIRS]
+        rows = [[true, other, (str(n), n), _cell(n / samples[true])] for n, true, other in most]
+        yield heading("Most confused", 3) + table(["true", "predicted", "samples", "of the class"], rows)
 
 
 def _samples(file: Path) -> Iterator[str]:
@@ -156,102 +136,56 @@ def _samples(file: Path) -> Iterator[str]:
             cells = re.split(r"(?<!\\)\|", line)[1:-1]
             rows.append([re.sub(r"\\(.)", r"\1", cell.strip().replace("<br>", " / ")) for cell in cells])
         elif rows:
-            names, form, *lines = rows
+            (names, form, *lines), rows = rows, []
             right = [cell.endswith(":") for cell in form]
             yield table(names, [[(c, float(c)) if r else c for c, r in zip(row, right, strict=True)] for row in lines])
-            rows = []
         if line.startswith("#"):
-            marks, _, title = line.partition(" ")
-            yield heading(title, min(len(marks) + 2, 4))
-
-
-def _changes(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What overlays, options and resumes changed."""
-    told = [(entry, key, *values) for entry in entries for key, values in entry.get("changed", {}).items()]
-    rows = [
-        [key, *("" if value is None else str(value) for value in (old, new)), entry.get("time", "")[:10]]
-        for entry, key, old, new in told
-    ]
-    if rows:
-        yield heading("What differs from the config")
-        yield table(["option", f"in {entries[0].get('config', 'the config')}", "here", "since"], rows)
-    elif entries and "changed" in entries[0]:
-        yield paragraph(f"Nothing differs from the config {entries[0].get('config', '')}.", soft=True)
+            yield heading(line.lstrip("# "), 3 + line.startswith("##"))
 
 
 def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    if not entries:
-        return
-    last = entries[-1]
-    commands = [shlex.join([PROGRAM, *entry["command"][1:]]) for entry in entries if entry.get("command")]
-    versions = {name: version for name, version in last.get("versions", {}).items() if version}
-    told = {
-        "begun": f"{run.begun.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
-        "seed": str(last.get("seed", "")),
-        "commit": run.facts.get("commit", "") + (", with code.patch" if (run.path / "code.patch").exists() else ""),
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "machine": ", ".join(filter(None, (last.get("host"), last.get("platform")))),
-        "devices": run.facts.get("devices", ""),
-        "processes": run.facts.get("processes", ""),
-    }
-    yield heading("Where it comes from")
-    yield code("\n".join(commands))
-    yield facts({name: text for name, text in told.items() if text})
+    """Commands, commit, versions, machine."""
+    yield code("\n".join(shlex.join([PROGRAM, *entry["command"][1:]]) for entry in entries if entry.get("command")))
+    last = entries[-1] if entries else {}
+    patch = {"uncommitted": "see code.patch"} if (run.path / "code.patch").exists() else {}
+    machine = {name: str(last[name]) for name in ("seed", "host", "platform") if name in last}
+    yield facts({"begun": f"{run.begun.astimezone(UTC):%Y-%m-%d %H:%M} UTC", **run.facts, **patch, **machine})
 
 
-def _commands(path: Path) -> str:
-    run = shlex.quote(str(path))
-    return "\n".join(
-        f"{PROGRAM} {command}"
-        for command in (
-            f"predict --run {run}",
-            f"test --run {run}",
-            f"serve {run}",
-            f"export --run {run} --format pt2",
-            f"compare {run} OTHER_RUN",
-            f"fit -c {run}/config.yaml",
-        )
-    )
+def _commands(run: Run) -> str:
+    path = shlex.quote(str(run.path))
+    uses = (f"predict --run {path}", f"serve {path}", f"export --run {path} --format pt2", f"compare {path} OTHER_RUN")
+    return "\n".join(f"{PROGRAM} {use}" for use in (*uses, f"fit -c {path}/config.yaml"))
 
 
 def card_of(run: Run) -> str:
     """The model card, with metadata as the Hugging Face Hub reads them."""
-    home = RunDir(run.path)
-    sections, entries = home.metrics(), home.entries()
-    data, columns = _short(run, "data") or "unknown", _columns(run, sections)
-    columns.pop("train", None), columns.pop("validate" if "val" in columns else "", None)
-    kind = next((s["task"] for s in sections.values() if "task" in s), None)
+    sections, data = RunDir(run.path).metrics(), _short(run, "data") or "unknown"
+    kind = next((section["task"] for section in sections.values() if "task" in section), "other")
     results: list[dict[str, Any]] = []
-    for title, values in columns.items():
-        counts = {name: int(value) for name, value in values.items() if name in COUNTS}
-        kept = {name: value for name, value in values.items() if name not in counts}
-        split = "test" if title == "test" else "validation"
-        results.append({
-            "task": {"type": kind or "other"},
-            "dataset": {"name": data, "type": data.lower(), "split": split, "args": counts},
-            "metrics": [{"type": name, "name": f"{title} {name}", "value": value} for name, value in kept.items()],
-        })  # fmt: skip
+    columns = _columns(run, sections)
+    for title, split in (("val", "validation"), ("test", "test")):
+        values = columns.get(title, {})
+        counts = {name: int(n) for name, n in values.items() if name in COUNTS}
+        metrics = [{"type": n, "name": f"{title} {n}", "value": v} for n, v in values.items() if n not in COUNTS]
+        dataset = {"name": data, "type": data.lower(), "split": split, "args": counts}
+        results += [{"task": {"type": kind}, "dataset": dataset, "metrics": metrics}] if metrics else []
     metadata: dict[str, Any] = {"library_name": "pytorch", "tags": ["lightning", PROGRAM]}
-    if kind:
-        metadata["pipeline_tag"] = kind
     if results:
         metadata["metrics"] = list(dict.fromkeys(metric["type"] for one in results for metric in one["metrics"]))
         metadata["model-index"] = [{"name": _name(run), "results": results}]
-    names = dict.fromkeys(name for values in columns.values() for name in values)
-    shown = [[n, *(_cell(values.get(n), n)[0] for values in columns.values())] for n in names]
-    rows = [["", *columns], ["---", *("---:" for _ in columns)], *shown] if shown else []
-    commit = run.facts.get("commit")
-    lines = [
+    if kind != "other":
+        metadata["pipeline_tag"] = kind
+    names, rows = _numbers(run, sections)
+    lines = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in rows]
+    shown = [names, ["---", *("---:" for _ in names[1:])], *lines]
+    return "\n\n".join((
         f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---",
         MARK,
         f"# {_name(run)}",
-        f"{_summary(run)} Trained with [PyTorch Lightning](https://lightning.ai).",
+        f"{_summary(run)} Trained with PyTorch Lightning; all options are in `config.yaml`.",
         "## Results",
-        "\n".join(f"| {' | '.join(row)} |" for row in rows) or "It has not been evaluated.",
-        "## Training",
-        f"Data: {data}, of this config: `config.yaml`." + (f" Code: commit {commit}." if commit else ""),
-        "\n".join(f"- `{k}`: {new}, was {old}" for e in entries for k, (old, new) in e.get("changed", {}).items()),
+        "\n".join(f"| {' | '.join(row)} |" for row in shown),
         "## How to use it",
-        f"```bash\n{_commands(run.path)}\n```",
-    ]
-    return "\n\n".join(lines) + "\n"
+        f"```bash\n{_commands(run)}\n```\n",
+    ))  # fmt: skip

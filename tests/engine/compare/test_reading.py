@@ -186,7 +186,7 @@ def test_reading_imports_neither_torch_nor_lightning(make_run, tmp_path):
     make_run("a"), make_run("b", (0.4, 0.2), lr=0.1)
     for command in ("runs", "compare runs"):
         code = (
-            f"import sys; sys.argv[1:] = {command.split()!r}\n"
+            f"import lit_project.engine.run_page, sys; sys.argv[1:] = {command.split()!r}\n"
             "from lit_project.__main__ import entry_point\n"
             "try: entry_point()\n"
             "finally: assert not {'torch', 'lightning', 'jsonargparse'} & set(sys.modules)\n"

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from ..checkpoints import fast_dev_run
 from ..distributed import of_all
 from ..page import CHART, PHOTOS, new_figure, scale
 from ..record import best_checkpoint, monitored
@@ -126,7 +127,7 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
     axes.set(xlabel="confidence (above: samples)", ylabel="accuracy", title=title, xlim=(0, 1), ylim=(0, 1.2))
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
@@ -163,7 +164,7 @@ class Figures(DrawsEvaluation):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Keeps the first images that the task is called with: augmented, and mixed if it mixes."""
-        if self._hook is not None or not trainer.is_global_zero:
+        if self._hook is not None or not trainer.is_global_zero or fast_dev_run(trainer):
             return
 
         def look(task: Any, inputs: tuple[Any, ...]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,9 +41,9 @@ def _table(found: Comparison, rows: Sequence[Row], keys: Sequence[str], folder: 
     """Runs lead to their pages."""
     columns = columns_of(found, rows, keys)
     cells = [list(line) for line in zip(*(column.cells for column in columns), strict=True)]
-    for line, row in zip(cells, rows, strict=True):
-        if columns[0].name == "run" and (file := row.runs[0].path / "index.html").exists():
-            line[0] = link(str(line[0]), os.path.relpath(file, folder))
+    if columns[0].name == "run":
+        for line, row in zip(cells, rows, strict=True):
+            line[0] = link(str(line[0]), row.runs[0].path / "index.html", folder)
     return table([column.short or column.name for column in columns], cells)
 
 

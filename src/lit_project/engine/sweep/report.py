@@ -2,7 +2,6 @@
 
 import csv
 import math
-import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -81,11 +80,9 @@ def page_of(study: Study, rows: Sequence[Row]) -> str:
     names = [parameter.name for parameter in study.config.parameters]
     cells: list[list[Cell]] = []
     for row in rows:
-        values: list[Cell] = [_cell(row.values[name]) for name in names]
-        run = link(row.run.name, os.path.relpath(row.run / "index.html", folder))
-        there = (row.run / "index.html").exists()
-        end: list[Cell] = [duration(row.seconds or math.nan), row.error]
-        cells.append([run if there else row.run.name, row.state, _cell(row.value), *values, *end])
+        values = [_cell(value) for value in (row.value, *(row.values[name] for name in names))]
+        run = link(row.run.name, row.run / "index.html", folder)
+        cells.append([run, row.state, *values, duration(row.seconds or math.nan), row.error])
     titles = ["trial", "state", metric, *short_names(names), "time", "error"]
     parts += [heading("Trials"), table(titles, cells)] if rows else []
     return page(f"Sweep {folder.resolve().name}", parts, f"{PROGRAM} sweep · {datetime.now():%Y-%m-%d %H:%M}")
