@@ -1,0 +1,156 @@
+"""Records a first session: docs/session.md, with the time of each command, and pictures of the pages that they make.
+
+    python benchmarks/session.py          in a fresh clone of the last commit; minutes; needs Chromium and uv
+
+The commands run as they stand on the page, one after the other. What they print is shortened, and nothing else.
+"""
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Literal
+
+from common import ROOT, machine
+from PIL import Image
+from playwright.sync_api import sync_playwright
+from sklearn.datasets import load_digits
+
+DOCS = ROOT / "docs"
+# what is said, the command, and how many lines of its output are shown: the first, and the last
+STEPS: list[tuple[str, str, int, int]] = [
+    ("The packages of the lock, in an environment of its own:", "make setup", 0, 0),
+    ("Train, test, predict:", "make demo", 3, 9),
+    ("Is it luck? Three seeds:", "lit-project repeat -c configs/quickstart.yaml --seeds 1 2 3 --workers 2", 1, 11),
+    (
+        "Without dropout, is it better?",
+        "lit-project repeat -c configs/quickstart.yaml --seeds 1 2 3 --workers 2 \\\n"
+        "    --dir repeats/no_dropout --model.net.dropout=0 --model.net.head_dropout=0",
+        0,
+        7,
+    ),
+    ("Both side by side:", "lit-project compare repeats --over seed_everything", 0, 12),
+    ("Other rates:", "lit-project sweep configs/sweeps/quickstart_cnn.yaml --workers 2", 0, 9),
+    ("Files for elsewhere:", "lit-project export --run RUN --format pt2,onnx,safetensors", 0, 8),
+    (
+        "One digit, as a picture:",
+        "lit-project predict --run RUN --images digit.png\ncat RUN/predictions/images_digit.csv",
+        0,
+        3,
+    ),
+    (
+        "The same in an environment that has neither torch nor this project:",
+        "uv venv --quiet elsewhere\n"
+        "uv pip install --quiet --python elsewhere onnxruntime pillow\n"
+        "elsewhere/bin/python classify.py RUN/export/model.onnx digit.png",
+        0,
+        1,
+    ),
+]  # fmt: skip
+RUN = "repeats/quickstart/quickstart/seed-1"
+CLASSIFY = """import json
+import sys
+
+import numpy as np
+from onnxruntime import InferenceSession
+from PIL import Image
+
+net = InferenceSession(sys.argv[1])
+about = json.loads(net.get_modelmeta().custom_metadata_map["about"])
+image = np.asarray(Image.open(sys.argv[2]), np.float32)[None, None] / 255
+(probabilities,) = net.run(None, {"images": image})
+best = probabilities[0].argmax()
+print(about["class_names"][best], probabilities[0, best])
+"""
+# name, what it is, where
+PAGES = [
+    ("run", "The page of a run", f"{RUN}/index.html"),
+    ("compare", "The page of a comparison", "repeats/compare.html"),
+    ("sweep", "The page of a sweep", "sweeps/quickstart_cnn/index.html"),
+]
+
+
+def shown(text: str, first: int, last: int, folder: Path) -> str:
+    """The first and last lines, without what is of this machine or of a moment."""
+    text = re.sub(
+        r"\x1b\[[\d;]*[A-Za-z]|^.*\r(?!\n)", "", text.replace(f"{folder}/", "").replace(str(folder), "."), flags=re.M
+    )
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    if len(lines) > first + last:
+        lines = [*lines[:first], *(["…"] if first + last else []), *lines[len(lines) - last :]]
+    return "\n".join(lines)
+
+
+def run(command: str, folder: Path) -> tuple[str, float]:
+    """What a command printed, and its seconds; ends this program if it fails."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    path = f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}"
+    environment = {**inherited, "PATH": path, "COLUMNS": "110", "OMP_WAIT_POLICY": "PASSIVE"}
+    begin = time.perf_counter()
+    words = ["bash", "-ec", f"exec 2>&1\n{command}"]
+    done = subprocess.run(words, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise SystemExit(f"{command}\n{done.stdout}")
+    return done.stdout, time.perf_counter() - begin
+
+
+def pictures(folder: Path) -> list[str]:
+    """Lines with the pages, their sizes and pictures, light and dark, on a screen and on a phone."""
+    lines = []
+    with sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        for name, title, where in PAGES:
+            for kind, width, height, dark in (("screen", 1000, 750, False), ("phone", 390, 750, True)):
+                scheme: Literal["dark", "light"] = "dark" if dark else "light"
+                page = chromium.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+                page.goto((folder / where).as_uri())
+                page.screenshot(path=DOCS / "figures" / f"page_{name}_{kind}.png")
+                page.close()
+            size = (folder / where).stat().st_size / 1000
+            lines += [f"{title}, `{where}` ({size:,.0f} kB):", ""]
+            lines += [
+                f"![{title}](figures/page_{name}_screen.png)",
+                f"![The same on a phone](figures/page_{name}_phone.png)",
+                "",
+            ]
+        chromium.close()
+    return lines
+
+
+def main() -> None:
+    """Records."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "lit_project"
+        subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
+        about = machine()
+        lines = [
+            "# A first session",
+            "",
+            "From a clone to a file that predicts elsewhere. Recorded by `python benchmarks/session.py`, on "
+            f"{about['cores']} cores of a {about['cpu'].replace('(R)', '')}; times are by the clock. {{total}}",
+            "",
+        ]
+        total = 0.0
+        for said, command, first, last in STEPS:
+            command = command.replace("RUN", RUN)
+            if "digit.png" in command and not (folder / "digit.png").exists():
+                Image.fromarray((load_digits().images[0] * 255 / 16).round().astype("uint8")).save(folder / "digit.png")
+            if "classify.py" in command:
+                (folder / "classify.py").write_text(CLASSIFY)
+                said += f"\n\n```python\n{CLASSIFY}```"
+            printed, seconds = run(command, folder)
+            total += seconds
+            print(f"{seconds:6.1f} s  {command}", flush=True)
+            lines += [said, "", "```sh", command, "```", ""]
+            if text := shown(printed, first, last, folder):
+                lines += ["```text", text, "```", ""]
+            lines += [f"{seconds:.1f} s.", ""]
+        lines += ["The pages need no network and no server:", "", *pictures(folder)]
+    text = "\n".join(lines).replace("{total}", f"All of it took {total / 60:.1f} minutes.")
+    (DOCS / "session.md").write_text(text.rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
