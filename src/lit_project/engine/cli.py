@@ -348,8 +348,8 @@ class LitCLI(LightningCLI):
         options = {word[2:].partition("=")[0] for word in self.words if word.startswith("--")}
         if not configs or (len(configs) == 1 and options < {"config", *NOT_IN_CONFIG}):
             return {}
-        first = configs[0]
-        text = first if "\n" in first else Path(first.partition("=")[2]).read_text(encoding="utf-8")
+        first, file = configs[0], Path(configs[0].partition("=")[2])
+        text = first if "\n" in first or not file.is_file() else file.read_text(encoding="utf-8")
         with contextlib.suppress(UserError):  # it may be no complete config by itself
             if text not in _ALONE:  # parsing takes a tenth of a second, and a process may start many runs of a config
                 _ALONE[text] = _flat(self.parser.parse_args([*self.given, first])[self.config.subcommand])

@@ -6,6 +6,7 @@
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,7 +112,9 @@ def _classes(section: Mapping[str, Any]) -> Iterator[str]:
     samples = {name: sum(row.values()) for name, row in confusion.items()}
     if confusion:
         told.pop("class_accuracy", None)  # the recall
-        predicted = {name: sum(row.get(name, 0) for row in confusion.values()) for name in confusion}
+        predicted = Counter(dict.fromkeys(confusion, 0))
+        for row in confusion.values():
+            predicted.update(row)
         both = {name: (samples[name] + predicted[name]) / 2 for name in confusion}
         for title, of in {"precision": predicted, "recall": samples, "F1": both}.items():
             told[title] = {name: row.get(name, 0) / of[name] if of[name] else None for name, row in confusion.items()}

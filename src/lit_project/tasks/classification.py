@@ -145,8 +145,10 @@ class Classifier(Task):
         self.confusion_matrix = counts.cpu()
         right, samples = counts.diagonal(), counts.sum(dim=1)
         if self.trainer.state.fn != "fit":  # for metrics.json: true class → predicted class → samples
-            rows = [{n: int(c) for n, c in zip(self.class_names, row, strict=True) if c} for row in counts.tolist()]
-            self.notes["confusion"] = dict(zip(self.class_names, rows, strict=True))
+            confusion: dict[str, dict[str, int]] = {name: {} for name in self.class_names}
+            for (true, predicted), count in zip(counts.nonzero().tolist(), counts[counts > 0].tolist(), strict=True):
+                confusion[self.class_names[true]][self.class_names[predicted]] = int(count)
+            self.notes["confusion"] = confusion
             self.notes["calibration"] = self.calibration.compute()
         values = {
             **totals.means(),  # the loss, and what a subclass counts in its evaluation_step
