@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 
-from lit_project.engine.checkpoints import SafeCheckpointIO, by_age, read
+from lit_project.engine.checkpoints import SafeCheckpointIO, by_age, known, read
 from lit_project.engine.errors import CheckpointError
 
 
@@ -117,3 +117,10 @@ def test_by_age_sorts_by_step_and_leaves_out_the_damaged(tmp_path):
         save(tmp_path / f"{name}.ckpt", step)
     truncate(save(tmp_path / "d.ckpt", 500))
     assert [path.stem for path in by_age(tmp_path.glob("*.ckpt"))] == ["b", "last", "a", "c"]
+
+
+def test_what_the_data_gave_is_known_for_the_task_and_its_net(tmp_path):
+    parameters = {"class_names": ["a", "b"], "net": {"init_args": {"num_classes": 2}}}
+    torch.save({"hyper_parameters": parameters}, tmp_path / "x.ckpt")
+    names = "class_names", "num_classes", "mean", "vocabularies", "input_shape"
+    assert [known(tmp_path / "x.ckpt", name) for name in names] == [["a", "b"], 2, None, None, None]
