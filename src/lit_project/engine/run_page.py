@@ -83,13 +83,12 @@ def _summary(run: Run) -> str:
 
 def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Metrics without their prefix, by what they were computed on."""
-    given = {**dict.fromkeys(("train", "val", "test"), run.metrics), "validate": numbers(sections.get("validate", {}))}
-    found = {title: _of(values, "val/" if title == "validate" else f"{title}/") for title, values in given.items()}
+    validated = numbers(sections.get("validate", {}))
+    found = {}
+    for title, split in (("train", "train/"), ("val", "val/"), ("validate", "val/"), ("test", "test/")):
+        given = validated if title == "validate" else run.metrics
+        found[title] = {name.removeprefix(split): value for name, value in given.items() if name.startswith(split)}
     return {title: values for title, values in found.items() if values}
-
-
-def _of(values: Mapping[str, float], prefix: str) -> dict[str, float]:
-    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _numbers(run: Run, sections: Mapping[str, Any]) -> tuple[list[str], list[list[Cell]]]:

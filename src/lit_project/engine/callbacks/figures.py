@@ -106,28 +106,24 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
 
 
 def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
-    """How often predictions of a confidence are right (Guo et al. 2017), with the number of samples of each bin.
+    """How often predictions of a confidence are right (Guo et al. 2017); on the line, as often as they should be.
 
     Args:
-        calibration: `samples`, mean `confidence` and `accuracy` of equal bins of [0, 1]; None without samples.
+        calibration: `samples` and `accuracy` of equal bins of [0, 1], the latter None without samples.
         title: of the figure.
     """
     bins = [number for number, count in enumerate(calibration["samples"]) if count]
     width = 1 / len(calibration["samples"])
-    figure = new_figure(5, 4.4)
+    figure = new_figure(5, 4.2)
     axes = figure.add_subplot()
-    accuracy, confidence = ([calibration[name][number] for number in bins] for name in ("accuracy", "confidence"))
-    places = [(number + 0.5) * width for number in bins]
-    axes.bar(places, accuracy, width, color="tab:blue", alpha=0.6, edgecolor="white", label="accuracy")
-    for number, place, *heights in zip(bins, places, accuracy, confidence, strict=True):
-        count = f"{calibration['samples'][number]:,}"
-        axes.text(place, max(heights) + 0.03, count, rotation=90, ha="center", va="bottom", fontsize=8)
-    axes.plot(confidence, accuracy, "o", markersize=4, color="tab:red", label="at the mean confidence")
-    axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--", label="calibrated")
-    axes.set(xlabel="confidence (above: samples)", ylabel="accuracy", title=title, xlim=(0, 1), ylim=(0, 1.2))
+    places, accuracy = [(number + 0.5) * width for number in bins], [calibration["accuracy"][n] for n in bins]
+    bars = axes.bar(places, accuracy, width, color="tab:blue", alpha=0.6, edgecolor="white")
+    counts = [f"{calibration['samples'][number]:,}" for number in bins]
+    axes.bar_label(bars, labels=counts, rotation=90, padding=3, fontsize=8)
+    axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
+    axes.set(xlabel="confidence (on the bars: samples)", ylabel="accuracy", title=title, xlim=(0, 1), ylim=(0, 1.2))
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
