@@ -106,7 +106,7 @@ def _cell(value: float | None, name: str = "") -> Cell:
 
 def _classes(section: Mapping[str, Any]) -> Iterator[str]:
     """What is told by class or length; the pairs of classes that are most confused."""
-    told: dict[str, Any] = {name: of for name, of in parts_of(section).items() if name != "calibration"}  # a figure
+    told: dict[str, Any] = dict(parts_of(section))
     confusion = section.get("confusion") or {}
     samples = {name: sum(row.values()) for name, row in confusion.items()}
     if confusion:

@@ -48,4 +48,5 @@ def make_run(tmp_path, monkeypatch):
         (run / "metrics.json").write_text(json.dumps(sections))
         return run
 
+    make.config = CONFIG
     return make

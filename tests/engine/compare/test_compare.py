@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_project.engine.compare.columns import columns_of, duration, in_terminal, number, short_names
+from lit_project.engine.compare.columns import columns_of, duration, in_terminal, number, short_names, table_of
 from lit_project.engine.compare.differences import Comparison, differing
-from lit_project.engine.compare.reading import read_runs
+from lit_project.engine.compare.reading import Run, read_runs
 from lit_project.engine.compare.report import changes, curves, page_of
 from tiny import TINY
 
@@ -75,8 +75,49 @@ def test_over_gives_mean_and_standard_deviation_of_the_runs_that_finished(make_r
     lines = "\n".join(in_terminal(columns_of(found, found.rows, found.keys)))
     assert f"{np.mean(losses):.4f} ± {np.std(losses, ddof=1):.4f}" in lines
     assert "3 finished, 1 killed, 1 failed, 1 stopped" in lines
-    (note,) = [note for note in found.notes() if note.startswith("in no mean")]
+    (note,) = [note for note in found.notes() if note.startswith("left out of the mean: ")]
     assert all(f"runs/x/bad{n} ({state})" in note for n, state in enumerate(("killed", "failed", "stopped")))
+
+
+def test_of_one_group_each_metric_has_a_line_and_folds_are_pooled(make_run):
+    """Also metrics in which all agree; no counts. Half of the samples are right in one fold, all in the other."""
+    config = {**make_run.config, "data": {"class_path": "p.Data", "init_args": {"folds": 2}}}
+    for fold, (right, samples) in enumerate(((0.5, 30), (1.0, 10))):
+        config["data"]["init_args"]["fold"] = fold
+        make_run(f"f{fold}", config=config, test={"test/accuracy": right, "test/f1": 0.9, "test/samples": samples})
+    found = compared("data.fold")
+    assert [re.split("  +", line) for line in in_terminal(table_of(found))][3:] == [
+        ["test/accuracy", "0.7500 ± 0.3536", "0.6250"], ["test/f1", "0.9000 ± 0.0000"]
+    ]  # fmt: skip
+    assert Comparison(found.runs, chosen=["accuracy"]).metrics == ["test/accuracy"]
+    make_run("again", config=config)
+    assert "2 runs of one group have the same {'data.fold': 1}" in compared("data.fold").notes()
+    config["data"]["init_args"] = {"folds": None, "fold": 0}
+    assert "data.fold" not in Run.read(make_run("whole", config=config)).options
+
+
+def test_a_metric_that_only_some_runs_have_is_shown_and_a_calibration_is_no_class(make_run):
+    calibration = {"calibration": {"ece": 0.1, "samples": [1, 2]}}
+    make_run("a", test=calibration | {"test/f1": 0.5, "test/samples": 53.0}), make_run("b", test=calibration)
+    found = compared()
+    assert found.metrics == ["val/loss", "test/loss", "test/f1", "test/samples"]
+    assert [line.split()[-4:-2] for line in in_terminal(table_of(found))][1] == ["0.5000", "53"]
+    assert changes(found) == {}
+
+
+def test_different_tasks_share_no_curve(make_run):
+    regressor = {**make_run.config, "model": {"class_path": "p.Regressor"}}
+    make_run("a"), make_run("b", config=regressor)
+    found = compared()
+    assert "different tasks, whose losses cannot be compared: Classifier, Regressor" in found.notes()
+    assert curves(found) is None
+
+
+def test_a_band_on_a_logarithmic_axis_ends_below_the_curve(make_run):
+    make_run("a", (0.9, 0.01), seed=1), make_run("b", (0.9, 2.0), seed=2)
+    (axes,) = curves(compared("seed_everything")).axes
+    assert axes.get_yscale() == "log"
+    assert min(axes.collections[0].get_paths()[0].vertices[:, 1]) == pytest.approx(0.9 / 2)
 
 
 def test_runs_of_several_tasks_share_a_table_with_blanks(make_run, say):
@@ -112,6 +153,7 @@ def test_curves_of_a_group_are_the_mean_where_all_runs_have_a_value(make_run):
     make_run("a", (0.5, 0.3, 0.2), seed=1), make_run("b", (0.7, 0.5), seed=2), make_run("c", (9, 9), 1, seed=3)
     (axes,) = curves(compared("seed_everything")).axes
     (line,) = axes.lines
+    assert axes.get_yscale() == "log"
     assert line.get_xydata().tolist() == [[0, pytest.approx(0.6)], [1, pytest.approx(0.4)]]
     low, high = (f(axes.collections[0].get_paths()[0].vertices[:, 1]) for f in (min, max))
     sd = np.std([0.5, 0.7], ddof=1)
@@ -178,10 +220,11 @@ def test_numbers_and_times_are_short():
     assert [number(v) for v in (0.98765, 31.614, 12345.6, 2e-5, 0.0)] == [
         "0.9877",
         "31.61",
-        "1.235e+04",
+        "12346",
         "2e-05",
         "0.0000",
     ]
+    assert [number(12345.6, 12.3), number(3923.4, 731.2)] == ["12346 ± 12", "3923 ± 731"]
     assert [number(31.6, 0.53), number(float("nan")), number(4), number(180.0)] == ["31.60 ± 0.53", "nan", "4", "180"]
     assert [duration(s)[0] for s in (4.2, 59.9, 90, 3599, 6600)] == ["4 s", "60 s", "2 min", "1 h 00 min", "1 h 50 min"]
 

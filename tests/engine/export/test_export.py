@@ -122,7 +122,7 @@ def test_views_at_test_time_are_inside_and_no_folder_of_this_machine(lit, traine
     config = yaml.safe_load((trained / "config.yaml").read_text())
     config["model"]["init_args"] |= {"test_time_flips": ["horizontal"], "test_time_shift": 1}
     (trained / "config.yaml").write_text(yaml.safe_dump(config))
-    assert lit(f"export --run {trained} --format pt2,onnx").status == 0
+    assert lit(f"export --format pt2,onnx {trained}").status == 0
     images = np.load(exported / "images.npy")[:50]
     expected = [float(row["probability"]) for row in rows(lit, trained)[:50]]
     net = InferenceSession(str(trained / "export" / "model.onnx"))

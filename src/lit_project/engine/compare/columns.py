@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..page import Cell
-from .differences import CLASS, Comparison, Row, mean_sd
+from .differences import CLASS, COUNT, Comparison, Row, mean_sd
 
 
 class Column(NamedTuple):
@@ -37,19 +37,31 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
     grouped = any(row.grouped for row in rows)
     count = [(str(len(row.counted)), len(row.counted)) for row in rows]
     first = Column("n", count) if grouped else Column("run", names_of(rows))
-    columns = [first, Column("state", [_states(row) for row in rows])]
+    options, metrics = [], []
     for rank, (key, short) in enumerate(zip(keys, short_names(keys), strict=True)):
-        columns.append(Column(key, _options(rows, key), 2 * rank + 1, short))
+        options.append(Column(key, _options(rows, key), 2 * rank + 1, short))
     for rank, name in enumerate(found.facts, len(keys)):
         known = [row.facts(name) for row in rows]
         texts = [" or ".join(facts) if len(facts) < 3 else f"{len(facts)} of them" for facts in known]
-        columns.append(Column(name, texts, 2 * rank + 1))
+        options.append(Column(name, texts, 2 * rank + 1))
     for rank, name in enumerate(found.metrics):
-        values = [row.metric(name) for row in rows]
-        cells = [_mean(row, *value) for row, value in zip(rows, values, strict=True)]
-        columns.append(Column(name, cells, 2 * rank, sds=[sd for _, sd, _ in values] if grouped else ()))
+        sds = [row.metric(name)[1] for row in rows] if grouped else ()
+        metrics.append(Column(name, [_mean(row, name) for row in rows], 2 * rank, sds=sds))
     took = [mean_sd([run.seconds for run in row.counted if run.seconds == run.seconds])[0] for row in rows]
-    return [*columns, Column("seconds", [duration(seconds) for seconds in took], math.inf, "time")]
+    time = Column("seconds", [duration(seconds) for seconds in took], math.inf, "time")
+    middle = [*options, *metrics] if len(found.tasks) < 2 else [*metrics, *options]  # tasks differ in many options
+    return [first, Column("state", [_states(row) for row in rows]), *middle, time]
+
+
+def table_of(found: Comparison) -> list[Column]:
+    """A row per run or group; of one group alone a row per metric, with the mean over all samples where it differs."""
+    if not found.over or len(found.rows) > 1:
+        return columns_of(found, found.rows, found.keys)
+    (group,) = found.rows
+    means = [_mean(group, name) for name in found.metrics]
+    pooled = [_pooled(group, name) for name in found.metrics]
+    columns = [Column("metric", found.metrics), Column("mean ± sd", means), Column("over all folds", pooled)]
+    return columns if any(cell[0] for cell in pooled) else columns[:2]
 
 
 def in_terminal(columns: Sequence[Column]) -> list[str]:
@@ -115,7 +127,9 @@ def number(value: float, sd: float = math.nan) -> str:
     if isinstance(value, int) or (math.isnan(sd) and value >= 100 and value.is_integer()):  # a count
         return str(int(value))
     size = max(abs(value), 0 if math.isnan(sd) else sd)
-    form = ".3g" if 0 < size < 1e-3 else ".4f" if size < 10 else ".2f" if size < 1000 else ".4g"
+    form = (
+        ".3g" if 0 < size < 1e-3 else ".4f" if size < 10 else ".2f" if size < 1000 else ".0f" if size < 1e6 else ".4g"
+    )
     return f"{value:{form}}" + ("" if math.isnan(sd) else f" ± {sd:{form}}")
 
 
@@ -128,9 +142,16 @@ def duration(seconds: float) -> Cell:
     return said if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min", seconds
 
 
-def _mean(row: Row, mean: float, sd: float, n: int) -> Cell:
+def _mean(row: Row, name: str) -> Cell:
+    mean, sd, n = row.metric(name)
+    mean = int(mean) if n == 1 and COUNT.fullmatch(name) else mean
     few = f" (n {n})" if n < len(row.counted) else ""
     return (number(mean, sd) + few, mean) if n else ("", None)
+
+
+def _pooled(row: Row, name: str) -> Cell:
+    value = (row.pooled(name) or [math.nan])[0]
+    return ("", None) if number(value) in ("nan", number(row.metric(name)[0])) else (number(value), value)
 
 
 def _states(row: Row) -> str:

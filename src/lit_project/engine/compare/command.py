@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..messages import OptionParser
 from ..project import PROGRAM
 from ..run import write_text
-from .columns import as_csv, columns_of, common_folder, in_terminal, labels
+from .columns import as_csv, columns_of, common_folder, in_terminal, labels, table_of
 from .differences import Comparison
 from .reading import read_runs
 from .report import changes, page_of, summary
@@ -26,7 +26,8 @@ def option_parser() -> argparse.ArgumentParser:
     add("runs", nargs="+", metavar="RUN", help="run directories, patterns, or folders of runs, also of a sweep")
     add("--over", nargs="+", default=[], metavar="KEY", help="mean and standard deviation of runs that differ in these "
         "options alone, such as seed_everything")  # fmt: skip
-    add("--metric", nargs="+", default=[], metavar="NAME", help="default: those monitored, and others that differ")
+    add("--metric", nargs="+", default=[], metavar="NAME", help="such as accuracy; default: those monitored, and "
+        "others that differ")  # fmt: skip
     add("--csv", type=Path, metavar="FILE", help="also write the table, with all digits")
     add("--html", type=Path, metavar="FILE", help="the page (default: compare.html in the folder of the runs)")
     return parser
@@ -41,14 +42,13 @@ def compare(args: Sequence[str]) -> int:
     options = option_parser().parse_args(list(args))
     runs = read_runs(options.runs)
     found = Comparison(runs, options.over, options.metric)
-    columns = columns_of(found, found.rows, found.keys)
-    print("\n".join([*in_terminal(columns), "", *found.notes()]))
+    print("\n".join([*in_terminal(table_of(found)), "", *found.notes()]))
     for kind, lines in changes(found).items():
         print(f"{kind} from {' to '.join(labels(found, found.given))}: {summary(lines)}")
     folder = common_folder([run.path for run in runs])
     folder = Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
     if options.csv is not None:
-        _write("table", "csv", options.csv, as_csv(columns))
+        _write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
     footer = f"{shorten(f'{PROGRAM} compare {shlex.join(args)}', 200)} · {datetime.now():%Y-%m-%d %H:%M}"
     file = options.html or folder / "compare.html"
     _write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))

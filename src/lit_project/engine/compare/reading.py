@@ -45,6 +45,8 @@ class Run:
         try:
             state, sections, entries, rows = run.state(), run.metrics(), run.entries(), run.history()[1]
             options = dict(options_of(run.config() if run.config_file.is_file() else {}))
+            if options.get("data.folds") is None:  # without folds there is no such thing as fold 0
+                options.pop("data.fold", None)
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = monitor_of(options)
             known = fit.get(f"best {monitor}") if state == "finished" else None
@@ -171,13 +173,16 @@ def _single(name: str) -> bool:
 
 
 def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
-    """Numbers of an evaluation by class (`test/class_accuracy/cat`) or length (`"bleu_by_length": {"1–5": 40.2}`)."""
+    """Numbers of an evaluation by class (`test/class_accuracy/cat`) or length (`"bleu_by_length": {"1–5": 40.2}`).
+
+    The calibration is by confidence; a figure shows it.
+    """
     found: dict[str, Numbers] = {}
     for name, value in section.items():
         if not _single(name):
             kind, _, part = name.partition("/")[2].partition("/")
             found.setdefault(kind, {})[part] = value
-        elif isinstance(value, dict) and (known := numbers(value)):
+        elif isinstance(value, dict) and name != "calibration" and (known := numbers(value)):
             found[name] = known
     return found
 

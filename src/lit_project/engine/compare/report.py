@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..page import Cell, heading, link, new_figure, page, paragraph, picture, scale, table
-from .columns import columns_of, labels, number
+from .columns import Column, columns_of, labels, number, table_of
 from .differences import Comparison, Row, mean_sd
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ PANELS = 4
 
 def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
     """The text of the page, which lies in `folder`."""
-    parts = [*map(paragraph, found.notes()), _table(found, found.rows, found.keys, folder)]
+    parts = [*map(paragraph, found.notes()), _table(table_of(found), found.rows, folder)]
     if (figure := curves(found)) is not None:
         what = "Mean ± 1 standard deviation of the finished runs." if found.over else "A line per run."
         parts += [heading("Curves"), paragraph(what, soft=True), picture(figure, "learning curves")]
@@ -33,13 +33,12 @@ def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
         parts.append(table([kind, "before", "after", "change"], cells))
     if found.over:
         runs = [Row([run], False) for row in found.rows for run in row.runs]
-        parts += [heading("Single runs"), _table(found, runs, [*found.over, *found.keys], folder)]
+        parts += [heading("Single runs"), _table(columns_of(found, runs, [*found.over, *found.keys]), runs, folder)]
     return page(title, parts, footer)
 
 
-def _table(found: Comparison, rows: Sequence[Row], keys: Sequence[str], folder: Path) -> str:
+def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path) -> str:
     """Runs lead to their pages."""
-    columns = columns_of(found, rows, keys)
     cells = [list(line) for line in zip(*(column.cells for column in columns), strict=True)]
     if columns[0].name == "run":
         for line, row in zip(cells, rows, strict=True):
@@ -48,13 +47,13 @@ def _table(found: Comparison, rows: Sequence[Row], keys: Sequence[str], folder: 
 
 
 def curves(found: Comparison) -> Figure | None:
-    """A panel per metric, a line per row; None if there is nothing to draw.
+    """A panel per metric, a line per row; None if there is nothing to draw, or the tasks differ.
 
     A group has the mean of its finished runs, where all have a value, and a band of one standard deviation.
     """
     wanted = [name for name in found.chosen if not name.startswith("test/")] or found.monitors or ["val/loss"]
     metrics = [name for name in wanted if any(run.curve(name, "step") for run in found.runs)][:PANELS]
-    if not metrics:
+    if not metrics or len(found.tasks) > 1:
         return None
     from matplotlib.ticker import MaxNLocator
 
@@ -62,7 +61,7 @@ def curves(found: Comparison) -> Figure | None:
     names = labels(found, found.rows)
     legend: dict[str, Artist] = {}
     for place, metric in enumerate(metrics, 1):
-        axes, shown = figure.add_subplot(len(metrics), 1, place), []
+        axes, shown, bands = figure.add_subplot(len(metrics), 1, place), [], []
         each_epoch = all(len(run.curve(metric, "epoch")) == len(run.curve(metric, "step")) for run in found.runs)
         by = "epoch" if each_epoch else "step"
         for order, row in enumerate(found.rows):
@@ -79,9 +78,13 @@ def curves(found: Comparison) -> Figure | None:
             shown += [mean for mean in means if math.isfinite(mean)]
             if counts[0] > 1:
                 low, high = ([mean + sign * sd for mean, sd in zip(means, sds, strict=True)] for sign in (-1, 1))
-                axes.fill_between(x, low, high, color=colour, alpha=0.2 * alpha, linewidth=0)
+                bands.append((x, low, high, colour, 0.2 * alpha))
         if shown:
             scale(axes, metric, shown)
+        # on a logarithmic axis mean − sd has no end
+        least = min(shown) / 2 if axes.get_yscale() == "log" else -math.inf
+        for x, low, high, colour, alpha in bands:
+            axes.fill_between(x, [max(y, least) for y in low], high, color=colour, alpha=alpha, linewidth=0)
         axes.set(title=metric, xlabel=by)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)

@@ -1,7 +1,7 @@
 """Writes a trained net as files that run without this project, and compares each with `predict`.
 
-%(prog)s --run runs/quickstart/first                                   pt2, which needs torch alone
-%(prog)s --run runs/quickstart/first --format onnx,safetensors         which needs no torch; and the weights alone
+%(prog)s runs/quickstart/first                                   pt2, which needs torch alone
+%(prog)s runs/quickstart/first --format onnx,safetensors         which needs no torch; and the weights alone
 """
 
 import argparse
@@ -22,7 +22,8 @@ def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     form = argparse.RawDescriptionHelpFormatter
     parser = OptionParser(prog=f"{PROGRAM} export", description=__doc__, formatter_class=form, allow_abbrev=False)
-    parser.add_argument("--run", required=True, metavar="DIR", help="the run whose checkpoint is exported")
+    parser.add_argument("run", nargs="?", default=argparse.SUPPRESS, metavar="RUN", help="whose checkpoint is exported")
+    parser.add_argument("--run", metavar="RUN", help="the same")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
     parser.add_argument("--format", default="pt2", metavar="LIST", help=f"of {','.join(NEEDS)} (default: pt2)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: RUN/export; files there are replaced")
@@ -37,6 +38,8 @@ def export(args: Sequence[str]) -> int:
             computes something else than `predict`; no file has been written then.
     """
     options = option_parser().parse_args(list(args))
+    if options.run is None:
+        raise UserError(f"{PROGRAM} export needs RUN; see {PROGRAM} export --help")
     formats = list(dict.fromkeys(options.format.split(",")))
     for name in formats:
         if name not in NEEDS:
