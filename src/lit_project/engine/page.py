@@ -22,25 +22,32 @@ CHART, PHOTOS = "a chart", "photos"  # what a PNG file says that it shows: chart
 Cell = str | tuple[str, float | None]  # what is shown; with what it is sorted by
 
 STYLE = """
-:root { color-scheme: light dark; --text: #1c2128; --soft: #59636e; --line: #d8dee4; --back: #fff; --band: #f3f5f7; }
+:root { color-scheme: light dark; --text: #1c2128; --soft: #59636e; --line: #d8dee4; --back: #fff; --band: #f3f5f7;
+  --shade: #0003; }
 @media (prefers-color-scheme: dark) {
-  :root { --text: #e3e7ec; --soft: #9aa4af; --line: #363c44; --back: #15181c; --band: #1e2227; }
+  :root { --text: #e3e7ec; --soft: #9aa4af; --line: #363c44; --back: #15181c; --band: #1e2227;
+    --shade: #fff3; }
   img.chart { filter: invert(1) hue-rotate(180deg) brightness(1.3); }
-  img.sheet { filter: invert(.93) hue-rotate(180deg) brightness(1.25); } img.photos { filter: brightness(.88); }
+  img.sheet { filter: invert(.93) hue-rotate(180deg) brightness(1.25); }
 }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); max-width: 80rem;
   margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }
 p { margin: .5rem 0; } p.soft, footer { color: var(--soft); } footer { margin-top: 2.5rem; font-size: .85rem; }
-div.table { overflow-x: auto; width: fit-content; max-width: 100%; border: 1px solid var(--line); border-radius: 6px; }
+div.table { overflow-x: auto; width: fit-content; max-width: 100%; border: 1px solid var(--line); border-radius: 6px;
+  background: linear-gradient(270deg, var(--back) 1rem, transparent) 100% / 2rem 100% no-repeat local,
+    linear-gradient(270deg, var(--shade), transparent) 100% / 1rem 100% no-repeat; } /* a shade where it goes on */
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: .35rem .7rem; text-align: left; white-space: nowrap; border-top: 1px solid var(--line); }
 td.long { white-space: normal; min-width: 14rem; } th.number, td.number { text-align: right; }
 thead th { background: var(--band); border-top: 0; }
 tbody tr:hover td { background: var(--band); }
-@media (max-width: 30rem) { th, td { padding: .35rem .45rem; } }
+@media (max-width: 30rem) {
+  th, td { padding: .35rem .45rem; } th:not([aria-sort]) button::after { content: none !important; }
+}
 @media (min-width: 40rem) {
   th:first-child, td:first-child { position: sticky; left: 0; } td:first-child { background: var(--back); }
+  figure img { min-width: calc(.55 * var(--width)); }
 }
 th button { font: inherit; font-weight: 600; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
 th button::after { content: "↕"; color: var(--soft); padding-left: .3rem; }
@@ -50,11 +57,11 @@ h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; } a { color: inherit; }
 div.figures { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; margin: .8rem 0; }
 figure { margin: 0; flex: 1 1 calc(.55 * var(--width)); max-width: min(100%, .75 * var(--width)); overflow-x: auto;
   border: 1px solid var(--line); border-radius: 6px; box-sizing: border-box; }
-figure img { width: 100%; min-width: calc(.55 * var(--width)); }
+figure img { width: 100%; }
 figcaption { color: var(--soft); font-size: .85rem; padding: .3rem .7rem; position: sticky; left: 0; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: .5rem 0; }
 dt { color: var(--soft); } dd { margin: 0; } summary { cursor: pointer; }
-pre { background: var(--band); border-radius: 6px; padding: .7rem; overflow-x: auto; font-size: .85rem; }
+pre { background: var(--band); border-radius: 6px; padding: .7rem; white-space: pre-wrap; font-size: .85rem; }
 """
 # A click sorts by the column, a second one the other way round. What is blank stays last.
 SCRIPT = """

@@ -57,7 +57,7 @@ COUNTS = torch.tensor([[5.0, 1.0, 0.0], [0.0, 7.0, 2.0], [0.0, 0.0, 0.0]])
 
 def test_confusion_matrix_shows_counts_in_cells_and_shares_in_colours():
     figure = confusion_matrix(COUNTS, ["ant", "bee", "cat"], "val: accuracy 0.8")
-    axes, _ = figure.axes
+    (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted", "true")
     for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
         assert [label.get_text() for label in labels] == ["ant", "bee", "cat"]
@@ -106,11 +106,9 @@ def test_names_and_pictures_of_any_kind_are_drawn_and_grey_levels_are_comparable
 def test_reliability_has_a_bar_per_bin_and_the_number_of_its_samples():
     bins = {"samples": [0, 30, 1200], "accuracy": [None, 0.25, 1.0]}
     figure = viz.reliability(bins, "ECE")
-    (axes,) = figure.axes
-    assert [(bar.get_center()[0], bar.get_height()) for bar in axes.patches] == [
-        (pytest.approx(0.5), 0.25), (pytest.approx(5 / 6), 1.0)
-    ]  # fmt: skip
-    assert [text.get_text() for text in axes.texts] == ["30", "1,200"]
+    for axes, heights in zip(figure.axes, ([0.25, 1.0], [30, 1200]), strict=True):
+        assert [bar.get_center()[0] for bar in axes.patches] == pytest.approx([0.5, 5 / 6])
+        assert [bar.get_height() for bar in axes.patches] == heights
     png(figure)
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Curve = Sequence[tuple[float, float]]
+GREY = "#7b7b7b"  # as far from white as from the dark of a page
 
 
 def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | None = None) -> Figure:
@@ -33,9 +34,9 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
     """
     from matplotlib.ticker import MaxNLocator
 
-    figure = new_figure(5.5 * max(len(curves), 1), 4)
+    figure = new_figure(5, 3 * max(len(curves), 1))
     for number, (metric, splits) in enumerate(curves.items()):
-        axes = figure.add_subplot(1, len(curves), number + 1)
+        axes = figure.add_subplot(len(curves), 1, number + 1)
         for split, points in splits.items():
             x, y = zip(*points, strict=True)
             axes.plot(x, y, marker="o" if len(points) < 30 else None, markersize=3, label=f"{split} (last {y[-1]:.4g})")
@@ -43,7 +44,7 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
             axes.axvline(best, color="grey", linewidth=0.8, linestyle=":", label=f"best checkpoint (epoch {best:.0f})")
         values = [y for points in splits.values() for _, y in points]
         scale(axes, metric, values)
-        axes.set(xlabel="epoch", ylabel=metric, title=metric)
+        axes.set(xlabel="epoch", title=metric)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.legend()
@@ -66,18 +67,19 @@ def learning_rates(curves: Mapping[str, Curve]) -> Figure:
 
 def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> Figure:
     """Counts `(K, K)`, rows the true class, columns the predicted one; colours are shares of the row."""
-    size = len(names)
-    side = min(max(4.5, 0.62 * size + 2), 24)
-    figure = new_figure(side + 1, side)
+    size, longest = len(names), max(map(len, names))
+    cells = min(max(2, 0.38 * size), 22)  # inches
+    figure = new_figure(cells + 0.9 + 0.05 * longest, cells + 0.9 + 0.05 * longest)
     axes = figure.add_subplot()
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
-    figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
-    if size <= 30:  # with more, the digits would not be legible
+    if size > 30:  # the digits would not be legible
+        figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
+    else:
         for row, column in counts.nonzero().tolist():
             colour = "white" if shares[row, column] > 0.5 else "black"
             text = f"{int(counts[row, column])}"
-            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=8)
+            axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9)
     shown = list(names) if size <= 60 else []
     axes.set_xticks(range(len(shown)), labels=shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
     axes.set_yticks(range(len(shown)), labels=shown, parse_math=False)
@@ -114,16 +116,17 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
     """
     bins = [number for number, count in enumerate(calibration["samples"]) if count]
     width = 1 / len(calibration["samples"])
-    figure = new_figure(5, 4.2)
-    axes = figure.add_subplot()
-    places, accuracy = [(number + 0.5) * width for number in bins], [calibration["accuracy"][n] for n in bins]
-    bars = axes.bar(places, accuracy, width, color="tab:blue", alpha=0.6, edgecolor="white")
-    counts = [f"{calibration['samples'][number]:,}" for number in bins]
-    axes.bar_label(bars, labels=counts, rotation=90, padding=3, fontsize=8)
-    axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
-    axes.set(xlabel="confidence (on the bars: samples)", ylabel="accuracy", title=title, xlim=(0, 1), ylim=(0, 1.2))
-    axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
-    axes.grid(alpha=0.3)
+    figure = new_figure(5, 4.7)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    places = [(number + 0.5) * width for number in bins]
+    for axes, name in ((above, "accuracy"), (below, "samples")):
+        axes.bar(places, [calibration[name][n] for n in bins], width, color="tab:blue", alpha=0.6, edgecolor="white")
+        axes.set_ylabel(name)
+        axes.grid(alpha=0.3)
+    above.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
+    above.set(title=title, xlim=(0, 1), ylim=(0, 1.05))
+    below.set(xlabel="confidence", yscale="log", ylim=(0.5, None))  # a bin of one sample is seen next to thousands
+    below.yaxis.set_major_formatter("{x:,.0f}")
     return figure
 
 
@@ -244,13 +247,17 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
         figure: of matplotlib.
         tag: the name in TensorBoard, which has a slider over the steps of one tag; default: `name`.
     """
+    from matplotlib.text import Text
+
     run = Path(trainer.default_root_dir).absolute()
     figure.supxlabel(f"{run.parent.name}/{run.name}", x=0.99, ha="right", fontsize=7, color="grey", parse_math=False)
     file = run / "figures" / f"{name}.png"
     file.parent.mkdir(parents=True, exist_ok=True)
     shown = [image for axes in figure.axes for image in axes.images]
     photos = any(image.get_array().ndim == 3 or image.get_cmap().name == "gray" for image in shown)
-    figure.savefig(file, metadata={"Description": PHOTOS if photos else CHART})
+    for text in figure.findobj(Text) if photos else ():  # legible on light and on dark
+        text.set_color(GREY)
+    figure.savefig(file, transparent=photos, metadata={"Description": PHOTOS if photos else CHART})
     for logger in trainer.loggers:
         add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
         if add_figure is not None:
