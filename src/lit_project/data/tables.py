@@ -94,7 +94,7 @@ class CSV(TabularData):
                 raise DataError(f"{both[0]!r} is both feature and target")
             if not features:
                 raise DataError(f"{file}: there is no feature column")
-            table = source.read([*features, *targets])
+            table = source.read([*features, *targets], "; feature_names can leave the column out")
         super().__init__(
             features=table[:, : len(features)],
             targets=table[:, len(features) :],

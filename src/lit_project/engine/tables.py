@@ -38,14 +38,14 @@ class CSVFile:
         if not any(self.names):
             raise DataError(f"{self.file} is empty")
 
-    def read(self, columns: Sequence[str]) -> Tensor:
+    def read(self, columns: Sequence[str], advice: str = "") -> Tensor:
         """The numbers of some columns, float64 `(N, K)`.
 
         Raises:
             DataError: no rows, no such column or several of that name, a line of another length than the first, a
-                missing value or one that is no number.
+                missing value or one that is no number, which ends with the `advice`.
         """
-        chosen = [self._place(name) for name in columns]
+        chosen = self._places(columns)
         rows = []
         lines = self._lines()
         next(lines)
@@ -54,7 +54,7 @@ class CSVFile:
                 raise DataError(
                     f"{self.file}, line {line}: {len(cells)} values for the {len(self.names)} columns of line 1"
                 )
-            rows.append([self._number(cells[k], line, self.names[k]) for k in chosen])
+            rows.append([self._number(cells[k], line, self.names[k], advice) for k in chosen])
         if not rows:
             raise DataError(f"{self.file} has a line of names and no rows")
         return torch.tensor(rows, dtype=torch.double)
@@ -82,28 +82,28 @@ class CSVFile:
             except (csv.Error, UnicodeDecodeError) as error:
                 raise DataError(f"{self.file}, line {begin} or after: cannot be read as UTF-8 CSV ({error})") from error
 
-    def _place(self, name: str) -> int:
-        count = self.names.count(name)
-        if not count:
-            hint = did_you_mean(name, self.names, f"; there are: {', '.join(self.names)}")
+    def _places(self, columns: Sequence[str]) -> list[int]:
+        missing = [name for name in columns if name not in self.names]
+        if missing:
+            there = f"; there are: {', '.join(self.names)}"
+            hint = did_you_mean(missing[0], self.names, there) if len(missing) == 1 else there
             other = next((m for m in f";{TAB}|," if len(self.names) == 1 and m in self.names[0]), None)
             if other:
                 hint = f"; line 1 has no {self.delimiter!r}: is the delimiter {'tab' if other == TAB else repr(other)}?"
-            raise DataError(f"{self.file} has no column {name!r}{hint}")
-        if count > 1:
-            raise DataError(f"{self.file} has {count} columns named {name!r}")
-        return self.names.index(name)
+            raise DataError(f"{self.file} has no column {', '.join(map(repr, missing))}{hint}")
+        twice = next((name for name in columns if self.names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(f"{self.file} has {self.names.count(twice)} columns named {twice!r}")
+        return [self.names.index(name) for name in columns]
 
-    def _number(self, text: str, line: int, column: str) -> float:
+    def _number(self, text: str, line: int, column: str, advice: str) -> float:
         try:
             value = float(text.replace("_", "x"))  # Python reads 1_000 as a number
         except ValueError:
             value = math.nan
         if not abs(value) <= LARGEST:
-            raise DataError(
-                f"{self.file}, line {line}, column {column!r}: {text.strip()!r} is not a finite number; feature_names "
-                "can leave the column out"
-            )
+            what = f"{text.strip()!r} is not a finite number"
+            raise DataError(f"{self.file}, line {line}, column {column!r}: {what}{advice}")
         return value
 
 

@@ -6,19 +6,22 @@ curl --data-binary @digit.png http://127.0.0.1:8000/predict        the same as J
 
 import argparse
 import json
+import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..entry import look
 from ..errors import UserError
 from ..messages import OptionParser
-from ..page import source_of
 from ..project import PROGRAM
 
+if TYPE_CHECKING:
+    from .predictor import Predictor
+
 HERE = "127.0.0.1"
-MOST = 20  # MB of a sample
+MEGABYTES = 20  # of a sample, at most
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -40,15 +43,15 @@ def serve(args: Sequence[str]) -> int:
     options = option_parser().parse_args(list(args))
     look([f"--run={options.run}"], ())  # this and the port before torch is imported, which takes seconds
     try:
-        server = ThreadingHTTPServer((HERE, options.port), Handler)
+        server = Server((HERE, options.port), Handler)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--port {options.port}: {reason}; --port 0 takes one that is free") from error
-    with server:
+    with server, tempfile.TemporaryDirectory() as folder:
         from .predictor import Predictor
 
-        predictor = Predictor(options.run, options.ckpt_path)
-        Handler.page, Handler.answer = predictor.page(MOST), predictor.answer
+        server.predictor = Predictor(options.run, options.ckpt_path, folder)
+        server.page = server.predictor.page(MEGABYTES)
         print(f"http://{HERE}:{server.server_port} (Ctrl-C ends)", flush=True)
         try:
             server.serve_forever()
@@ -57,11 +60,17 @@ def serve(args: Sequence[str]) -> int:
     return 0
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Gives the page; `POST` takes a sample and gives `{"rows": […]}` or `{"error": …}`."""
+class Server(ThreadingHTTPServer):
+    """Holds what its requests share."""
 
+    predictor: "Predictor"
     page: str
-    answer: Callable[[bytes], Any]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`GET /` gives the page; `POST /predict` takes a sample and gives `{"rows": […]}` or `{"error": …}`."""
+
+    server: Server
     timeout = 60  # seconds of silence
 
     def parse_request(self) -> bool:
@@ -71,32 +80,51 @@ class Handler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "")
         known = host.partition(":")[0] in (HERE, "localhost") and self.headers.get("Origin") in (None, f"http://{host}")
         if not known:
-            self.send_error(403, f"only pages of http://{HERE} may ask")
+            self._refuse(403, f"only pages of http://{HERE} may ask")
         return known
 
     def do_GET(self) -> None:
-        self._send(200, self.page, "text/html; charset=utf-8")
+        path = self.path.partition("?")[0]
+        if path == "/":
+            self._send(200, self.server.page, "text/html; charset=utf-8")
+        elif path == "/favicon.ico":  # browsers ask for it
+            self._send(204, "", "image/x-icon")
+        else:
+            self._refuse(404, "there are GET / and POST /predict")
+
+    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MOST * 1_000_000:
-            self.send_error(413, f"{MOST} MB are the most")
-            return
+        size = int(length) if length.isdecimal() else 0
+        if self.path != "/predict":
+            self._refuse(404, "there are GET / and POST /predict")
+        elif size > MEGABYTES * 1_000_000:
+            self._refuse(413, f"{MEGABYTES} MB are the most")
+        elif self.headers.get_content_type() == "multipart/form-data":
+            self._refuse(400, f"send the bytes alone: curl --data-binary @FILE http://{self.headers['Host']}/predict")
+        else:
+            self._answer(self.rfile.read(size))
+
+    def _answer(self, sample: bytes) -> None:
         try:
-            rows = self.answer(self.rfile.read(int(length)))
-            status, text = 200, json.dumps({"rows": rows}, default=source_of, allow_nan=False)
+            text = json.dumps({"rows": self.server.predictor.answer(sample)}, allow_nan=False)
+            self._send(200, text, "application/json")
         except UserError as error:
-            status, text = 400, json.dumps({"error": str(error)})
+            self._refuse(400, str(error))
         except Exception as error:  # of any kind: the task may be anyone's
             traceback.print_exc()
-            status, text = 500, json.dumps({"error": f"{type(error).__name__}: {error} (more is in the terminal)"})
-        self._send(status, text, "application/json")
+            self._refuse(500, f"{type(error).__name__}: {error} (more is in the terminal)")
+
+    def _refuse(self, status: int, why: str) -> None:
+        self._send(status, json.dumps({"error": why}), "application/json")
 
     def _send(self, status: int, text: str, kind: str) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.end_headers()  # HTTP/1.0: the end of the connection is that of the text
-        self.wfile.write(text.encode())
+        if self.command != "HEAD":
+            self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing of requests."""

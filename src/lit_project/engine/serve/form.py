@@ -7,49 +7,59 @@ input[name], textarea { box-sizing: border-box; width: 100%; padding: .3rem .5re
 canvas { width: 280px; height: 280px; margin: .8rem 0; border: 1px solid var(--soft); }
 canvas.draws { touch-action: none; cursor: crosshair; } form > button { display: block; margin-top: .8rem; }
 dl { align-items: baseline; } dd { font-size: 1.15rem; } meter { width: min(60%, 24rem); }
+dl.classes > :nth-child(-n + 2) { color: var(--text); font-weight: 600; }
+#answer.busy { opacity: .5; } #answer.busy:empty::after { content: "…"; }
 #answer img { width: auto; min-width: 280px; }
 </style>"""
+# after `const options = {…}`, see `Predictor.page`
 SCRIPT = """
-const [MOST, KIND, DRAWS, WIDTH, PAPER, INK, DELIMITER] = VALUES;  // MB of a sample; class of pictures in answers
 const form = document.querySelector("form"), answer = document.querySelector("#answer");
 const node = (tag, values) => Object.assign(document.createElement(tag), values);
 let asked = 0;
 async function ask(sample) {
   const mine = ++asked;
-  let found;
-  try {
-    if (sample.size > MOST * 1e6) throw Error(`It is too big: ${MOST} MB are the most.`);
-    found = await (await fetch("predict", {method: "POST", body: sample})).json();
-  } catch (error) { found = {error: error.message}; }  // the network's, if the command has ended
-  if (mine == asked) answer.replaceChildren(...found.rows?.flatMap(shown) ?? [node("p", {textContent: found.error})]);
+  let found = {error: `The picture is too big: ${options.megabytes} MB are the most.`};
+  if (sample.size <= options.megabytes * 1e6) {
+    answer.className = "busy";
+    found = await fetch("predict", {method: "POST", body: sample}).then(reply => reply.json())
+      .catch(() => ({error: "No answer: the command `serve` has ended, or cannot be reached."}));
+  }
+  if (mine == asked) show(...found.rows?.flatMap(shown) ?? [node("p", {textContent: found.error})]);
 }
+const show = (...nodes) => { answer.className = ""; answer.replaceChildren(...nodes); };
 function shown(row) {
-  const list = node("dl"), images = [], ofClass = ([name]) => name.startsWith("probability/");
-  const others = Object.entries(row).filter(entry => !ofClass(entry) && entry[1] !== "");
-  const likeliest = Object.entries(row).filter(ofClass).sort((a, b) => b[1] - a[1]).slice(0, 5);
-  for (const [name, value] of others) {
-    if (`${value}`.startsWith("data:")) images.push(node("img", {className: KIND, src: value, alt: name}));
-    else list.append(node("dt", {textContent: name}), node("dd", {textContent: value?.toPrecision?.(6) / 1 || value}));
+  const share = "probability/", list = node("dl"), classes = node("dl"), images = [];
+  const likeliest = Object.entries(row).filter(([name]) => name.startsWith(share)).sort((a, b) => b[1] - a[1]);
+  for (const [name, value] of likeliest.slice(0, 5)) {
+    classes.append(node("dt", {textContent: name.slice(share.length)}), node("dd"));
+    classes.lastChild.append(node("meter", {value}), ` ${(100 * value).toFixed(1)} %`);
   }
-  for (const [name, value] of likeliest) {
-    list.append(node("dt", {textContent: name.slice(12)}), node("dd"));
-    list.lastChild.append(node("meter", {value}), ` ${(100 * value).toFixed(1)} %`);
+  if ("class_name" in row && likeliest.length) {  // the first of them
+    classes.className = "classes";
+    delete row.prediction; delete row.class_name; delete row.probability;
   }
-  return [list, ...images];
+  for (const [name, value] of Object.entries(row)) {
+    if (name.startsWith(share) || value === "") continue;
+    const label = name == "prediction" ? options.target : name.replace("prediction/", "");
+    if (`${value}`.startsWith("data:")) images.push(node("img", {className: options.images, src: value, alt: label}));
+    else list.append(node("dt", {textContent: label}), node("dd", {textContent: value?.toPrecision?.(6) / 1 || value}));
+  }
+  return [list, classes, ...images];
 }
 form.onsubmit = event => {
   event.preventDefault();
   const inputs = [...form.querySelectorAll("[name]")];
-  const line = words => words.map(word => '"' + word.replaceAll('"', '""') + '"').join(DELIMITER) + "\\n";
-  if (DRAWS) clear();
+  const line = words => words.map(word => '"' + word.replaceAll('"', '""') + '"').join(options.delimiter) + "\\n";
+  if (options.draws) clear();
   else if (inputs[0].type != "number") ask(new Blob([inputs[0].value]));
   else ask(new Blob([line(inputs.map(input => input.name)), line(inputs.map(input => input.value))]));
 };
 const canvas = document.querySelector("canvas"), pen = canvas?.getContext("2d");
-const clear = () => { pen.fillRect(0, 0, canvas.width, canvas.height); answer.replaceChildren(); };
+const blank = () => { ++asked; pen.fillRect(0, 0, canvas.width, canvas.height); show(); };
+const clear = () => { form.reset(); blank(); };  // also the name of a file, which could not be chosen again
 async function take(picture) {
   if (!picture) return;
-  clear();
+  blank();
   ask(picture);
   const seen = await createImageBitmap(picture).catch(() => new Image());  // of a kind that it does not know
   const scale = canvas.width / Math.max(seen.width, seen.height, 1);
@@ -58,16 +68,22 @@ async function take(picture) {
   canvas.hidden = false;
 }
 if (canvas) {
-  Object.assign(pen, {fillStyle: PAPER, strokeStyle: INK, lineWidth: WIDTH, lineCap: "round"});
+  const given = files => { if (files[0]) { form.reset(); take(files[0]); } };
+  Object.assign(pen, {fillStyle: options.paper, strokeStyle: options.ink, lineWidth: options.line, lineCap: "round"});
   form.onchange = event => take(event.target.files[0]);
-  document.onpaste = event => take(event.clipboardData.files[0]);
+  document.onpaste = event => given(event.clipboardData.files);
   document.ondragover = event => event.preventDefault();
-  document.ondrop = event => { event.preventDefault(); take(event.dataTransfer.files[0]); };
+  document.ondrop = event => { event.preventDefault(); given(event.dataTransfer.files); };
 }
-if (DRAWS) {
+if (options.draws) {
   const draw = event => { pen.lineTo(event.offsetX, event.offsetY); pen.stroke(); };
-  clear();
-  canvas.onpointerdown = event => { canvas.setPointerCapture(event.pointerId); pen.beginPath(); draw(event); };
+  blank();
+  canvas.onpointerdown = event => {
+    form.reset();
+    canvas.setPointerCapture(event.pointerId);
+    pen.beginPath();
+    draw(event);
+  };
   canvas.onpointermove = event => { if (event.buttons) draw(event); };
   canvas.onpointerup = () => canvas.toBlob(ask);
 }

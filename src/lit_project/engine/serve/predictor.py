@@ -1,7 +1,7 @@
 """A run that predicts on one new sample after another, as `predict` does on files, and the page that asks for it."""
 
 import json
-import tempfile
+import shutil
 import threading
 import warnings
 from html import escape
@@ -15,6 +15,7 @@ from ..errors import UserError
 from ..page import page, paragraph, source_of
 from ..project import this_project
 from ..session import Session
+from ..tables import TAB
 from .form import SCRIPT, STYLE
 
 SMALL = 64  # pixels of the side of a grey image that can be drawn by hand
@@ -22,19 +23,29 @@ SMALL = 64  # pixels of the side of a grey image that can be drawn by hand
 ALONE = ["accelerator=auto", "devices=1", "num_nodes=1", "strategy=auto", "logger=false"]
 
 
+class Elsewhere(Session):
+    """Leaves the run as it is: a `predict_step` may write files, into `folder`."""
+
+    folder: str
+
+    def _parts(self, config: Any) -> dict[str, Any]:
+        return {**super()._parts(config), "default_root_dir": self.folder}
+
+
 class Predictor:
-    """Holds the net of a run, in which nothing changes.
+    """Holds the net of a run, in which nothing changes. A `folder` takes what the task writes.
 
     Raises:
         UserError: the run has no such weights, or predicts on no new samples.
     """
 
-    def __init__(self, run: str, checkpoint: str) -> None:
+    def __init__(self, run: str, checkpoint: str, folder: str) -> None:
         words = prepare(["predict", f"--run={run}", f"--ckpt_path={checkpoint}", *(f"--trainer.{o}" for o in ALONE)])
-        session = Session(LitCLI(this_project(), words.args), words.run, words.config_name)
+        session = Elsewhere(LitCLI(this_project(), words.args), words.run, words.config_name)
+        session.folder, self.folder = folder, Path(folder)
         parts: Any = session.prepare()
         self.trainer, self.task, self.data = trainer, task, data = parts
-        self.kind = "text" if hasattr(task, "served") else getattr(data, "predicts_on", None)
+        self.kind: Any = "text" if hasattr(task, "served") else getattr(data, "predicts_on", None)
         if self.kind is None:
             raise UserError(f"{type(data).__name__} cannot predict on new samples: it has no `predict_from`")
         self.title = " / ".join(session.run.path.absolute().parts[-2:])
@@ -52,7 +63,7 @@ class Predictor:
         channels, *sides = getattr(data, "input_shape", (0, 1))
         names, delimiter = getattr(data, "feature_names", ()), getattr(data, "delimiter", ",")
         draws = images and channels == 1 and max(sides) <= SMALL
-        colours = ("black", "white") if getattr(data, "mean", [1])[0] < 0.5 else ("white", "black")  # as in training
+        paper, ink = ("black", "white") if getattr(data, "mean", [1])[0] < 0.5 else ("white", "black")  # as in training
         button = "<button>Predict</button>"
         if images:
             also, how = (", or draw one with a mouse or a finger", 'class="draws"') if draws else ("", "hidden")
@@ -67,10 +78,19 @@ class Predictor:
             fields = '<label>Text <input name="text" required autofocus></label>'
         else:
             fields = "<label>Lines of a file for predict <textarea name=file rows=5 required></textarea></label>"
-        width = max(24, 280 // max(sides))  # of a line: a pixel of the net at least
-        values = [most, "photos" if images else "chart", draws, width, *colours]
-        values.append("\t" if delimiter in ("tab", r"\t") else delimiter)
-        script = f"const VALUES = {json.dumps(values)};{SCRIPT}"
+        targets = list(getattr(data, "target_names", ()))
+        options = {
+            "megabytes": most,
+            "images": "photos" if images else "chart",  # class of pictures in answers
+            "draws": draws,
+            "line": max(24, 280 // max(sides)),  # its width: a pixel of the net at least
+            "paper": paper,
+            "ink": ink,
+            "delimiter": TAB if delimiter in ("tab", r"\t") else delimiter,
+            "target": targets[0] if len(targets) == 1 else "prediction",
+        }
+        values = json.dumps(options).replace("<", r"\u003c")  # of a name: it would end the script
+        script = f"const options = {values};{SCRIPT}"
         form = f'<form>{fields}\n{button}</form>\n<div id="answer" aria-live="polite"></div>'
         return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
 
@@ -80,28 +100,34 @@ class Predictor:
         Raises:
             UserError: the sample is empty or cannot be read.
         """
+        what = {"images": "the picture", "table": "the table"}.get(self.kind, "the text")
         if not sample.strip():
-            raise UserError("it is empty: there is nothing to predict on")
-        with self.turn, tempfile.TemporaryDirectory() as folder:
-            if self.kind == "text":
-                return [self.task.served(sample.decode(errors="replace"))]
-            file = Path(folder, "sample")
-            self.trainer._default_root_dir = folder  # a `predict_step` may write files, and not into the run
-            file.write_bytes(sample)
+            raise UserError(f"{what} is empty: there is nothing to predict on")
+        with self.turn:
+            file = self.folder / "sample"
             try:
-                inputs = self.data.predict_from(file)
-                # of several samples, each row says which it is of
-                table = PredictionTable(Path(folder, "table.csv"), inputs if len(inputs) > 1 else None)
-                self.trainer.callbacks = [table]  # in place of the run's, of which some write into it
-                self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)
+                rows = self._rows(file, sample)
             except UserError as error:
-                raise UserError(str(error).replace(f"{file}, ", "").replace(str(file), "it")) from error
-            if not table.rows:
-                raise UserError("it cannot be read: it is damaged, or of another kind")
-            return [{name: _seen(v, folder) for name, v in row.items() if name != "index"} for row in table.rows]
+                raise UserError(str(error).replace(f"{file}, ", "").replace(str(file), what)) from error
+            if not rows:
+                raise UserError(f"{what} cannot be read: it is damaged, or of another kind")
+            return [{name: self._shown(value) for name, value in row.items() if name != "index"} for row in rows]
 
+    def _rows(self, file: Path, sample: bytes) -> list[dict[str, Any]]:
+        if self.kind == "text":
+            return [self.task.served(sample.decode(errors="replace"))]
+        shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # of the sample before
+        file.write_bytes(sample)
+        inputs = self.data.predict_from(file)
+        # of several samples, each row says which it is of
+        table = PredictionTable(self.folder / "table.csv", inputs if len(inputs) > 1 else None)
+        self.trainer.callbacks = [table]  # in place of the run's, of which some write into it
+        self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)
+        return table.rows
 
-def _seen(value: Any, folder: str) -> Any:
-    """A value, or the picture of that name that a `predict_step` has written, as an address that holds it."""
-    file = Path(folder, "predictions", str(value))
-    return source_of(file) if file.suffix == ".png" and file.is_file() else value
+    def _shown(self, value: Any) -> Any:
+        """A value; a figure, or a picture that a `predict_step` has written, as an address that holds it."""
+        file = self.folder / "predictions" / str(value)
+        if hasattr(value, "savefig"):
+            return source_of(value)
+        return source_of(file) if file.suffix == ".png" and file.is_file() else value
