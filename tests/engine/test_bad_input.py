@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from lit_project.engine.checkpoints import Checkpoint, read
-from lit_project.engine.errors import CheckpointError, UserError
+from lit_project.engine.errors import CheckpointError, UserError, no_access
+from lit_project.engine.run import write_text
 from tiny import TINY
 
 
@@ -35,6 +36,17 @@ def test_truncated_best_checkpoint_is_named(lit, trained):
     assert best.name in result.err
     assert "truncated" in result.err
     assert lit(f"test --run {trained} --ckpt_path last").status == 0
+
+
+def test_a_file_that_cannot_be_written_is_named_and_stays_as_it_was(workspace):
+    write_text(Path("a.json"), "before")
+    with limit_on_files() as limit:
+        limit(10)
+        with pytest.raises(OSError, match="too large") as error:
+            write_text(Path("a.json"), "more than fits")
+    assert no_access(error.value) == "File too large: a.json"
+    assert Path("a.json").read_text() == "before"
+    assert not list(workspace.glob(".*.tmp"))
 
 
 def test_resume_passes_over_a_truncated_checkpoint_and_says_so(lit):

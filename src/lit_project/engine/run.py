@@ -46,12 +46,15 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """The same for any content."""
-    path = path.resolve()
+    given, path = path, path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_bytes(content)
         temporary.replace(path)
+    except OSError as error:
+        error.filename, error.filename2 = str(given), None  # the name that the user knows
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

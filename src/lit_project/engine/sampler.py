@@ -102,7 +102,7 @@ class EpochBatches(Sampler[Tensor]):
             raise DataError(
                 f"{size} samples do not make equally many batches for {num_replicas} process(es) "
                 f"with {'' if batch_size else 'global_'}batch_size {batch_size or global_batch_size}, "
-                f"drop_last {drop_last}"
+                f"drop_last {drop_last}{'; --trainer.devices=1 takes one process' if num_replicas > 1 else ''}"
             )
 
     def __len__(self) -> int:

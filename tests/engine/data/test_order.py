@@ -162,5 +162,8 @@ def test_too_few_samples_are_an_error():
         (7, 1, 2, False),
         (0, 4, 1, False),
     ):
-        with pytest.raises(DataError, match=f"{size} samples do not make equally many batches for {processes} process"):
+        with pytest.raises(
+            DataError, match=f"{size} samples do not make equally many batches for {processes} process"
+        ) as error:
             EpochBatches(size, batch_size, shuffle=True, drop_last=drop_last, num_replicas=processes)
+        assert ("--trainer.devices=1" in str(error.value)) == (processes > 1)
