@@ -26,19 +26,16 @@ def test_files_of_a_run(run):
     attention = {f"{split}_attention_{k}.png" for split in ("val", "test") for k in (1, 2, 3, 4)}
     others = {"attention", "learning_curves.png", "learning_rate.png", "val_bleu_by_length.png"}
     assert names(run / "figures") == attention | others | {"test_bleu_by_length.png"}
-    assert names(run / "predictions") == {"val_samples.md", "test_samples.md"}
+    assert names(run / "predictions") == {"val_samples.json", "test_samples.json"}
     assert all(min(Image.open(path).size) > 200 for path in (run / "figures").rglob("*.png"))
 
 
 def test_sample_tables_of_a_run(run):
-    text = (run / "predictions" / "test_samples.md").read_text()
-    assert [line for line in text.splitlines() if line.startswith("##")] == ["## Best", "## Worst", "## Random"]
-    rows = [line for line in text.splitlines() if line.startswith("|") and line[2].isdigit()]
-    assert len(rows) == 30
-    assert all(line.count("|") == 5 for line in rows)
-    scores = [float(line.split("|")[1]) for line in rows]
-    assert scores[:10] == sorted(scores[:10], reverse=True)
-    assert scores[10:20] == sorted(scores[10:20])
+    samples = json.loads((run / "predictions" / "test_samples.json").read_text())
+    scores = {which: [row["BLEU"] for row in rows] for which, rows in samples.items()}
+    assert {which: len(rows) for which, rows in scores.items()} == {"Best": 10, "Worst": 10, "Random": 10}
+    assert scores["Best"] == sorted(scores["Best"], reverse=True)
+    assert scores["Worst"] == sorted(scores["Worst"])
     assert json.loads((run / "metrics.json").read_text())["test"]["test/samples"] == 30
 
 
@@ -54,7 +51,7 @@ def test_best_worst_and_random():
     assert [row.index for _, row in found["Worst"]] == [3, 1]
     assert len(found["Random"]) == 2
     assert ranked_samples(rows, 2) == found
-    assert tables(ranked_samples(rows, 99)).count("source 1") == 3
+    assert str(tables(ranked_samples(rows, 99))).count("source 1") == 3
 
 
 def test_groups_by_length():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -120,17 +121,19 @@ def code(text: str, summary: str = "") -> str:
 
 def figures(files: Iterable[Path]) -> str:
     """PNG files of a run, see `save_figure`, with their names; charts first."""
-    parts = sorted(map(_file, files), key=lambda part: 'class="photos"' in part[:200])
-    return f'<div class="figures">{"".join(parts)}</div>'
+    shown = sorted(map(_render_file, files), key=lambda kind_and_text: kind_and_text[0] != "sheet")
+    return f'<div class="figures">{"".join(text for _, text in shown)}</div>'
 
 
-def _file(file: Path) -> str:
-    data, what = file.read_bytes(), file.stem.replace("_", " ")
-    kind = "sheet" if CHART.encode() in data[:1000] else "photos"
-    width = int.from_bytes(data[16:20], "big")  # of a PNG
-    image = f'<img class="{kind}" alt="{escape(what)}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
-    style = f'tabindex="0" style="--width: {width}px"'
-    return f"<figure {style}>{image}<figcaption>{escape(what)}</figcaption></figure>"
+def _render_file(file: Path) -> tuple[str, str]:
+    """Class and text."""
+    from PIL import Image
+
+    with Image.open(file) as image:
+        kind, width = "sheet" if image.info.get("Description") == CHART else "photos", image.width
+    what = escape(file.stem.replace("_", " "))
+    shown = f'<img class="{kind}" alt="{what}" src="{source_of(file)}"><figcaption>{what}</figcaption>'
+    return kind, f'<figure tabindex="0" style="--width: {width}px">{shown}</figure>'
 
 
 def paragraph(text: str, soft: bool = False) -> str:
@@ -147,17 +150,16 @@ def table(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     head = "".join(
         f'<th{kind} scope="col"><button>{escape(name)}</button></th>' for name, kind in zip(names, classes, strict=True)
     )
-    lines = ["".join(map(_cell, row, classes)) for row in rows]
+    lines = ["".join(map(_render_cell, row, classes)) for row in rows]
     body = "\n".join(f"<tr>{line}</tr>" for line in lines)
     return f'<div class="table"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 
 
-def _cell(cell: Cell, kind: str) -> str:
-    text, key = cell if isinstance(cell, tuple) else (cell, ...)
+def _render_cell(cell: Cell, kind: str) -> str:
+    text, key = cell if isinstance(cell, tuple) else (cell, None)
     kind = kind or (' class="long"' if len(text) > 60 and not isinstance(text, Html) else "")
-    if key is ...:
-        return f"<td{kind}>{text if isinstance(text, Html) else escape(text)}</td>"
-    return f'<td{kind} data-key="{key if key == key and key is not None else ""}">{escape(text)}</td>'
+    data = "" if key is None else f' data-key="{"" if math.isnan(key) else key}"'
+    return f"<td{kind}{data}>{text if isinstance(text, Html) else escape(text)}</td>"
 
 
 def picture(figure: Figure, what: str) -> str:

@@ -3,7 +3,7 @@
 `write(RUN)` makes both from the run directory alone; what a run of another task or version lacks is left out.
 """
 
-import re
+import json
 import shlex
 import sys
 from collections import Counter
@@ -16,12 +16,12 @@ import yaml
 
 from .compare.columns import duration, number
 from .compare.reading import Run, numbers, parts_of
-from .page import Cell, code, facts, figures, heading, page, paragraph, table
+from .page import Cell, code, facts, figures, heading, page, paragraph, picture, table
 from .project import PROGRAM, debugging
 from .run import RunDir, write_text
 
 MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # confused classes; figures of a folder within figures/
-COUNTS = ("samples", "tokens", "pixels", "dataset_size")
+SIZES = ("samples", "tokens", "pixels", "dataset_size")
 MARK = f"<!-- {PROGRAM} writes this file anew at each fit and test. Remove this line to keep what you write. -->"
 
 
@@ -29,10 +29,10 @@ def write(path: Path) -> None:
     """Writes page and card, and prints where the page is; what goes wrong costs them alone, and is told in a line."""
     try:
         run = Run.read(path)
-        write_text(path / "index.html", page_of(run))
+        write_text(path / "index.html", render_page(run))
         card = path / "README.md"
         if not card.exists() or MARK in card.read_text(encoding="utf-8"):
-            write_text(card, card_of(run))
+            write_text(card, render_card(run))
         print(f"page: {path / 'index.html'}", flush=True)
     except Exception as error:  # a training must not fail for its page
         if debugging():
@@ -40,26 +40,32 @@ def write(path: Path) -> None:
         print(f"warning: the run has no page: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def page_of(run: Run) -> str:
+def render_page(run: Run) -> str:
     """The text of the page."""
     sections, entries = RunDir(run.path).metrics(), RunDir(run.path).entries()
     drawn = sorted((run.path / "figures").glob("*.png"))
     for folder in sorted({file.parent for file in run.path.glob("figures/*/*.png")}):
         drawn += sorted(folder.glob("*.png"))[-MOST_PER_FOLDER:]
-    parts = [paragraph(_summary(run)), heading("Numbers"), table(*_numbers(run, sections))]
+    parts = [paragraph(_summary(run)), heading("Results"), table(*_numbers(run, sections))]
     best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
     used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
     parts.append(paragraph("; ".join([f"{best}train: the last epoch", *used]), soft=True))
     for title, section, split in (("Test", "test", "test"), ("Validation", "validate", "val"), ("Training", "", "")):
         found = [file for file in drawn if file.name.startswith(split)]
         drawn = [file for file in drawn if file not in found]
-        samples = run.path / "predictions" / f"{split}_samples.md"
-        inside = [*([figures(found)] if found else []), *_classes(sections.get(section, {})), *_samples(samples)]
+        samples = run.path / "predictions" / f"{split}_samples.json"
+        curves = [] if split or any(file.stem == "learning_curves" for file in found) else _curves(run)
+        inside = [
+            *curves,
+            *([figures(found)] if found else []),
+            *_classes(sections.get(section, {})),
+            *_samples(samples),
+        ]
         parts += [heading(title), *inside] if inside else []
     changed = [(key, *map(str, values)) for entry in entries for key, values in entry.get("changed", {}).items()]
     if changed:
-        parts += [heading("What differs from the config"), table(["option", "in the config", "here"], changed)]
-    parts += [heading("Where it comes from"), *_origin(run, entries), heading("How to use it"), code(_commands(run))]
+        parts += [heading("Changed options"), table(["option", "in the config", "here"], changed)]
+    parts += [heading("Provenance"), *_origin(run, entries), heading("How to use it"), code(_commands(run))]
     if (config := run.path / "config.yaml").is_file():
         parts.append(code(config.read_text(encoding="utf-8"), "The complete config"))
     return page(_name(run), parts, f"{PROGRAM} · {datetime.now():%Y-%m-%d %H:%M}")
@@ -76,7 +82,10 @@ def _short(run: Run, key: str) -> str:
 def _summary(run: Run) -> str:
     """What was trained on what, and for how long."""
     what = " of ".join(filter(None, (_short(run, "model"), _short(run, "model.net"))))
-    sizes = [f"{run.metrics[name]:,.0f} {name}" for name in ("parameters", "epochs", "steps") if name in run.metrics]
+    last = run.rows[-1] if run.rows and run.state != "finished" else {}
+    known = {name: float(last[name]) + (name == "epoch") for name in ("epoch", "step") if last.get(name)}
+    known = {f"{name}s": value for name, value in known.items()} | run.metrics
+    sizes = [f"{known[name]:,.0f} {name}" for name in ("parameters", "epochs", "steps") if name in known]
     told = [f"{what} on {_short(run, 'data')}", *sizes, str(duration(run.seconds)[0]), run.state]
     return "; ".join(filter(None, told)) + "."
 
@@ -87,7 +96,8 @@ def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float
     found = {}
     for title, split in (("train", "train/"), ("val", "val/"), ("validate", "val/"), ("test", "test/")):
         given = validated if title == "validate" else run.metrics
-        found[title] = {name.removeprefix(split): value for name, value in given.items() if name.startswith(split)}
+        measured = {name: value for name, value in given.items() if not name.endswith("_per_second")}
+        found[title] = {name.removeprefix(split): value for name, value in measured.items() if name.startswith(split)}
     return {title: values for title, values in found.items() if values}
 
 
@@ -95,13 +105,20 @@ def _numbers(run: Run, sections: Mapping[str, Any]) -> tuple[list[str], list[lis
     """Titles and rows of a table of the metrics, counts last."""
     columns = _columns(run, sections)
     names = dict.fromkeys(name for values in columns.values() for name in values)
-    ordered = sorted(names, key=lambda name: name.startswith(COUNTS))
-    return ["metric", *columns], [[name, *(_cell(of.get(name), name) for of in columns.values())] for name in ordered]
+    ordered = sorted(names, key=lambda name: name in SIZES)
+    return ["metric", *columns], [[name, *(_format(of.get(name), name) for of in columns.values())] for name in ordered]
 
 
-def _cell(value: float | None, name: str = "") -> Cell:
-    count = name.startswith(COUNTS)  # or so many per second
-    return ("", None) if value is None else (f"{value:,.0f}" if count else number(value), value)
+def _format(value: float | None, name: str = "") -> Cell:
+    return ("", None) if value is None else (f"{value:,.0f}" if name in SIZES else number(value), value)
+
+
+def _curves(run: Run) -> Iterator[str]:
+    """Those of a run whose training did not end, which has no such figure."""
+    from .callbacks.figures import curves_of, learning_curves  # imports torch
+
+    if curves := curves_of(run.rows, ["loss", *filter(None, [run.monitor])]):
+        yield picture(learning_curves(curves), "learning curves")
 
 
 def _classes(section: Mapping[str, Any]) -> Iterator[str]:
@@ -120,29 +137,23 @@ def _classes(section: Mapping[str, Any]) -> Iterator[str]:
         told |= {"samples": samples, "predicted": predicted}
     for names in dict.fromkeys(map(tuple, told.values())):
         kinds = [kind for kind, values in told.items() if tuple(values) == names]
-        yield heading("By class" if len(kinds) > 1 else kinds[0].replace("_", " ").capitalize(), 3)
-        rows = [[name, *(_cell(told[kind][name]) for kind in kinds)] for name in names]
-        yield table(["of", *(kind.replace("_", " ") for kind in kinds)], rows)
+        what = kinds[0].partition("_by_")[2] or ("target" if kinds[0] in ("mse", "mae", "r2") else "class")
+        rows = [[name, *(_format(told[kind][name], kind) for kind in kinds)] for name in names]
+        titles = [kind.partition("_by_")[0].replace("_", " ") for kind in kinds]
+        yield heading(f"By {what}", 3) + table([what, *titles], rows)
     pairs = [(n, true, other) for true, row in confusion.items() for other, n in row.items() if other != true]
     if pairs:
         most = sorted(pairs, key=lambda pair: -pair[0])[:MOST_PAIRS]
-        rows = [[true, other, (str(n), n), _cell(n / samples[true])] for n, true, other in most]
-        yield heading("Most confused", 3) + table(["true", "predicted", "samples", "of the class"], rows)
+        shares = [n / samples[true] for n, true, _ in most]
+        rows = [[t, o, (str(n), n), (f"{s:.1%}", s)] for (n, t, o), s in zip(most, shares, strict=True)]
+        yield heading("Most confused", 3) + table(["true", "predicted", "samples", "share of the class"], rows)
 
 
 def _samples(file: Path) -> Iterator[str]:
-    """The headings and tables of a Markdown file."""
-    rows: list[list[str]] = []
-    for line in [*(file.read_text(encoding="utf-8").splitlines() if file.is_file() else []), ""]:
-        if line.startswith("|"):
-            cells = re.split(r"(?<!\\)\|", line)[1:-1]
-            rows.append([re.sub(r"\\(.)", r"\1", cell.strip().replace("<br>", " / ")) for cell in cells])
-        elif rows:
-            (names, form, *lines), rows = rows, []
-            right = [cell.endswith(":") for cell in form]
-            yield table(names, [[(c, float(c)) if r else c for c, r in zip(row, right, strict=True)] for row in lines])
-        if line.startswith("#"):
-            yield heading(line.lstrip("# "), 3 + line.startswith("##"))
+    """Tables of a JSON file: title → rows, each column → text or number."""
+    for title, rows in json.loads(file.read_text(encoding="utf-8")).items() if file.is_file() else ():
+        cells = [[v if isinstance(v, str) else (f"{v:g}", v) for v in row.values()] for row in rows]
+        yield heading(title, 3) + (table(list(rows[0]), cells) if rows else "")
 
 
 def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -151,16 +162,19 @@ def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     last = entries[-1] if entries else {}
     patch = {"uncommitted": "see code.patch"} if (run.path / "code.patch").exists() else {}
     machine = {name: str(last[name]) for name in ("seed", "host", "platform") if name in last}
-    yield facts({"begun": f"{run.begun.astimezone(UTC):%Y-%m-%d %H:%M} UTC", **run.facts, **patch, **machine})
+    speed = {n[6:].replace("_", " "): f"{v:,.0f}" for n, v in run.metrics.items() if n.endswith("_per_second")}
+    begun = f"{run.begun.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    yield facts({"begun": begun, **run.facts, **patch, **machine, **speed})
 
 
 def _commands(run: Run) -> str:
     path = shlex.quote(str(run.path))
     uses = (f"predict --run {path}", f"serve {path}", f"export --run {path} --format pt2", f"compare {path} OTHER_RUN")
-    return "\n".join(f"{PROGRAM} {use}" for use in (*uses, f"fit -c {path}/config.yaml"))
+    more = [] if run.state in ("finished", "running") else [f"fit --run {path}"]  # continues
+    return "\n".join(f"{PROGRAM} {use}" for use in (*more, *uses, f"fit -c {path}/config.yaml"))
 
 
-def card_of(run: Run) -> str:
+def render_card(run: Run) -> str:
     """The model card, with metadata as the Hugging Face Hub reads them."""
     sections, data = RunDir(run.path).metrics(), _short(run, "data") or "unknown"
     kind = next((section["task"] for section in sections.values() if "task" in section), "other")
@@ -168,8 +182,8 @@ def card_of(run: Run) -> str:
     columns = _columns(run, sections)
     for title, split in (("val", "validation"), ("test", "test")):
         values = columns.get(title, {})
-        counts = {name: int(n) for name, n in values.items() if name in COUNTS}
-        metrics = [{"type": n, "name": f"{title} {n}", "value": v} for n, v in values.items() if n not in COUNTS]
+        counts = {name: int(n) for name, n in values.items() if name in SIZES}
+        metrics = [{"type": n, "name": f"{title} {n}", "value": v} for n, v in values.items() if n not in SIZES]
         dataset = {"name": data, "type": data.lower(), "split": split, "args": counts}
         results += [{"task": {"type": kind}, "dataset": dataset, "metrics": metrics}] if metrics else []
     metadata: dict[str, Any] = {"library_name": "pytorch", "tags": ["lightning", PROGRAM]}

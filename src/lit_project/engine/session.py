@@ -270,7 +270,7 @@ class Session:
                 how = "interrupted" if status > 128 else "failed"
                 again = f"continue with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}"
                 print(f"{how}; {'the same command continues' if self.options.resume else again}")
-            if status == 0 and self.has_news:
+            if self.has_news if status == 0 else self.command == "fit" and self.keeps:
                 from .run_page import write
 
                 write(self.run.path)

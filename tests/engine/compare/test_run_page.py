@@ -13,13 +13,14 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from test_compare import Page
 
 from lit_project.engine.compare.reading import Run
-from lit_project.engine.run_page import MARK, card_of, page_of, write
+from lit_project.engine.run_page import MARK, render_card, render_page, write
+from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
 
 def tables(run):
     """Rows of each table of a run's page by their first cell: column → text."""
-    found = Page(page_of(Run.read(run))).tables
+    found = Page(render_page(Run.read(run))).tables
     return [{row[0]: dict(zip(head, row, strict=True)) for row in rows} for head, *rows in found]
 
 
@@ -79,23 +80,39 @@ def test_a_page_leaves_out_what_is_missing_and_tells_what_it_does_not_know(make_
     whole = tables(run)
     assert whole[0] == {"loss": {"metric": "loss", "train": "0.1000", "val": "0.3000", "test": "0.7000"}}
     assert whole[1]["road"]["iou"] == "0.5000"
-    assert whole[2]["1–5"]["bleu by length"] == "40.00"
+    assert whole[2]["1–5"]["bleu"] == "40.00"
     for name in ("config.yaml", "provenance.json", "metrics.csv", "metrics.json"):
         (run / name).unlink()
-        assert "<h1>x/a</h1>" in page_of(Run.read(run))
-        assert card_of(Run.read(run)).startswith("---\nlibrary_name: ")
+        assert "<h1>x/a</h1>" in render_page(Run.read(run))
+        assert render_card(Run.read(run)).startswith("---\nlibrary_name: ")
     killed = make_run("<b>&", (0.5,), None)
-    assert "killed" in page_of(Run.read(killed))
-    assert "<b>" not in page_of(Run.read(killed))
+    assert "killed" in render_page(Run.read(killed))
+    assert "<b>" not in render_page(Run.read(killed))
 
 
-def test_samples_of_a_markdown_table_are_shown_unchanged(make_run):
+def test_samples_are_shown_unchanged(make_run):
     run = make_run("a")
     (run / "predictions").mkdir()
-    text = "# Samples\n\n## Worst\n\n| BLEU | source | reference |\n| ---: | --- | --- |\n"
-    (run / "predictions" / "test_samples.md").write_text(f"{text}| 3.5 | a \\| \\<unk> \\*b\\* | one<br>two |\n")
-    page = Page(page_of(Run.read(run)))
-    assert page.tables[1] == [["BLEU", "source", "reference"], ["3.5", "a | <unk> *b*", "one / two"]]
+    samples = {"Worst": [{"BLEU": 3.5, "source": "a | <unk> *b*", "references": "one & two"}]}
+    (run / "predictions" / "test_samples.json").write_text(json.dumps(samples))
+    page = Page(render_page(Run.read(run)))
+    assert page.tables[1] == [["BLEU", "source", "references"], ["3.5", "a | <unk> *b*", "one & two"]]
+
+
+def test_the_page_of_a_run_that_did_not_end_has_its_curves_and_the_command_that_continues(lit, monkeypatch):
+    def step(task, *args):
+        if task.current_epoch == 2:
+            raise RuntimeError("a broken step")
+        return training_step(task, *args)
+
+    training_step = ImageClassifier.training_step
+    monkeypatch.setattr(ImageClassifier, "training_step", step)
+    with pytest.raises(RuntimeError, match="a broken step"):
+        lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --run_name=a")
+    page = Path("runs/quickstart/a/index.html").read_text()
+    assert re.search(r"; 2 epochs; \d+ steps; .*failed\.", page)
+    assert re.findall('alt="(.*?)"', page) == ["learning curves"]
+    assert "fit --run runs/quickstart/a" in page
 
 
 def test_what_cannot_be_written_costs_the_page_alone(make_run, capsys):

@@ -185,14 +185,8 @@ class Figures(DrawsEvaluation):
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
-        watched = [name.removeprefix("val/") for name in monitored(trainer)]
-        curves = {
-            metric: _curves(rows, "epoch", {"train": f"train/{metric}", "val": f"val/{metric}", metric: metric})
-            for metric in dict.fromkeys([*getattr(pl_module, "shown", ()), *watched])
-        }
-        if any(curves.values()):
-            drawn = {metric: splits for metric, splits in curves.items() if splits}
-            save_figure(trainer, "learning_curves", learning_curves(drawn, _best_epoch(trainer)))
+        if curves := curves_of(rows, [*getattr(pl_module, "shown", ()), *monitored(trainer)]):
+            save_figure(trainer, "learning_curves", learning_curves(curves, _best_epoch(trainer)))
         groups = [name for name in columns if name == "lr" or name.startswith("lr/")]
         if rates := _curves(rows, "step", {name: name for name in groups}):
             save_figure(trainer, "learning_rate", learning_rates(rates))
@@ -264,6 +258,15 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
             add_figure(tag or name, figure, trainer.global_step)
         elif hasattr(logger, "log_image"):  # W&B
             logger.log_image(tag or name, [str(file)], step=trainer.global_step)
+
+
+def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
+    """What `learning_curves` draws: of rows of metrics.csv, metrics of these names, with `val/` or without."""
+    curves = {
+        name: _curves(rows, "epoch", {"train": f"train/{name}", "val": f"val/{name}", name: name})
+        for name in dict.fromkeys(metric.removeprefix("val/") for metric in metrics)
+    }
+    return {name: splits for name, splits in curves.items() if splits}
 
 
 def _curves(rows: list[dict[str, str]], x: str, columns: Mapping[str, str]) -> dict[str, Curve]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import random
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,7 +80,7 @@ class Translations(Callback):
 
     In training: attention maps `figures/attention/epochNNN_K.png` of the first validation sentences, the same at each
     epoch (counted from 0, as in the names of checkpoints). After `validate` and `test`, of their split:
-    `figures/SPLIT_attention_K.png`, `figures/SPLIT_bleu_by_length.png`, and `predictions/SPLIT_samples.md` with the
+    `figures/SPLIT_attention_K.png`, `figures/SPLIT_bleu_by_length.png`, and `predictions/SPLIT_samples.json` with the
     best, the worst and some random translations. TensorBoard and W&B get the figures too, if they are among the
     loggers, and W&B the tables.
 
@@ -145,15 +145,11 @@ class Translations(Callback):
         save_figure(trainer, f"{split}_bleu_by_length", bleu_by_length(task.by_length, title))
         if not self.samples:
             return
-        samples = ranked_samples(rows, self.samples, task.language)
-        file = Path(trainer.default_root_dir) / "predictions" / f"{split}_samples.md"
-        write_text(file, f"# Translations of the {split} split, by smoothed BLEU of the sentence\n{tables(samples)}")
+        samples = tables(ranked_samples(rows, self.samples, task.language))
+        file = Path(trainer.default_root_dir) / "predictions" / f"{split}_samples.json"
+        write_text(file, json.dumps(samples, indent=2, ensure_ascii=False) + "\n")
         columns = ["which", "BLEU", "source", "translation", "references"]
-        data = [
-            [which, round(score, 1), row.text.source, row.hypothesis, "\n".join(row.text.references)]
-            for which, items in samples.items()
-            for score, row in items
-        ]
+        data = [[which, *row.values()] for which, items in samples.items() for row in items]
         for logger in trainer.loggers:
             if hasattr(logger, "log_table"):  # W&B
                 logger.log_table(f"{split}_samples", columns=columns, data=data, step=trainer.global_step)
@@ -185,17 +181,17 @@ def ranked_samples(rows: Sequence[Row], samples: int, language: str = "en") -> d
     return {"Best": ranked[:samples], "Worst": ranked[::-1][:samples], "Random": [scored[i] for i in chosen]}
 
 
-def tables(samples: Mapping[str, Sequence[tuple[float, Row]]]) -> str:
-    """Markdown with a table for each kind of `ranked_samples`."""
-    lines = []
-    for name, items in samples.items():
-        lines += ["", f"## {name}", "", "| BLEU | source | translation | reference |", "| ---: | --- | --- | --- |"]
-        for score, row in items:
-            references = "<br>".join(map(_escaped, row.text.references))
-            lines.append(f"| {score:.1f} | {_escaped(row.text.source)} | {_escaped(row.hypothesis)} | {references} |")
-    return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    """As Markdown shows it unchanged: `<unk>` is no tag, and `|` ends no cell."""
-    return re.sub(r"([\\`*_<|\[\]$~])", r"\\\1", " ".join(text.split()))
+def tables(samples: Mapping[str, Sequence[tuple[float, Row]]]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of a table for each kind of `ranked_samples`; several references are lines of one text."""
+    return {
+        which: [
+            {
+                "BLEU": round(score, 1),
+                "source": row.text.source,
+                "translation": row.hypothesis,
+                "references": "\n".join(row.text.references),
+            }
+            for score, row in items
+        ]
+        for which, items in samples.items()
+    }
