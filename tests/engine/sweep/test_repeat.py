@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,12 +10,14 @@ import time
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import yaml
 
-from lit_project.engine.sweep import command, worker
+from lit_project.engine.compare.columns import number
+from lit_project.engine.sweep import command, repeat, worker
 from tiny import TINY
 
 QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=2"
@@ -31,6 +34,7 @@ def inline(monkeypatch):
     def fit(self, trial, run, log, slot, curve):
         words = self._words(trial, run)
         log.parent.mkdir(exist_ok=True)
+        log.touch()
         status = at.pop(run.path.name, lambda _: None)(self)
         if status is None:
             with log.open("a") as output, redirect_stdout(output), redirect_stderr(output):
@@ -59,10 +63,12 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
     inline["seed-2"] = stopped
     first = lit(f"repeat {QUICK} --seeds 1 2")
     assert (first.status, first.out.splitlines()[-1]) == (130, "interrupted; the same command continues")
-    assert first.out.startswith("repeat: repeats/quickstart (2 of 2 runs left, 1 at a time)\n")
+    begun = "repeat: 2 runs, 1 at a time\nrepeat: repeats/quickstart (2 of 2 runs left)\nseed 1 started\n"
+    assert first.out.startswith(begun)
+    assert "left out of the mean: seed-2 (not begun)\n" in first.out
     assert summary()["metrics"]["test/loss"]["n"] == 1
     again = lit(f"repeat {QUICK} --seeds 1 2")
-    assert (again.status, again.out.splitlines()[-1]) == (0, "repeat: repeats/quickstart"), again.err
+    assert (again.status, again.out.splitlines()[-1]) == (0, "page: repeats/quickstart/compare.html"), again.err
     assert "seed 1 " not in again.out
     fits = [lit(f"fit {QUICK} --test_after_fit=true --seed_everything={seed}").run for seed in (1, 2)]
     assert [metrics(Path(f"repeats/quickstart/quickstart/seed-{seed}")) for seed in (1, 2)] == [*map(metrics, fits)]
@@ -79,7 +85,9 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
         assert one["mean"] == pytest.approx(np.mean(values))
         assert one["sd"] == pytest.approx(np.std(values, ddof=1))
     assert one["values"].keys() == told["runs"].keys()
-    assert "Single runs" in Path("repeats/quickstart/compare.html").read_text()
+    page = Path("repeats/quickstart/compare.html").read_text()
+    assert "Single runs" in page
+    assert "<h1>quickstart: seeds 1, 2, 3</h1>" in page
     other = lit(f"repeat {QUICK} --seeds 1 --data.batch_size=64")
     assert (other.status, other.err) == (
         2, "error: repeats/quickstart was begun with other data.batch_size: choose another --dir\n"
@@ -88,14 +96,20 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
 
 def test_a_run_that_fails_is_in_no_mean_and_tried_again(lit, inline):
     def broken(workers):
-        (workers.folder / "logs" / "0001.log").write_text("error: no memory\n")
+        with (workers.folder / "logs" / "0001.log").open("a") as log:
+            log.write("error: no memory\nrun: mine/x\n")
         return 1
 
+    inline.update({"seed-1": lambda workers: 1, "seed-2": broken})
+    assert lit(f"repeat {TABLE} --trainer.callbacks=[] --seeds 1 2 --dir mine").status == 1
+    assert {run["state"] for run in summary("mine")["runs"].values()} == {"failed"}
+    assert summary("mine")["metrics"] == {}
     inline["seed-2"] = broken
     first = lit(f"repeat {TABLE} --trainer.callbacks=[] --seeds 1 2 --dir mine")
     assert first.status == 1
-    assert "in no mean: mine/regression_quickstart/seed-2 (failed): exit status 1: error: no memory" in first.out
-    assert summary("mine")["runs"]["seed-2"]["error"] == "exit status 1: error: no memory"
+    assert first.out.count("no memory") == first.out.count("seed 2 failed: no memory (") == 1
+    assert "left out of the mean: seed-2 (failed)\n" in first.out
+    assert summary("mine")["runs"]["seed-2"]["error"] == "no memory"
     assert summary("mine")["metrics"]["test/mae"] | {"values": 0, "mean": 0} == {
         "n": 1,
         "mean": 0,
@@ -119,7 +133,9 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
     }  # fmt: skip
     assert "pooled" not in told["metrics"]["test/r2"]
     page = Path("repeats/regression_quickstart-3-folds/compare.html").read_text()
-    assert f"over all folds: test/loss {told['metrics']['test/loss']['pooled']['value']:.4f}, " in page
+    shown = re.findall(r'">([^<]*)</td>', page.partition("test/mae</td>")[2])
+    assert shown[0] == number(mae["mean"], mae["sd"])
+    assert "<h1>regression_quickstart: 3 folds</h1>" in page
     runs = [Path("repeats/regression_quickstart-3-folds/regression_quickstart", name) for name in told["runs"]]
     data = [yaml.safe_load((run / "config.yaml").read_text())["data"]["init_args"] for run in runs]
     assert [(one["folds"], one["fold"]) for one in data] == [(3, 0), (3, 1), (3, 2)]
@@ -136,7 +152,7 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
         ("--folds 2000", "1797 samples cannot be 2000 folds"),
         ("--seeds 1 --seed_everything=3", "--seed_everything cannot be set, because the runs differ in it"),
         ("--folds 2 --data.init_args.fold=0", "--data.fold cannot be set, because the runs differ in it"),
-        ("--seeds 1 --run_name=mine", "unrecognized arguments: --run_name mine"),
+        ("--seeds 1 --run_name=mine", "--run_name cannot be set: repeat names the runs, in the folder --dir"),
         ("--seeds 1 --trainer.max_epoch=2", "did you mean --trainer.max_epochs?"),
         ("--seeds 1 -c configs/overlays/emo.yaml", "did you mean ema.yaml?"),
         ("--seeds 1 --dir configs/quickstart.yaml", "cannot use the study in configs/quickstart.yaml: "),
@@ -145,10 +161,17 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
 )
 def test_mistakes_are_told_before_the_first_run(lit, options, message):
     result = lit(f"repeat -c configs/quickstart.yaml {options}")
-    assert (result.status, result.out) == (2, "")
+    assert result.status == 2
+    assert re.fullmatch(r"(repeat: \d+ runs, \d at a time\n)?", result.out)
     assert message in result.err
     assert result.err.count("\n") == 1
     assert not Path("repeats").exists()
+
+
+def test_ctrl_c_before_the_first_run(lit, monkeypatch):
+    monkeypatch.setattr(repeat, "_read", Mock(side_effect=KeyboardInterrupt))
+    result = lit(f"repeat {QUICK} --seeds 1")
+    assert (result.status, result.out) == (130, "repeat: 1 runs, 1 at a time\ninterrupted; no run has begun\n")
 
 
 def test_without_optuna(lit, monkeypatch):

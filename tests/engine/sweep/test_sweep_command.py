@@ -164,7 +164,7 @@ def test_the_same_command_goes_on_with_what_it_was_stopped_in(workspace, written
     threading.Thread(target=stop).start()
     first = lit(f"sweep {file}")
     assert (first.status, first.out.splitlines()[-1]) == (143, "interrupted; the same command continues")
-    assert "2 trials: 1 finished, 1 unfinished" in first.out
+    assert "2 trials: 1 finished, 1 stopped" in first.out
     before = (folder / "quickstart" / "trial-0000" / "metrics.json").stat().st_mtime_ns
     result = lit(f"sweep {file} --workers 2")
     assert result.status == 0, result.err

@@ -138,7 +138,7 @@ def _report(study: "Study") -> int:
         print(f"best config: {study.folder / 'best.yaml'}")
     elif rows and rows[0].good:
         print(f"best run: {rows[0].run} on {rows[0].host}")
-    print(f"page: {study.folder / 'index.html'}\nreport: {study.folder}", flush=True)
+    print(f"page: {study.folder / 'index.html'}", flush=True)
     return 0 if any(row.good for row in rows) else 1
 
 

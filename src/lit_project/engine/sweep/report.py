@@ -13,7 +13,7 @@ from ..compare.columns import duration, short_names
 from ..page import CHART, Cell, code, figures, heading, link, page, paragraph, table
 from ..project import PROGRAM
 from ..run import write_text
-from .study import Row, Study
+from .study import Study, Trial
 
 SHOWN = 10  # rows of the printed table
 PLOTS: dict[str, Callable[..., Any]] = {
@@ -28,18 +28,18 @@ def short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace(" ", "")
 
 
-def lines(rows: Sequence[Row], metric: str) -> list[str]:
+def lines(rows: Sequence[Trial], metric: str) -> list[str]:
     """The best trials as lines of text, and how many there are of each state."""
-    found = [f"{'trial':>5}  {'state':<10} {metric:>9}"] if rows else []
+    found = [f"{'trial':>5}  {'state':<13} {metric:>9}"] if rows else []
     for row in rows[:SHOWN]:
         values = "  ".join(f"{name}={short(value)}" for name, value in row.values.items())
-        found.append(f"{row.number:>5}  {row.state:<10} {row.value:>9.4f}  {values}")
+        found.append(f"{row.number:>5}  {row.state:<13} {row.value:>9.4f}  {values}")
     states = [row.state for row in rows]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     return [*found, f"{len(rows)} trials: {counts or 'none yet'}"]
 
 
-def write_report(study: Study, rows: Sequence[Row]) -> None:
+def write_report(study: Study, rows: Sequence[Trial]) -> None:
     """Writes `trials.csv`, `best.yaml`, the plots and the page of a sweep, whether it has ended or not."""
     names = [parameter.name for parameter in study.config.parameters]
     with (study.folder / "trials.csv").open("w", newline="") as file:
@@ -67,7 +67,7 @@ def write_report(study: Study, rows: Sequence[Row]) -> None:
     write_text(study.folder / "index.html", page_of(study, rows))
 
 
-def page_of(study: Study, rows: Sequence[Row]) -> str:
+def page_of(study: Study, rows: Sequence[Trial]) -> str:
     """The page of a sweep: its best config, plots, and all trials."""
     folder, metric = study.folder, study.config.metric
     parts = [paragraph(lines(rows, metric)[-1])]

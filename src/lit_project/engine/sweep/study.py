@@ -19,11 +19,12 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from ..errors import UserError
+from ..run import RunDir
 from .config import SweepConfig
 
 DATABASE = "study.db"
 LOST_AFTER = 60  # seconds without a heartbeat, after which another worker takes the trial
-STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped", TrialState.FAIL: "failed"}
+STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped early", TrialState.FAIL: "failed"}
 warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, retries, TPE's options and plots
 retry = RetryHeartbeatStaleTrialCallback()
 
@@ -32,11 +33,11 @@ class TrialEnded(Exception):
     """A trial without a result: it failed, was interrupted, or is one too many."""
 
 
-class Row(NamedTuple):
+class Trial(NamedTuple):
     """A trial as users see it, over all attempts."""
 
     number: int
-    state: str  # finished, stopped (by hyperband), failed, unfinished
+    state: str  # finished, stopped early (by hyperband), failed; running, stopped, killed, not begun
     value: float  # the best that the metric was; nan if it was never logged
     values: dict[str, Any]
     seconds: float | None  # of the last attempt
@@ -47,7 +48,7 @@ class Row(NamedTuple):
     @property
     def good(self) -> bool:
         """Whether its value counts: a trial that failed is never the best."""
-        return self.state in ("finished", "stopped") and not math.isnan(self.value)
+        return self.state in ("finished", "stopped early") and not math.isnan(self.value)
 
 
 class Study:
@@ -112,15 +113,15 @@ class Study:
         trial.set_user_attr("host", platform.node())
         return trial.user_attrs["number"]
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[Trial]:
         """All trials, best first; those that failed or have not ended last."""
         found = {}
         for trial in self.attempts():  # of several attempts the last one counts
             facts, reported = trial.user_attrs, [*trial.intermediate_values.values()]
             if "values" in facts:
-                found[facts["number"]] = Row(
+                found[facts["number"]] = Trial(
                     number=facts["number"],
-                    state=STATES.get(trial.state, "unfinished"),
+                    state=STATES.get(trial.state) or self._state(trial),
                     value=self.config.best(reported) if reported else math.nan,
                     values=facts["values"],
                     seconds=round(trial.duration.total_seconds(), 1) if trial.duration else None,
@@ -130,6 +131,14 @@ class Study:
                 )
         sign = -1 if self.config.maximize else 1
         return sorted(found.values(), key=lambda row: (not row.good, sign * row.value if row.good else 0, row.number))
+
+    def _state(self, trial: FrozenTrial) -> str:
+        """Of an attempt that has not ended: that of its run, if it is on this machine."""
+        run = RunDir(self.folder / trial.user_attrs["run"])
+        if run.config_file.exists():
+            state = run.state()
+            return state if state in ("running", "killed") else "stopped"
+        return "running" if trial.state == TrialState.RUNNING else "not begun"
 
 
 def is_first_attempt(trial: FrozenTrial) -> bool:

@@ -89,7 +89,7 @@ class Workers:
         number, metric = self.study.begin(trial, self.name, self.most), self.config.metric
         self.study.lock.release()
         run, log = RunDir(self.folder / trial.user_attrs["run"]), self.folder / "logs" / f"{number:04d}.log"
-        title = title_of(run)
+        title, start = title_of(run), log.stat().st_size if log.exists() else 0
         curve = Curve(run, metric)
         try:
             status, pruned = self._fit(trial, run, log, slot, curve)
@@ -104,8 +104,10 @@ class Workers:
             hint = did_you_mean(metric, logged)
             raise UserError(f"{title} did not log {metric}{hint} (logged: {', '.join(logged)})")
         if not curve.values or (status and not pruned):
-            printed = ["", *log.read_text(errors="replace").strip().splitlines()]
-            error = f"exit status {status}: {printed[-1]}" if status else f"{metric} was never finite"
+            printed = log.read_bytes()[start:].decode(errors="replace").strip().splitlines()
+            known = [line.removeprefix("error: ") for line in printed if line.startswith("error: ")]
+            error = (known or [f"exit status {status}: {''.join(printed[-1:])}"])[-1]
+            error = error if status else f"{metric} was never finite"
             trial.set_user_attr("error", error)
             print(f"{title} failed: {error} ({log})", flush=True)
             raise TrialEnded
@@ -153,7 +155,8 @@ class Workers:
         file = self.folder / "values" / f"{number:04d}.json"
         write_text(file, json.dumps(values, indent=2) + "\n")
         shown = "  ".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
-        print(f"{title_of(run)} {'resumed' if run.path.exists() else 'started'}: {shown}", flush=True)
+        begun = f"{title_of(run)} {'resumed' if run.path.exists() else 'started'}"
+        print(begun if self.tests else f"{begun}: {shown}", flush=True)
         place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}", "--resume=true"]
         return [*self.config.words(values, file), *place, f"--test_after_fit={str(self.tests).lower()}"]
 
