@@ -33,10 +33,10 @@ class Calibration(Metric):
     def update(self, logits: Tensor, targets: Tensor) -> None:
         """Counts logits `(B, num_classes)` and targets `(B,)`."""
         confidence, predicted = logits.softmax(dim=1).max(dim=1)
-        confidence = confidence.nan_to_num()  # a net that has diverged is told of elsewhere
+        confidence = confidence.nan_to_num()  # RunRecord reports a net that has diverged
         bins = (confidence * 15).long().clamp(max=14)
         columns = torch.stack([torch.ones_like(confidence), confidence, (predicted == targets).to(confidence)])
-        self.sums = self.sums.float().index_add(1, bins, columns.float())  # exact, also if the precision is bf16-true
+        self.sums = self.sums.float().index_add(1, bins, columns.float())  # counts in bfloat16 would be wrong
 
     def compute(self) -> dict[str, Any]:
         """`ece`, the expected calibration error; lists of 15: `samples`, mean `confidence` and `accuracy`, or None."""
@@ -92,7 +92,7 @@ class Classifier(Task):
         self.net = net
         self.loss = loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
         self.class_names = list(class_names)
-        # by sums and counts; arguments are checked once per split by the data module, not at every step
+        # The data module checks the targets once per split, so that the metrics need not at each step.
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
         self.top_k = MulticlassAccuracy(num_classes, top_k=top_k, average="micro", validate_args=False)
         self.calibration = Calibration()
@@ -118,6 +118,12 @@ class Classifier(Task):
 
     def evaluation_start(self) -> None:
         super().evaluation_start()
+        loss = copy(self.loss)
+        if hasattr(loss, "label_smoothing"):  # only training smooths the labels
+            loss.label_smoothing = 0.0  # type: ignore[assignment]
+        self.evaluation_loss = loss.forward  # a module here would be saved in checkpoints a second time
+        # The validations of a fit show neither calibration nor confusion.
+        self.in_detail = self.trainer.state.fn != "fit"
         self.confusion.reset()
         self.calibration.reset()
         self.top_k.reset()
@@ -126,12 +132,9 @@ class Classifier(Task):
         """Counts one batch; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
         inputs, targets = batch[0], batch[1]
         logits = self(inputs).float() if split == "val" else self.test_logits(inputs)
-        loss = copy(self.loss)
-        if hasattr(loss, "label_smoothing"):  # which is for training
-            loss.label_smoothing = 0.0  # type: ignore[assignment]
-        self.step(loss(logits, targets), len(targets))
+        self.step(self.evaluation_loss(logits, targets), len(targets))
         self.confusion.update(logits, targets)
-        if self.trainer.state.fn != "fit":  # its validations show no calibration
+        if self.in_detail:
             self.calibration.update(logits, targets)
         self.top_k.update(logits, targets)
         return {"logits": logits, "targets": targets}
@@ -144,21 +147,22 @@ class Classifier(Task):
         counts = self.confusion.compute().double()
         self.confusion_matrix = counts.cpu()
         right, samples = counts.diagonal(), counts.sum(dim=1)
-        if self.trainer.state.fn != "fit":  # for metrics.json: true class → predicted class → samples
+        if self.in_detail:
+            # metrics.json holds true class → predicted class → samples.
             confusion: dict[str, dict[str, int]] = {name: {} for name in self.class_names}
             for (true, predicted), count in zip(counts.nonzero().tolist(), counts[counts > 0].tolist(), strict=True):
                 confusion[self.class_names[true]][self.class_names[predicted]] = int(count)
             self.notes["confusion"] = confusion
             self.notes["calibration"] = self.calibration.compute()
         values = {
-            **totals.means(),  # the loss, and what a subclass counts in its evaluation_step
+            **totals.means(),  # the loss, and the sums that a subclass adds
             "accuracy": (right.sum() / counts.sum()).item(),
             "samples": counts.sum().item(),
         }
         if self.top_k.top_k > 1:
             values[f"top{self.top_k.top_k}_accuracy"] = self.top_k.compute().item()
         for name, hits, count in zip(self.class_names, right.tolist(), samples.tolist(), strict=True):
-            if count > 0:  # the recall of a class without samples is undefined
+            if count > 0:  # a class without samples has no recall
                 values[f"class_accuracy/{name}"] = hits / count
         return values
 
@@ -247,13 +251,15 @@ class ImageClassifier(Classifier):
         self.epochs: int | None = None  # of the run, if its end is known
         self.mean: Tensor
         self.std: Tensor
-        # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
+        # They are hyper-parameters and no weights: a warm start on other data keeps the statistics of those data.
         self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
-        return self.net((images - self.mean).div_(self.std).to(self.mean.dtype))  # which the precision may have changed
+        return self.net(
+            (images - self.mean).div_(self.std).to(self.mean.dtype)
+        )  # the precision may have changed the mean
 
     def test_logits(self, images: Tensor) -> Tensor:
         """Logits `(B, num_classes)`, or the logarithm of the mean probabilities over the views of the images."""
@@ -291,7 +297,7 @@ def _check_soft(loss: nn.Module, num_classes: int) -> None:
     try:
         value = loss(torch.zeros_like(soft), soft)
         fine = value.ndim == 0 and bool(value.isfinite())
-    except Exception:  # a loss of the user's may raise anything
+    except Exception:  # a user's loss may raise anything
         fine = False
     if not fine:
         raise ValueError(
