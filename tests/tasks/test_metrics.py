@@ -128,3 +128,10 @@ def test_tasks_of_ones_own_return_what_metrics_are_given(trainer):
     ):
         with pytest.raises(UserError, match=f"^model.metrics: {message}"):
             evaluated(trainer, task, data)
+
+    class Broken(MeanAbsoluteError):
+        def update(self, preds, target):
+            raise KeyError("a bug of the metric")
+
+    with pytest.raises(KeyError, match="a bug of the metric"):  # with its traceback
+        evaluated(trainer, classifier(metrics=[Broken()]), data)

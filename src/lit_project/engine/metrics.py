@@ -12,34 +12,37 @@ from torchmetrics import Metric
 from .distributed import replicas
 from .errors import UserError
 
-COUNTS = ("num_classes", "num_labels")
+SIZES = ("num_classes", "num_labels")  # arguments that a config may leave out: the task knows them
 
 
-class Uncounted(Protocol):  # the names are COUNTS, which a config may leave out
-    """Makes a metric; the task tells it how many classes or labels there are."""
+class MetricFactory(Protocol):
+    """Makes a metric; the task gives it those of SIZES that it has."""
 
     def __call__(self, *, num_classes: int, num_labels: int) -> Metric: ...
 
 
-Given = list[Metric | Uncounted] | dict[str, Metric | Uncounted]
+GivenMetrics = list[Metric | MetricFactory] | dict[str, Metric | MetricFactory]
 
 
 class Metrics:
-    """The metrics of a task, by name; outside its modules: no part of checkpoints, shards and averages.
+    """The metrics of a task, by name.
+
+    They are not registered as modules of the task. So they appear in no checkpoint, are not sharded, and are not
+    averaged with the weights: a config may add or drop them when a run is resumed.
 
     Args:
         given: a list, whose metrics are named after their classes (`multiclass_f1_score`), or by name.
-        parts: what numbers of a vector are of: names of classes, labels or targets.
+        parts: what the numbers of a vector are of: names of classes, labels or targets.
 
     Raises:
         UserError: here and later, if two have one name, or one refuses what it gets or gives no numbers.
     """
 
-    def __init__(self, given: Given | None = None, parts: Sequence[str] = ()) -> None:
+    def __init__(self, given: GivenMetrics | None = None, parts: Sequence[str] = ()) -> None:
         self.parts = parts
         self.named: dict[str, Metric] = {}
         for name, one in given.items() if isinstance(given, dict) else ((None, one) for one in given or ()):
-            metric = one if isinstance(one, Metric) else self._counted(one)
+            metric = one if isinstance(one, Metric) else self._made(one)
             name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
             if not re.fullmatch(r"[\w.-]+", name):
                 raise UserError(f"model.metrics: a name is a word without spaces and slashes, unlike {name!r}")
@@ -47,10 +50,12 @@ class Metrics:
                 raise UserError(f"model.metrics: two are called {name}: name them, as {{NAME: {{class_path: …}}, …}}")
             self.named[name] = metric
 
-    def _counted(self, partial: Any) -> Metric:
-        kind = partial.args[-1] if partial.args else partial.func  # the class; jsonargparse's has it as an argument
-        with _about(kind, ValueError):
-            return partial(**{n: len(self.parts) for n in COUNTS if n in inspect.signature(kind).parameters})
+    def _made(self, factory: Any) -> Metric:
+        # `class_path: MulticlassF1Score` becomes `partial(call, instantiate, MulticlassF1Score, top_k=1, …)`, with two
+        # functions of jsonargparse; Python may give `partial(MulticlassF1Score, top_k=1)`.
+        kind = factory.args[-1] if factory.args else factory.func
+        with _naming(kind):
+            return factory(**{size: len(self.parts) for size in SIZES if size in inspect.signature(kind).parameters})
 
     def start(self, task: Any) -> None:
         """Begins an evaluation, on the device of the task."""
@@ -62,14 +67,14 @@ class Metrics:
         """Takes a batch of predictions and targets."""
         values = list(values)
         for metric in self.named.values():
-            with _about(type(metric), Exception):  # a metric may raise anything
+            with _naming(type(metric)):
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
         """The numbers over all processes, which all call this; those of a vector as `NAME/PART`, if defined."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
-            with _about(type(metric), ValueError):
+            with _naming(type(metric)):
                 found |= self._numbers(name, metric.compute())
             metric.reset()  # some keep all predictions
         return found
@@ -87,8 +92,9 @@ class Metrics:
 
 
 @contextmanager
-def _about(kind: type, *errors: type[Exception]) -> Iterator[None]:
+def _naming(kind: type) -> Iterator[None]:
+    """Names the metric that refuses its arguments or a batch; any other error of it keeps its traceback."""
     try:
         yield
-    except errors as error:
+    except (ValueError, TypeError, RuntimeError) as error:
         raise UserError(f"model.metrics: {kind.__name__}: {' '.join(str(error).split())}") from error

@@ -17,7 +17,7 @@ from .classes import class_of, drop_weights, make
 from .distributed import replicas
 from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
-from .metrics import Given, Metrics
+from .metrics import GivenMetrics, Metrics
 from .parameter_groups import ParameterGroups
 from .precision import compile_in_place, set_quickly
 from .sampler import global_seed, seed_step
@@ -81,7 +81,7 @@ class Task(LightningModule):
         parameter_groups: ParameterGroups | None = None,
         channels_last: bool | None = None,
         compile: str | None = None,
-        metrics: Given | None = None,
+        metrics: GivenMetrics | None = None,
     ) -> None:
         super().__init__()
         self.optimizer_factory = optimizer
