@@ -132,7 +132,7 @@ def _render_file(file: Path) -> tuple[str, str]:
     with Image.open(file) as image:
         kind, width = "sheet" if image.info.get("Description") == CHART else "photos", image.width
     what = escape(file.stem.replace("_", " "))
-    shown = f'<img class="{kind}" alt="{what}" src="{source_of(file)}"><figcaption>{what}</figcaption>'
+    shown = f'<img class="{kind}" alt="{what}" src="{embed_png(file.read_bytes())}"><figcaption>{what}</figcaption>'
     return kind, f'<figure tabindex="0" style="--width: {width}px">{shown}</figure>'
 
 
@@ -164,15 +164,19 @@ def _render_cell(cell: Cell, kind: str) -> str:
 
 def picture(figure: Figure, what: str) -> str:
     """A figure of matplotlib as a PNG within the page; `what` is for those who do not see it."""
-    return f'<img class="chart" alt="{escape(what)}" src="{source_of(figure)}">'
+    return f'<img class="chart" alt="{escape(what)}" src="{embed_figure(figure)}">'
 
 
-def source_of(image: Figure | Path) -> str:
-    """A figure, or a PNG file, as an address that holds the picture itself."""
-    buffer = io.BytesIO(image.read_bytes() if isinstance(image, Path) else b"")
-    if not isinstance(image, Path):
-        image.savefig(buffer, format="png", dpi=160, transparent=True)
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+def embed_figure(figure: Figure) -> str:
+    """A figure as an address that holds the picture itself."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, transparent=True)
+    return embed_png(buffer.getvalue())
+
+
+def embed_png(data: bytes) -> str:
+    """The content of a PNG file as such an address."""
+    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
 def new_figure(width: float, height: float) -> Figure:

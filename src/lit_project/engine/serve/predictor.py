@@ -12,7 +12,7 @@ from typing import Any
 from ..callbacks.predictions import PredictionTable
 from ..cli import LitCLI, prepare
 from ..errors import UserError
-from ..page import page, paragraph, source_of
+from ..page import embed_figure, embed_png, page, paragraph
 from ..project import this_project
 from ..session import Session
 from ..tables import TAB
@@ -129,5 +129,5 @@ class Predictor:
         """A value; a figure, or a picture that a `predict_step` has written, as an address that holds it."""
         file = self.folder / "predictions" / str(value)
         if hasattr(value, "savefig"):
-            return source_of(value)
-        return source_of(file) if file.suffix == ".png" and file.is_file() else value
+            return embed_figure(value)
+        return embed_png(file.read_bytes()) if file.suffix == ".png" and file.is_file() else value
