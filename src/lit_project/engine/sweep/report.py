@@ -2,6 +2,7 @@
 
 import csv
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -59,7 +60,8 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
     if sum(row.state == "finished" for row in rows) > 1:
         trials = study.connect()
         for name, plot in PLOTS.items():
-            with plt.style.context({}):  # Optuna changes the style
+            with plt.style.context({}), warnings.catch_warnings():  # Optuna changes the style
+                warnings.simplefilter("ignore")  # of plots that are experimental, or of one value
                 plot(trials, target_name=study.config.metric)
                 about = {"Description": CHART}
                 plt.savefig(study.folder / f"{name}.png", dpi=120, bbox_inches="tight", metadata=about)
