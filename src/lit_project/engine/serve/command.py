@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 MEGABYTES = 20  # of a sample, at most
+ROUTES = "there are GET / and POST /predict"
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -84,13 +85,12 @@ class Handler(BaseHTTPRequestHandler):
         return known
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/":
-            self._send(200, self.server.page, "text/html; charset=utf-8")
-        elif path == "/favicon.ico":  # browsers ask for it
+        if self.path == "/favicon.ico":  # browsers ask for it
             self._send(204, "", "image/x-icon")
+        elif self.path.partition("?")[0] == "/":
+            self._send(200, self.server.page, "text/html; charset=utf-8")
         else:
-            self._refuse(404, "there are GET / and POST /predict")
+            self._refuse(404, ROUTES)
 
     do_HEAD = do_GET
 
@@ -98,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         size = int(length) if length.isdecimal() else 0
         if self.path != "/predict":
-            self._refuse(404, "there are GET / and POST /predict")
+            self._refuse(404, ROUTES)
         elif size > MEGABYTES * 1_000_000:
             self._refuse(413, f"{MEGABYTES} MB are the most")
         elif self.headers.get_content_type() == "multipart/form-data":

@@ -79,10 +79,7 @@ if (options.draws) {
   const draw = event => { pen.lineTo(event.offsetX, event.offsetY); pen.stroke(); };
   blank();
   canvas.onpointerdown = event => {
-    form.reset();
-    canvas.setPointerCapture(event.pointerId);
-    pen.beginPath();
-    draw(event);
+    form.reset(); canvas.setPointerCapture(event.pointerId); pen.beginPath(); draw(event);
   };
   canvas.onpointermove = event => { if (event.buttons) draw(event); };
   canvas.onpointerup = () => canvas.toBlob(ask);
