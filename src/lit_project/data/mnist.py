@@ -27,6 +27,7 @@ class FashionMNIST(ImageData):
     """
 
     NAME: ClassVar[str] = "FashionMNIST"
+    official_test = True
     CLASSES: ClassVar[list[str]] = [
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     ]  # fmt: skip

@@ -73,6 +73,7 @@ class SplitData(LightningDataModule):
     """
 
     default_batch_size: ClassVar[int] = 64
+    official_test: ClassVar[bool] = False  # True refuses `folds` before anything is downloaded
     batch: Callable[..., Any]  # of tensors: a NamedTuple of them and the indices
 
     def __init__(
@@ -88,6 +89,8 @@ class SplitData(LightningDataModule):
         super().__init__()
         if folds is not None and (folds < 2 or not 0 <= fold < folds):
             raise DataError(f"folds must be at least 2 and fold from 0 to folds - 1, got {folds} and {fold}")
+        if folds is not None and self.official_test:
+            raise self._no_folds()
         sizes = {"batch_size": batch_size, "global_batch_size": global_batch_size, "eval_batch_size": eval_batch_size}
         for name, value in sizes.items():
             if value is not None and value < 1:
@@ -122,7 +125,10 @@ class SplitData(LightningDataModule):
             if split not in self.splits:
                 self.splits[split] = self.loaded(split)
         if self.folds and not self._folded and self.new is None:
-            raise DataError(f"{type(self).__name__} has a test split of its own: there are no folds of it")
+            raise self._no_folds()
+
+    def _no_folds(self) -> DataError:
+        return DataError(f"{type(self).__name__} has a test split of its own: there are no folds of it")
 
     def hold_out(self, size: int, test_size: int, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Indices of all of `size` samples but those of the test, and of the test, each ascending; always the same.

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from lit_project.data.digits import Digits
 from lit_project.data.image_folder import ImageFolder
 from lit_project.data.mnist import MNIST
-from lit_project.data.parallel_text.corpora import ParallelText
+from lit_project.data.parallel_text.corpora import Multi30k, ParallelText
 from lit_project.data.parallel_text.leak_free_split import leak_free_folds, sentence_key
 from lit_project.data.parallel_text.toy_grammar import ToyGrammar
 from lit_project.data.tables import CSV, Diabetes
@@ -110,15 +110,15 @@ def test_connected_sentences_stay_together():
         leak_free_folds(pairs[:9], 2)
 
 
-def test_an_official_test_has_no_folds(tmp_path, splits, monkeypatch):
+def test_an_official_test_has_no_folds(tmp_path, splits):
     root, _ = splits
-    monkeypatch.setattr(
-        MNIST, "load", lambda self, split: (torch.zeros(4, 1, 28, 28, dtype=torch.uint8), torch.arange(4))
-    )
+    for kind in (MNIST, Multi30k):  # before a download
+        with pytest.raises(DataError, match=f"{kind.__name__} has a test split of its own: there are no folds"):
+            kind(folds=2)
     for name, words in (("train", "abcdefghijkl"), ("test", "xyz")):
         (tmp_path / name).write_text("".join(f"{word}\tmot {word}\n" for word in words))
     corpus = ParallelText(str(tmp_path / "train"), test=str(tmp_path / "test"), folds=2, val_size=2)
-    for data in (MNIST(folds=2), ImageFolder(root, folds=2), corpus):
+    for data in (ImageFolder(root, folds=2), corpus):
         with pytest.raises(DataError, match=f"{type(data).__name__} has a test split of its own: there are no folds"):
             data.setup("test")
 

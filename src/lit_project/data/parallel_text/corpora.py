@@ -173,6 +173,7 @@ class Multi30k(TranslationData):
     ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
     LANGUAGES = ("en", "de", "fr")
     NAMES: ClassVar[dict[str, str]] = {"train": "train", "val": "val", "test": "test_2016_flickr"}
+    official_test = True
 
     def prepare_data(self) -> None:
         """Downloads the files that are missing."""
