@@ -55,12 +55,8 @@ def render_page(run: Run) -> str:
         drawn = [file for file in drawn if file not in found]
         samples = run.path / "predictions" / f"{split}_samples.json"
         curves = [] if split or any(file.stem == "learning_curves" for file in found) else _curves(run)
-        inside = [
-            *curves,
-            *([figures(found)] if found else []),
-            *_classes(sections.get(section, {})),
-            *_samples(samples),
-        ]
+        drawings = [*curves, figures(found)] if found else [*curves]
+        inside = [*drawings, *_classes(sections.get(section, {})), *_samples(samples)]
         parts += [heading(title), *inside] if inside else []
     changed = [(key, *map(str, values)) for entry in entries for key, values in entry.get("changed", {}).items()]
     if changed:

@@ -183,15 +183,9 @@ def ranked_samples(rows: Sequence[Row], samples: int, language: str = "en") -> d
 
 def tables(samples: Mapping[str, Sequence[tuple[float, Row]]]) -> dict[str, list[dict[str, Any]]]:
     """Rows of a table for each kind of `ranked_samples`; several references are lines of one text."""
-    return {
-        which: [
-            {
-                "BLEU": round(score, 1),
-                "source": row.text.source,
-                "translation": row.hypothesis,
-                "references": "\n".join(row.text.references),
-            }
-            for score, row in items
-        ]
-        for which, items in samples.items()
+    names = ("BLEU", "source", "translation", "references")
+    values = {
+        which: [(round(score, 1), row.text.source, row.hypothesis, "\n".join(row.text.references)) for score, row in of]
+        for which, of in samples.items()
     }
+    return {which: [dict(zip(names, row, strict=True)) for row in rows] for which, rows in values.items()}
