@@ -39,7 +39,12 @@ def made(config: Mapping[str, Any]) -> LightningDataModule:
     """A data module as the `data` of a config describe it."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningDataModule, "data")
-    return parser.instantiate(parser.parse_object({"data": config})).data
+    try:
+        return parser.instantiate(parser.parse_object({"data": config})).data
+    except ValueError as error:  # of jsonargparse, around that of the class
+        if isinstance(error.__cause__, DataError):
+            raise error.__cause__ from None
+        raise
 
 
 def window(trainer: Any) -> int:
