@@ -23,7 +23,7 @@ DOCS = ROOT / "docs"
 STEPS: list[tuple[str, str, int, int]] = [
     ("The packages of the lock, in an environment of its own:", "make setup", 0, 0),
     ("Train, test, predict:", "make demo", 3, 9),
-    ("Is it luck? Three seeds:", "lit-project repeat -c configs/quickstart.yaml --seeds 1 2 3 --workers 2", 1, 11),
+    ("Is it luck? Three seeds:", "lit-project repeat -c configs/quickstart.yaml --seeds 1 2 3 --workers 2", 1, 14),
     (
         "Without dropout, is it better?",
         "lit-project repeat -c configs/quickstart.yaml --seeds 1 2 3 --workers 2 \\\n"
@@ -128,8 +128,8 @@ def main() -> None:
         lines = [
             "# A first session",
             "",
-            "From a clone to a file that predicts elsewhere. Recorded by `python benchmarks/session.py`, on "
-            f"{about['cores']} cores of a {about['cpu'].replace('(R)', '')}; times are by the clock. {{total}}",
+            "From a clone to a file that predicts elsewhere, as `python benchmarks/session.py` recorded it on",
+            f"{about['cores']} cores of {about['cpu'].replace('(R)', '')}. Times are by the clock; {{total}}",
             "",
         ]
         total = 0.0
@@ -139,7 +139,7 @@ def main() -> None:
                 Image.fromarray((load_digits().images[0] * 255 / 16).round().astype("uint8")).save(folder / "digit.png")
             if "classify.py" in command:
                 (folder / "classify.py").write_text(CLASSIFY)
-                said += f"\n\n```python\n{CLASSIFY}```"
+                said += f"\n\n```py\n{CLASSIFY}```"
             printed, seconds = run(command, folder)
             total += seconds
             print(f"{seconds:6.1f} s  {command}", flush=True)
@@ -148,7 +148,7 @@ def main() -> None:
                 lines += ["```text", text, "```", ""]
             lines += [f"{seconds:.1f} s.", ""]
         lines += ["The pages need no network and no server:", "", *pictures(folder)]
-    text = "\n".join(lines).replace("{total}", f"All of it took {total / 60:.1f} minutes.")
+    text = "\n".join(lines).replace("{total}", f"all of it took {total / 60:.1f} minutes.")
     (DOCS / "session.md").write_text(text.rstrip() + "\n")
 
 
