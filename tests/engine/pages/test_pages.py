@@ -72,7 +72,7 @@ def opened(pages, browser):
         contexts.append(context)
         page, address = context.new_page(), pages[name].as_uri()
         wrong = []
-        page.on("request", lambda request: wrong.append(request.url[:100]))
+        page.on("request", lambda request: wrong.append(request.url))
         page.on("console", lambda message: wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto(address)
