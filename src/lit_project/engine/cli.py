@@ -6,7 +6,6 @@
 import contextlib
 import copy
 import inspect
-import json
 import math
 import os
 import random
@@ -25,6 +24,7 @@ from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .classes import check_config, drop_weights, full_path, here
+from .datamodule import made
 from .distributed import is_first
 from .errors import UserError, did_you_mean
 from .lr_finder import What
@@ -321,9 +321,13 @@ class LitCLI(LightningCLI):
             chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # by the process that launched this one
             self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
         check(self.config.subcommand, self.options)
-        self.plain = yaml.safe_load(parser.dump(self.config, skip_unset=False))[self.config.subcommand]
-        add_given(self.plain["model"], self.options.model, self.links)
-        self.flat = _flat(self.options)
+        self.plain = self._plain(self.config)
+
+    def _plain(self, config: Namespace) -> dict[str, Any]:
+        """What was parsed as plain data, with all defaults."""
+        plain = yaml.safe_load(self.parser.dump(config, skip_unset=False))[config.subcommand]
+        add_given(plain["model"], config[config.subcommand].model, self.links)
+        return {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
 
     def _parse_ckpt_path(self) -> None:
         """Does nothing: Lightning would let a checkpoint's hyper-parameters silently override the command line."""
@@ -336,13 +340,13 @@ class LitCLI(LightningCLI):
 
     def config_text(self) -> str:
         """The config as config.yaml keeps it."""
-        config = {name: value for name, value in self.plain.items() if name not in NOT_IN_CONFIG}
         header = f"# The complete config of this run. `{PROGRAM} fit -c` on it makes a new run of the same kind.\n"
-        return header + yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        return header + yaml.safe_dump(self.plain, sort_keys=False, allow_unicode=True)
 
     def changed(self) -> dict[str, list[Any]]:
         """What overlays and options change in the first config: option → its value there, its value here."""
         from .compare.differences import differing
+        from .compare.reading import options_of
 
         configs = [word for word in self.words if word.startswith(f"{CONFIG}=")]
         options = {word[2:].partition("=")[0] for word in self.words if word.startswith("--")}
@@ -352,10 +356,9 @@ class LitCLI(LightningCLI):
         text = first if "\n" in first or not file.is_file() else file.read_text(encoding="utf-8")
         with contextlib.suppress(UserError):  # it may be no complete config by itself
             if text not in _ALONE:  # parsing takes a tenth of a second, and a process may start many runs of a config
-                _ALONE[text] = _flat(self.parser.parse_args([*self.given, first])[self.config.subcommand])
-            before = _ALONE[text]
-            pairs = {key: [before.get(key), self.flat.get(key)] for key in differing([before, self.flat])}
-            return json.loads(json.dumps(pairs, default=str))
+                _ALONE[text] = dict(options_of(self._plain(self.parser.parse_args([*self.given, first]))))
+            before, now = _ALONE[text], dict(options_of(self.plain))
+            return {key: [before.get(key), now.get(key)] for key in differing([before, now])}
         return {}
 
     def make(self, run: Path, weights: bool, parts: Callable[[Namespace], dict[str, Any]]) -> None:
@@ -395,13 +398,6 @@ class LitCLI(LightningCLI):
 
 
 _ALONE: dict[str, dict[str, Any]] = {}  # text of a config → its options
-
-
-def _flat(options: Namespace) -> dict[str, Any]:
-    """The options that belong to a config, by their names on the command line."""
-    from .compare.reading import options_of
-
-    return dict(options_of({name: value for name, value in options.as_dict().items() if name not in NOT_IN_CONFIG}))
 
 
 def replace_run_dir(value: Any, run: Path) -> Any:
@@ -463,7 +459,7 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
 def missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
     """What a model that could not be made needs from the data but does not get; None if nothing."""
     try:
-        known = resolve_name(data["class_path"])(**data.get("init_args", {}))
+        known = made(data)
         missing = [s for s, a, _ in _linked(model, links) if a.default is a.empty and not hasattr(known, s)]
     except Exception:  # then the data cannot be made, or lack it
         return None

@@ -41,12 +41,10 @@ def versions() -> dict[str, str | None]:
 
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Commit of the code and whether it had uncommitted changes; None outside a repository."""
-    command = ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        commit, *lines = _git(folder, "status", "--porcelain=v2", "--branch").decode(errors="replace").splitlines()
     except (OSError, subprocess.SubprocessError):
         return None
-    commit, *lines = done.stdout.splitlines()
     return {"commit": commit.removeprefix("# branch.oid "), "dirty": any(line[0] != "#" for line in lines)}
 
 

@@ -22,7 +22,7 @@ from .run import RunDir, write_text
 
 MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # confused classes; figures of a folder within figures/
 SIZES = ("samples", "tokens", "pixels", "dataset_size")
-MARK = f"<!-- {PROGRAM} writes this file anew at each fit and test. Remove this line to keep what you write. -->"
+MARK = f"<!-- {PROGRAM} rewrites this file after each fit and test. Remove this line to keep your edits. -->"
 
 
 def write(path: Path) -> None:
