@@ -6,6 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from lit_project.models.dropout import Dropout
+
 KERNEL_SIZE = 3
 
 
@@ -83,9 +85,9 @@ class CNN(nn.Module):
         self.features = nn.Sequential(*features)
         flat = channels * math.prod(output_size(input_shape[1:], layers, padding))
 
-        head: list[nn.Module] = [nn.Flatten(), nn.Dropout(dropout)]
+        head: list[nn.Module] = [nn.Flatten(), Dropout(dropout)]
         if hidden:
-            head += [nn.Linear(flat, hidden), nn.ReLU(), nn.Dropout(head_dropout)]
+            head += [nn.Linear(flat, hidden), nn.ReLU(), Dropout(head_dropout)]
         head.append(nn.Linear(hidden or flat, num_classes))
         self.head = nn.Sequential(*head)
 

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle
 
+from lit_project.models.dropout import Dropout
+
 Activation = Literal["relu", "gelu", "silu", "tanh", "leaky_relu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -54,7 +56,7 @@ class MLP(nn.Module):
                 layers.append(nn.BatchNorm1d(hidden) if norm == "batch" else nn.LayerNorm(hidden))
             layers.append(ACTIVATIONS[activation]())
             if dropout > 0:
-                layers.append(nn.Dropout(dropout))
+                layers.append(Dropout(dropout))
             width = hidden
         layers.append(nn.Linear(width, num_classes))
         self.layers = nn.Sequential(*layers)
@@ -101,7 +103,7 @@ class FFNN(nn.Module):
         for _ in range(hidden_layers):
             layers += [nn.Linear(width, hidden_size), ACTIVATIONS[activation]()]
             if dropout > 0:
-                layers.append(nn.Dropout(dropout))
+                layers.append(Dropout(dropout))
             width = hidden_size
         self.layers = nn.Sequential(*layers, nn.Linear(width, output_size))
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from lit_project.engine.errors import CheckpointError, did_you_mean
 from lit_project.engine.weights import Match, load_fitting, match, renamed
+from lit_project.models.dropout import Dropout
 from lit_project.models.resnet import BilinearPool
 
 AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # further heads of GoogLeNet and Inception, for training only
@@ -130,7 +131,7 @@ class TorchvisionNet(nn.Module):
             self.backbone.avgpool, size = pool, pool.size  # torchvision flattens what it gives
         elif bilinear_channels is not None:
             raise ValueError("bilinear_channels belongs to pooling: bilinear")
-        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(size, num_classes))
+        self.head = nn.Sequential(Dropout(dropout), nn.Linear(size, num_classes))
         self.pretrained: str | None = None  # what was loaded, for people to read
         if weights is not None:
             self.pretrained = f"weights {weights}:\n{self._load(architecture, weights, prefixes, strict)}"

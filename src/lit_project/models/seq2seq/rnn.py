@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from lit_project.models.dropout import Dropout
 from lit_project.models.seq2seq.attention import AdditiveAttention, DotAttention, GeneralAttention, LocationAttention
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
 from lit_project.text.vocabulary import PAD
@@ -38,7 +39,7 @@ class RNNEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = embedding
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.directions = 2 if bidirectional else 1
         self.size = hidden_size * self.directions
         self.rnn = recurrent(cell, embedding.embedding_dim, hidden_size, layers, dropout, bidirectional=bidirectional)
@@ -96,7 +97,7 @@ class RNNDecoder(nn.Module):
         feeds_context, feeds_input = (context_size, embedding_size) if self.FEEDS else (0, 0)
         self.rnn = recurrent(cell, embedding_size + feeds_context, hidden_size, layers, dropout)
         self.combine = nn.Linear(hidden_size + context_size + feeds_input, output_size)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def read_out(self, seen_BTX: Tensor) -> Tensor:
         """States, contexts and inputs side by side → `(B, T, O)`."""
@@ -211,7 +212,7 @@ class RNNSeq2Seq(Seq2Seq):
         source_embedding = self.target_embedding
         if not shared_embeddings:
             source_embedding = ClippedEmbedding(source_size, embedding_size, embedding_max_norm)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.encoder = RNNEncoder(
             source_embedding, hidden_size, encoder_layers, bidirectional, cell, dropout, layer_norm
         )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
+from lit_project.models.dropout import Dropout
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
 from lit_project.text.vocabulary import PAD
 
@@ -26,10 +27,10 @@ class DecoderLayer(nn.Module):
         self.self_attention = nn.MultiheadAttention(size, heads, dropout, batch_first=True)
         self.cross_attention = nn.MultiheadAttention(size, heads, dropout, batch_first=True)
         self.feedforward = nn.Sequential(
-            nn.Linear(size, feedforward_size), nn.ReLU(), nn.Dropout(dropout), nn.Linear(feedforward_size, size)
+            nn.Linear(size, feedforward_size), nn.ReLU(), Dropout(dropout), nn.Linear(feedforward_size, size)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, x_BTD: Tensor, before_BPD: Tensor, memory: Memory, need_weights: bool
@@ -103,13 +104,15 @@ class TransformerSeq2Seq(Seq2Seq):
             nn.init.normal_(embedding.weight, std=size**-0.5)
             with torch.no_grad():
                 embedding.weight[PAD].zero_()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.encoder = nn.TransformerEncoder(
             nn.TransformerEncoderLayer(size, heads, feedforward_size, dropout, batch_first=True, norm_first=True),
             encoder_layers,
             norm=nn.LayerNorm(size),
             enable_nested_tensor=False,  # has no effect with norm_first but a warning
         )
+        for layer in self.encoder.layers:
+            layer.dropout, layer.dropout1, layer.dropout2 = (Dropout(dropout) for _ in range(3))
         self.decoder = nn.ModuleList(
             DecoderLayer(size, heads, feedforward_size, dropout) for _ in range(decoder_layers)
         )

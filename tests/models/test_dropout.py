@@ -1,0 +1,43 @@
+"""Dropout: the distribution of its masks, scale, gradient, and that it follows the seed."""
+
+import pytest
+import torch
+
+from lit_project.models.dropout import Dropout
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_zeroes_a_share_of_p_and_scales_the_others(p, dtype):
+    torch.manual_seed(0)
+    x = torch.ones(999, 1001, dtype=dtype, requires_grad=True)
+    y = Dropout(p)(x)
+    y.sum().backward()
+    share = (y == 0).double().mean().item()
+    assert share == pytest.approx(p, abs=5 * (p * (1 - p) / x.numel()) ** 0.5)
+    assert y[y > 0].unique().item() == pytest.approx(1 / (1 - p), rel=1e-2 if dtype == torch.bfloat16 else 1e-4)
+    assert torch.equal(x.grad, y)  # of a sum over ones, the mask
+
+
+def test_masks_of_neighbours_are_independent():
+    torch.manual_seed(0)
+    kept = (Dropout(0.3)(torch.ones(1_000_000)) != 0).double() - 0.7
+    for distance in range(1, 9):  # four numbers share a draw
+        assert abs((kept[distance:] * kept[:-distance]).mean().item()) < 5 * 0.21 / 1000
+
+
+def test_follows_the_seed_and_rests_in_evaluation():
+    net, x = Dropout(0.5), torch.randn(7, 5).T  # a view of other strides
+    torch.manual_seed(1)
+    first = net(x)
+    torch.manual_seed(1)
+    assert torch.equal(net(x), first)
+    assert not torch.equal(net(x), first)
+    assert torch.equal(net.eval()(x), x)
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_nothing_and_everything(p):
+    x = torch.randn(10)
+    assert torch.equal(Dropout(p)(x), x * (1 - p))
+    assert Dropout(p)(torch.empty(0, 3)).shape == (0, 3)
