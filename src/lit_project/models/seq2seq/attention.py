@@ -1,26 +1,46 @@
 """Attentions of the recurrent decoders: queries and source states in, contexts and weights out, padding masked."""
 
-import torch
 from torch import Tensor, nn
 
+from lit_project.models.seq2seq.base import full
 
-def weigh(scores_BTS: Tensor, mask_BS: Tensor, states_BSD: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax over the source tokens, and the weighted mean of their states.
+
+def attention_weights(scores_BTS: Tensor, mask_BS: Tensor) -> Tensor:
+    """Softmax over the source tokens, `(B, T, S)`, 0 at padding; at least in float32.
 
     Args:
         scores_BTS: any real numbers.
         mask_BS: bool, true where there is a token; at least one per row.
-        states_BSD: what is averaged.
-
-    Returns:
-        Contexts `(B, T, D)` and weights `(B, T, S)`, 0 at padding.
     """
-    scores_BTS = scores_BTS.to(torch.promote_types(scores_BTS.dtype, torch.float32))  # half precision is too coarse
-    weights_BTS = scores_BTS.masked_fill(~mask_BS[:, None], float("-inf")).softmax(dim=-1)
+    scores_BTS = full(scores_BTS)  # half precision is too coarse
+    return scores_BTS.masked_fill(~mask_BS[:, None], float("-inf")).softmax(dim=-1)
+
+
+def weigh(scores_BTS: Tensor, mask_BS: Tensor, states_BSD: Tensor) -> tuple[Tensor, Tensor]:
+    """Contexts `(B, T, D)`, the weighted means of the states, and the `attention_weights` `(B, T, S)`."""
+    weights_BTS = attention_weights(scores_BTS, mask_BS)
     return weights_BTS.to(states_BSD.dtype) @ states_BSD, weights_BTS
 
 
-class DotAttention(nn.Module):
+class Attention(nn.Module):
+    """Base: a subclass has `keys` and `scores`."""
+
+    def keys(self, states_BSD: Tensor) -> Tensor:
+        """What queries are compared with, `(B, S, K)`; computed once per source."""
+        raise NotImplementedError
+
+    def scores(self, query_BTH: Tensor, keys_BSK: Tensor) -> Tensor:
+        """How well the tokens of the source fit the queries, `(B, T, S)`."""
+        raise NotImplementedError
+
+    def forward(
+        self, query_BTH: Tensor, keys_BSK: Tensor, states_BSD: Tensor, mask_BS: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Contexts `(B, T, D)` and weights `(B, T, S)`."""
+        return weigh(self.scores(query_BTH, keys_BSK), mask_BS, states_BSD)
+
+
+class DotAttention(Attention):
     """Score = query · state (Luong et al. 2015, "dot"); both need the same size: H = D."""
 
     def __init__(self, query_size: int, state_size: int) -> None:
@@ -32,14 +52,11 @@ class DotAttention(nn.Module):
             )
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """What queries are compared with, `(B, S, H)`."""
+        """The states themselves, `(B, S, H)`."""
         return states_BSD
 
-    def forward(
-        self, query_BTH: Tensor, keys_BSH: Tensor, states_BSD: Tensor, mask_BS: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Contexts `(B, T, D)` and weights `(B, T, S)`."""
-        return weigh(query_BTH.to(keys_BSH.dtype) @ keys_BSH.mT, mask_BS, states_BSD)
+    def scores(self, query_BTH: Tensor, keys_BSH: Tensor) -> Tensor:
+        return query_BTH.to(keys_BSH.dtype) @ keys_BSH.mT
 
 
 class GeneralAttention(DotAttention):
@@ -54,7 +71,7 @@ class GeneralAttention(DotAttention):
         return self.project(states_BSD)
 
 
-class AdditiveAttention(nn.Module):
+class AdditiveAttention(Attention):
     """Score = v · tanh(W query + U state) (Bahdanau et al. 2015)."""
 
     def __init__(self, query_size: int, state_size: int) -> None:
@@ -67,15 +84,11 @@ class AdditiveAttention(nn.Module):
         """U state, `(B, S, H)`."""
         return self.key(states_BSD)
 
-    def forward(
-        self, query_BTH: Tensor, keys_BSH: Tensor, states_BSD: Tensor, mask_BS: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Contexts `(B, T, D)` and weights `(B, T, S)`."""
-        scores_BTS = self.score(torch.tanh(self.query(query_BTH)[:, :, None] + keys_BSH[:, None])).squeeze(-1)
-        return weigh(scores_BTS, mask_BS, states_BSD)
+    def scores(self, query_BTH: Tensor, keys_BSH: Tensor) -> Tensor:
+        return self.score((self.query(query_BTH)[:, :, None] + keys_BSH[:, None]).tanh_()).squeeze(-1)
 
 
-class LocationAttention(nn.Module):
+class LocationAttention(Attention):
     """Score of position s = (W query)_s: a linear map to a fixed number of positions that ignores their tokens.
 
     That of the classic PyTorch translation tutorial, whose query is the embedded input and the hidden state (Luong et
@@ -104,8 +117,5 @@ class LocationAttention(nn.Module):
             )
         return states_BSD[..., :0]
 
-    def forward(
-        self, query_BTH: Tensor, keys_BSK: Tensor, states_BSD: Tensor, mask_BS: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Contexts `(B, T, D)` and weights `(B, T, S)`."""
-        return weigh(self.positions(query_BTH)[..., : states_BSD.shape[1]], mask_BS, states_BSD)
+    def scores(self, query_BTH: Tensor, keys_BSK: Tensor) -> Tensor:
+        return self.positions(query_BTH)[..., : keys_BSK.shape[1]]

@@ -4,11 +4,19 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from lit_project.models.dropout import Dropout
-from lit_project.models.seq2seq.attention import AdditiveAttention, DotAttention, GeneralAttention, LocationAttention
+from lit_project.models.seq2seq.attention import (
+    AdditiveAttention,
+    DotAttention,
+    GeneralAttention,
+    LocationAttention,
+    attention_weights,
+)
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
+from lit_project.models.seq2seq.repeated import Repeated
 from lit_project.text.vocabulary import PAD
 
 Cell = Literal["gru", "lstm"]
@@ -72,6 +80,24 @@ def _hidden(state: Any) -> Tensor:
     return (state[0] if isinstance(state, tuple) else state)[:, -1]
 
 
+def recurrent_step(x_BG: Tensor, h_BG: Tensor, hidden_BH: Tensor, *cell_BH: Tensor) -> tuple[Tensor, ...]:
+    """One step of a layer of `nn.GRU`, or of `nn.LSTM` if there is a cell: the new hidden state, and the new cell.
+
+    Args:
+        x_BG: weight_ih x + bias_ih, all gates side by side.
+        h_BG: weight_hh h + bias_hh.
+        hidden_BH: h.
+        cell_BH: of an LSTM.
+    """
+    if cell_BH:
+        enter, keep, new, show = (x_BG + h_BG).chunk(4, dim=-1)
+        cell = keep.sigmoid() * cell_BH[0] + enter.sigmoid() * new.tanh()
+        return show.sigmoid() * cell.tanh(), cell
+    (x_reset, x_update, x_new), (h_reset, h_update, h_new) = x_BG.chunk(3, dim=-1), h_BG.chunk(3, dim=-1)
+    new = torch.addcmul(x_new, (x_reset + h_reset).sigmoid(), h_new).tanh()
+    return (new.lerp(hidden_BH.to(new.dtype), (x_update + h_update).sigmoid()),)
+
+
 class RNNDecoder(nn.Module):
     """What the recurrent decoders share: the recurrence, and the layer that combines what it has seen.
 
@@ -129,7 +155,8 @@ class AttentionBefore(RNNDecoder):
     """Attention from the state before goes into each step (input feeding): one step of the RNN per target token.
 
     With additive attention that of Bahdanau et al. 2015; with location attention that of the classic PyTorch tutorial,
-    whose query is the embedded input next to the hidden state.
+    whose query is the embedded input next to the hidden state. The steps are written out, with the weights of
+    `self.rnn`: in a step is only what depends on the step before, and the gradient of no large matrix.
     """
 
     FEEDS = True
@@ -138,20 +165,36 @@ class AttentionBefore(RNNDecoder):
         """Outputs `(B, T, O)`, the state after the last token, and weights `(B, T, S)`."""
         assert memory.keys is not None
         assert self.attention is not None
+        parts = state if isinstance(state, tuple) else (state,)  # hidden, and cell of an LSTM
+        states = [tuple(part[:, layer] for part in parts) for layer in range(self.rnn.num_layers)]
+        autocast = torch.is_autocast_enabled(embedded_BTE.device.type)
+        dtype = torch.get_autocast_dtype(embedded_BTE.device.type) if autocast else embedded_BTE.dtype
+        layers = [[weight.to(dtype) for weight in layer] for layer in self.rnn.all_weights]  # once, not in each step
+        # the products of the first layer with the embedded tokens wait for nothing
+        size = embedded_BTE.shape[2]
+        tokens_TBG = F.linear(embedded_BTE.transpose(0, 1), layers[0][0][:, :size], layers[0][2])
+        below = [Repeated(w.mT) for w in (layers[0][0][:, size:], *(layer[0] for layer in layers[1:]))]
+        before = [Repeated(layer[1].mT) for layer in layers]
+        mean = Repeated(memory.states.to(dtype))
         hiddens, contexts, weights = [], [], []
-        for embedded_BE in embedded_BTE.unbind(1):
-            query_BH = _hidden(state)
+        for embedded_BE, added_BG in zip(embedded_BTE.unbind(1), tokens_TBG.unbind(0), strict=True):
+            query_BH = states[-1][0]
             if isinstance(self.attention, LocationAttention):
                 query_BH = torch.cat([embedded_BE, query_BH], dim=-1)
-            context_B1D, weight_B1S = self.attention(query_BH[:, None], memory.keys, memory.states, memory.mask)
-            step_B1I = torch.cat([embedded_BE[:, None], context_B1D.to(embedded_BE.dtype)], dim=-1)
-            hidden_B1H, state = self.rnn(step_B1I, _layers_first(state))
-            state = _layers_first(state)
-            hiddens.append(hidden_B1H)
+            weight_B1S = attention_weights(self.attention.scores(query_BH[:, None], memory.keys), memory.mask)
+            context_B1D = mean(weight_B1S)
+            input_BX = context_B1D[:, 0]
+            for number, (_, _, bias_ih_G, bias_hh_G) in enumerate(layers):
+                x_BG = below[number](input_BX) + (bias_ih_G if number else added_BG)
+                h_BG = before[number](states[number][0]) + bias_hh_G
+                states[number] = recurrent_step(x_BG, h_BG, *states[number])
+                input_BX = F.dropout(states[number][0], self.rnn.dropout, self.training)
+            hiddens.append(states[-1][0])
             contexts.append(context_B1D)
             weights.append(weight_B1S)
-        seen = torch.cat([torch.cat(hiddens, dim=1), torch.cat(contexts, dim=1), embedded_BTE], dim=-1)
-        return self.read_out(seen), state, torch.cat(weights, dim=1)
+        seen_BTX = torch.cat([torch.stack(hiddens, dim=1), torch.cat(contexts, dim=1), embedded_BTE], dim=-1)
+        last = tuple(torch.stack(part, dim=1) for part in zip(*states, strict=True))
+        return self.read_out(seen_BTX), last if len(last) > 1 else last[0], torch.cat(weights, dim=1)
 
 
 class RNNSeq2Seq(Seq2Seq):

@@ -1,0 +1,67 @@
+"""A matrix that is used step by step: the products and all gradients that autograd finds by itself."""
+
+import pytest
+import torch
+from seq2seq_nets import close, inputs, make, sources
+
+from lit_project.models.seq2seq.repeated import Repeated
+
+
+def loop(product, start, matrix, steps):
+    """Steps that depend on each other, and one whose result is not used."""
+    x = start
+    for _ in range(steps):
+        x = torch.tanh(product(x)) + start
+    product(x)
+    return (x * torch.arange(x.shape[-1])).sum(), (start, matrix)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 1, 4)], ids=["weight", "batch"])
+def test_gradients_are_those_of_plain_products(shape):
+    torch.manual_seed(0)
+    start = torch.randn(shape, dtype=torch.double, requires_grad=True)
+    matrix = torch.randn(*shape[:-2], 4, 4, dtype=torch.double, requires_grad=True)
+    expected = torch.autograd.grad(*loop(lambda x: x @ matrix, start, matrix, 6))
+    for found, other in zip(torch.autograd.grad(*loop(Repeated(matrix), start, matrix, 6)), expected, strict=True):
+        assert close(found, other, 1e-12)
+
+
+def test_without_gradients_and_with_a_fixed_matrix_it_is_a_plain_product():
+    x, matrix = torch.randn(2, 3, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+    with torch.no_grad():
+        assert torch.equal(Repeated(matrix)(x), x @ matrix)
+    Repeated(matrix.detach())(x).sum().backward()
+    assert matrix.grad is None
+    assert close(x.grad, matrix.sum(dim=1).expand(2, 3))
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("layers", [1, 2])
+@torch.no_grad()
+def test_recurrent_layers_are_those_of_torch(cell, layers):
+    """Fed with the context, the written out steps give what `nn.GRU` and `nn.LSTM` give."""
+    net = make(f"{cell}, additive, {'both ways' if layers == 2 else 'zero'}")
+    source, lengths = sources(4, 6)
+    memory = net.encode(source, lengths)
+    state = net.start(memory)
+    embedded = torch.randn(2, 1, 6).double()
+    _, last, weights = net.decoder(embedded, state, memory)
+    context = weights @ memory.states
+    first = [part.transpose(0, 1).contiguous() for part in (state if cell == "lstm" else (state,))]
+    _, expected = net.decoder.rnn(torch.cat([embedded, context], dim=-1), tuple(first) if cell == "lstm" else first[0])
+    for ours, theirs in zip(*((last, expected) if cell == "lstm" else ([last], [expected])), strict=True):
+        assert close(ours, theirs.transpose(0, 1), 1e-12)
+
+
+@pytest.mark.parametrize("name", ["gru, additive, deep", "lstm, additive, both ways", "gru, location, zero"])
+def test_gradients_in_bfloat16_are_near_those_in_float32(name):
+    net = make(name).float()
+    gradients = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            logits = net(*sources(3, 5), inputs(2, 4))
+        parameters = list(net.parameters())
+        gradients.append(torch.autograd.grad(logits.float().square().sum(), parameters))
+    for full, half in zip(*gradients, strict=True):
+        assert half.dtype == torch.float32
+        assert (full - half).norm() <= 0.1 * full.norm() + 1e-3
