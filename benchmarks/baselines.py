@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from common import DATA, EpochClock, Times, terminal
+from common import DATA, EpochClock, StepClock, Times, terminal
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -132,12 +132,13 @@ def customary(new_net: Callable[[], nn.Module], batch_size: int, workers: int, e
     train, val = random_split(dataset, [55_000, 5_000])
     options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
     with TemporaryDirectory() as folder, terminal():
+        best = ModelCheckpoint(Path(folder), monitor="val/accuracy", mode="max", save_last=True)
         trainer = Trainer(
             accelerator="cpu",
             max_epochs=epochs + 1,
             limit_train_batches=steps,
             logger=CSVLogger(folder),
-            callbacks=[EpochClock(), ModelCheckpoint(Path(folder), monitor="val/accuracy", mode="max", save_last=True)],
+            callbacks=[EpochClock(), StepClock(), best],
         )
         trainer.fit(
             CustomaryModule(new_net()),

@@ -21,6 +21,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from lit_project.__main__ import main as lit_project
+from lit_project.text.vocabulary import PAD
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -92,6 +93,29 @@ class EpochClock(Callback):
             Path(f"{self._file}.{trainer.global_rank}").write_text(json.dumps(Times.mean(EpochClock.epochs[1:])))
 
 
+class StepClock(Callback):
+    """Notes when training steps, validations and predictions end; all of the class, as in `EpochClock`."""
+
+    start: ClassVar[float] = 0.0  # of the newest fit or prediction
+    steps: ClassVar[list[tuple[float, int]]] = []  # of its newest epoch: time, and images or target tokens of the batch
+    ends: ClassVar[list[tuple[float, list[str]]]] = []  # seconds from the start, and hypotheses of a translation
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        StepClock.start, StepClock.ends = time.perf_counter(), []
+
+    def on_train_batch_end(self, trainer: Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0:
+            StepClock.steps = []
+        size = int((batch.target[:, 1:] != PAD).sum()) if hasattr(batch, "target") else len(batch[0])
+        StepClock.steps.append((time.perf_counter(), size))
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        hypotheses = [row.hypothesis for row in getattr(pl_module, "rows", ())]
+        StepClock.ends.append((time.perf_counter() - StepClock.start, hypotheses))
+
+    on_predict_start, on_predict_end = on_train_start, on_validation_end
+
+
 @contextmanager
 def terminal() -> Iterator[None]:
     """Output goes to a pseudo terminal of 120 columns, so that progress bars are drawn; another process empties it."""
@@ -106,18 +130,19 @@ def terminal() -> Iterator[None]:
         drain.wait(timeout=10)
 
 
-def fit(*args: str) -> Times:
-    """Times of the mean epoch but the first of `lit-project fit ARGS`, run in this process and on a terminal.
+def command(*words: str | Path) -> None:
+    """Runs `lit-project WORDS` in this process and on a terminal; raises RuntimeError if it fails."""
+    with terminal():
+        status = lit_project([str(word) for word in words])
+    if status != 0:
+        raise RuntimeError(f"lit-project {' '.join(map(str, words))} ended with status {status}")
 
-    Raises:
-        RuntimeError: the command failed.
-    """
+
+def fit(*args: str) -> Times:
+    """Times of the mean epoch but the first of `lit-project fit ARGS`; see `command`."""
     with TemporaryDirectory() as runs:
         clock = f"--trainer.callbacks+={json.dumps({'class_path': 'common.EpochClock'})}"
-        with terminal():
-            status = lit_project(["fit", *args, clock, "--runs_dir", runs, f"--data.init_args.root={DATA}"])
-        if status != 0:
-            raise RuntimeError(f"lit-project fit {' '.join(args)} ended with status {status}")
+        command("fit", *args, clock, "--runs_dir", runs, f"--data.init_args.root={DATA}")
     return Times.mean(EpochClock.epochs[1:])
 
 

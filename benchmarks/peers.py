@@ -1,0 +1,259 @@
+"""Speed beside other toolkits on the same data and sizes, in one run, each peer in an environment of its own.
+
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py                  about twenty minutes on an idle machine
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --part images    the other parts stay in the file
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --quick          a few minutes; nothing is kept
+
+`uv` makes the environments in `.cache/peers`, with the torch of this one. All use one thread and float32.
+
+- tokens: training of JoeyNMT's own command. Multi30k, English to French, words seen twice as split here; GRU of 256
+  (encoder both ways), embeddings of 256, additive attention, dropout 0.1, Adam, 64 pairs a batch: of similar length
+  here, random there. Counted are target tokens and ends, after the first steps, without validation.
+- bleu: equally many updates: seconds, validations included, to a BLEU of validation (greedy); BLEU of test (beam 5);
+  speed of translating test, 8,000 positions by length at a time here, 64 sentences there: the defaults.
+- images: Fashion-MNIST, 64 a batch, Adam, no augmentation, the same nets: `baselines.customary` and `peers_timm.py`.
+
+A speed is the median over interleaved rounds; a ratio that of the rounds, with the least and the greatest beside it.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from subprocess import PIPE, STDOUT
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import torch
+from baselines import customary
+from common import DATA, RESULTS, ROOT, StepClock, Times, command, interleave, machine, ratio, save, show_ratio, table
+
+from lit_project.data.parallel_text.corpora import Multi30k
+from lit_project.engine.precision import remember_missing_cuda
+from lit_project.engine.run import RunDir
+from lit_project.models.cnn import CNN
+from lit_project.models.mlp import MLP
+from lit_project.text.scores import corpus_scores
+from lit_project.text.tokens import join_words, split_words
+
+JOEYNMT = ["joeynmt==2.3.0", "importlib_metadata==8.7.0"]
+TIMM = ["timm==1.0.31", f"torchvision=={version('torchvision').partition('+')[0]}"]
+SKIP = 10  # steps until it runs steadily; JoeyNMT's log has an entry for each so many
+UPDATES = {"lit_project": 120, "joeynmt": 40}  # that are timed; batches of similar length differ more in length
+RATE = 0.002  # of learning
+LEVEL = 10  # of validation BLEU
+NEVER = 10**6
+OURS = """--model=Translator --model.net=RNNSeq2Seq --model.net.attention=additive --model.net.embedding_size=256
+    --model.net.hidden_size=256 --model.net.dropout=0.1 --data=Multi30k --data.min_freq=2 --trainer.max_epochs=-1
+    --trainer.gradient_clip_val=1.0 --trainer.check_val_every_n_epoch=null"""
+
+
+def environment(peer: str, *others: str) -> Path:
+    """The Python of an environment with these packages, made or brought up to date."""
+    folder, uv = ROOT / ".cache" / "peers" / peer, [sys.executable, "-m", "uv", "--quiet"]
+    subprocess.run([*uv, "venv", "--allow-existing", "--python", sys.executable, folder], check=True)
+    packages = [peer, *others, f"torch=={torch.__version__.partition('+')[0]}"]
+    subprocess.run([*uv, "pip", "install", "--python", folder / "bin" / "python", *packages], check=True)
+    return folder / "bin" / "python"
+
+
+def output(*command: str | Path, path: str = "") -> str:
+    """What a command prints, with `path` for modules; raises RuntimeError if it fails."""
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = subprocess.run(command, env=environ, text=True, stdout=PIPE, stderr=STDOUT)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{done.stdout[-3000:]}")
+    return done.stdout
+
+
+def clocked() -> Times:
+    """Of 1,000 images or tokens of the newest epoch, after the first steps; that of computation is not known."""
+    (start, _), *steps = StepClock.steps[SKIP - 1 :]
+    return Times(1000 * (steps[-1][0] - start) / sum(size for _, size in steps), math.nan)
+
+
+def fit(runs: Path, *words: str) -> Times:
+    """`clocked` of `lit-project fit` on the CPU."""
+    command("fit", *words, '--trainer.callbacks=[{"class_path": "Checkpoint"}, {"class_path": "common.StepClock"}]',
+            "--model.optimizer=torch.optim.Adam", f"--model.optimizer.lr={RATE}", "--data.batch_size=64",
+            f"--data.root={DATA}", f"--runs_dir={runs}", "--trainer.accelerator=cpu")  # fmt: skip
+    return clocked()
+
+
+class Ours(NamedTuple):
+    """Translation by this project, with its runs in `folder`."""
+
+    folder: Path
+
+    def train(self, updates: int, validate: int) -> tuple[Times, list[tuple[float, list[str]]]]:
+        """Of 1,000 tokens (if nothing is validated); of each validation seconds from the start, and hypotheses."""
+        steps = f"--trainer.max_steps={updates}", f"--trainer.val_check_interval={validate}"
+        return fit(self.folder, *OURS.split(), *steps), StepClock.ends
+
+    def test(self, beam: int) -> tuple[float, list[str]]:
+        """Seconds and hypotheses of test, by the weights after the newest training."""
+        run = RunDir.latest(self.folder)
+        command("predict", "--run", run.path, "--ckpt_path=last", f"--model.decoding.beam_size={beam}")
+        rows = sorted(run.predictions("test"), key=lambda row: row["index"])
+        return StepClock.ends[-1][0], [row["hypothesis"] for row in rows]
+
+
+class Joey:
+    """Translation by JoeyNMT, with data and model in `folder`."""
+
+    def __init__(self, folder: Path, data: Multi30k) -> None:
+        self.folder, self.python = folder, environment(*JOEYNMT)
+        for split in ("train", "val", "test"):
+            for side, language in enumerate(("en", "fr")):
+                lines = [" ".join(split_words(pair[side], language)) + "\n" for pair in data.pairs(split)]
+                (folder / f"{split}.{language}").write_text("".join(lines))
+
+    def run(self, mode: str, option: str, updates: int = 0, validate: int = NEVER, beam: int = 1) -> str:
+        """The log of its command line."""
+        side = {"level": "word", "voc_min_freq": 2}
+        splits = {"train": "train", "dev": "val"} if mode == "train" else {"test": "test"}
+        gru = {"type": "recurrent", "rnn_type": "gru", "hidden_size": 256, "num_layers": 1, "bidirectional": True,
+               "attention": "bahdanau", "hidden_dropout": 0.1,
+               "embeddings": {"embedding_dim": 256, "scale": True, "dropout": 0.1}}  # fmt: skip
+        config = {
+            "name": "peer", "model_dir": f"{self.folder}/model", "use_cuda": False,
+            "data": {"dataset_type": "plain", "src": {"lang": "en", **side}, "trg": {"lang": "fr", **side},
+                     **{split: f"{self.folder}/{name}" for split, name in splits.items()}},
+            "testing": {"beam_size": beam, "beam_alpha": 1.0, "load_model": f"{self.folder}/model/latest.ckpt"},
+            "training": {"optimizer": "adam", "learning_rate": RATE, "learning_rate_min": 0.0, "clip_grad_norm": 1.0,
+                         "scheduling": "exponential", "decrease_factor": 1.0, "normalization": "tokens",
+                         "batch_size": 64, "epochs": NEVER, "updates": updates, "logging_freq": SKIP,
+                         "validation_freq": validate, "overwrite": True},
+            "model": {"embed_initializer": "normal", "embed_init_weight": 1 / 16, "encoder": gru, "decoder": gru},
+        }  # fmt: skip
+        (self.folder / "config.yaml").write_text(json.dumps(config))  # JSON is YAML
+        return output(self.python, "-m", "joeynmt", mode, self.folder / "config.yaml", *option.split())
+
+    def train(self, updates: int, validate: int) -> tuple[Times, list[tuple[float, list[str]]]]:
+        """Of 1,000 tokens; of each validation seconds from the start, and hypotheses."""
+        speed, seconds = logged(self.run("train", "--skip-test", updates, validate))
+        files = [self.folder / "model" / f"{number * validate}.hyps" for number in range(1, len(seconds) + 1)]
+        return speed, [(s, file.read_text().splitlines()) for s, file in zip(seconds, files, strict=True)]
+
+    def test(self, beam: int) -> tuple[float, list[str]]:
+        """Seconds and hypotheses of test, by the weights after the newest training."""
+        log = self.run("test", f"-o {self.folder}/found", beam=beam)
+        found = (self.folder / "found.test").read_text().splitlines()
+        return float(re.findall(r"Generation took ([\d.]+)\[sec\]", log)[0]), found
+
+
+def logged(log: str) -> tuple[Times, list[float]]:
+    """Of 1,000 tokens after the first entry in a log of JoeyNMT, and seconds to the end of each validation."""
+    times = re.findall(r"(?m)^(\S+ \S+) - .* - (?:EPOCH 1$|Evaluation result)", log)
+    start, *ends = [datetime.fromisoformat(time.replace(",", ".")) for time in times]
+    speeds = re.findall(r"Tokens per Sec: +([\d.]+)", log)[1:]  # each of equally many updates
+    mean = statistics.mean(1000 / float(speed) for speed in speeds)
+    return Times(mean, math.nan), [(end - start).total_seconds() for end in ends]
+
+
+@contextmanager
+def toolkits() -> Iterator[tuple[Multi30k, dict[str, Ours | Joey]]]:
+    """The data, and who translates them."""
+    data = Multi30k(root=DATA, min_freq=2)
+    with TemporaryDirectory() as ours, TemporaryDirectory() as theirs:
+        yield data, {"lit_project": Ours(Path(ours)), "joeynmt": Joey(Path(theirs), data)}
+
+
+def tokens(quick: bool) -> dict[str, Any]:
+    """Tokens per second of training."""
+    with toolkits() as (_, kits):
+        speeds = {name: partial(lambda n: kits[n].train(SKIP + UPDATES[n], NEVER)[0], name) for name in kits}
+        times = interleave(speeds, 1 if quick else 3)
+    found = {name: [1000 / t.wall for t in own] for name, own in times.items()}
+    faster = ratio(times["joeynmt"], times["lit_project"])
+    row = ["", *(f"{statistics.median(own):,.0f}" for own in found.values()), show_ratio(faster), "at least 3"]
+    table(f"Tokens per second; {' '.join(JOEYNMT)}", ["", *kits, "ratio", "asked"], [row])
+    return {"versions": JOEYNMT, "ratio": faster, **found}
+
+
+def bleu(quick: bool) -> dict[str, Any]:
+    """One training each, and its translations."""
+    updates, validate = (20, 20) if quick else (200, 50)
+    found: dict[str, Any] = {}
+    with toolkits() as (data, kits):
+
+        def score(found: list[str], split: Any) -> float:
+            references = [[target] for _, target in data.pairs(split)]
+            return corpus_scores([join_words(line.split()) for line in found], references)["bleu"][0]
+
+        for name, kit in kits.items():
+            curve = [(seconds, score(own, "val")) for seconds, own in kit.train(updates, validate)[1]]
+            (greedy, _), (five, hypotheses) = kit.test(1), kit.test(5)
+            found[name] = {
+                f"seconds to {LEVEL} BLEU": next((seconds for seconds, value in curve if value >= LEVEL), None),
+                "test BLEU": score(hypotheses, "test"),
+                "sentences per second, greedy": len(hypotheses) / greedy,
+                "sentences per second, beam 5": len(hypotheses) / five,
+            }
+            found[f"{name}, seconds and validation BLEU"] = curve
+    rows = [[key, *(f"{v:,.1f}" if (v := found[name][key]) else "-" for name in kits)] for key in found["joeynmt"]]
+    table(f"After {updates} updates; {' '.join(JOEYNMT)}", ["", *kits], rows)
+    return {"versions": JOEYNMT, "updates": updates, **found}
+
+
+def images(quick: bool) -> dict[str, Any]:
+    """Measures all pipelines with two nets; prints a table of each and returns the numbers."""
+    steps, python = 20 if quick else 100, environment(*TIMM)
+    found: dict[str, Any] = {"versions": TIMM}
+
+    def ours(net: str) -> Times:
+        words = f"--model=ImageClassifier --model.net={net} --data=FashionMNIST --trainer.max_epochs=1".split()
+        with TemporaryDirectory() as runs:
+            return fit(Path(runs), *words, f"--trainer.limit_train_batches={SKIP + steps}")
+
+    def usual(net: type[MLP | CNN], workers: int) -> Times:
+        customary(lambda: net((1, 28, 28), 10), 64, workers, 1, SKIP + steps)
+        return clocked()
+
+    def timm(net: str, workers: int) -> Times:
+        script, numbers = ROOT / "benchmarks" / "peers_timm.py", map(str, (workers, SKIP, steps))
+        return Times(float(output(python, script, net, *numbers, DATA, path=f"{ROOT}/src").split()[-1]), math.nan)
+
+    for net in (MLP, CNN):
+        variants: dict[str, Callable[[], Times]] = {"lit_project": partial(ours, net.__name__)}
+        for workers in (0, 2):
+            variants[f"customary Lightning, {workers} workers"] = partial(usual, net, workers)
+            variants[f"timm, {workers} workers"] = partial(timm, net.__name__, workers)
+        times, rows = interleave(variants, 1 if quick else 3), []
+        for peer, own in times.items():
+            speed, longer = statistics.median(1000 / t.wall for t in own), ratio(own, times["lit_project"])
+            found.setdefault(net.__name__, {})[peer] = {"images per second": speed, "times as long": longer}
+            rows.append([peer, f"{speed:,.0f}", show_ratio(longer)])
+        table(f"{net.__name__}, Fashion-MNIST; {' '.join(TIMM)}", ["", "images/s", "times as long"], rows)
+    return found
+
+
+def main() -> None:
+    """Measures what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = {"tokens": tokens, "bleu": bleu, "images": images}
+    parser.add_argument("--part", nargs="+", choices=list(parts), default=list(parts))
+    parser.add_argument("--quick", action="store_true", help="one round of few steps; nothing is kept")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    remember_missing_cuda()
+    file = RESULTS / "peers.json"
+    results = json.loads(file.read_text())["parts"] if file.exists() else {}
+    for part in options.part:
+        results[part] = {"machine": machine(), **parts[part](options.quick)}
+        if not options.quick:
+            save("peers", {"parts": results})  # at once, for a run that is cut short
+
+
+if __name__ == "__main__":
+    main()
