@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from seq2seq_nets import inputs, make, sources
+from seq2seq_nets import close, inputs, make, sources
 
 from lit_project.models.seq2seq.attention import weigh
+from lit_project.models.seq2seq.transformer import attend, project
 from lit_project.text.vocabulary import PAD
 
 
@@ -78,3 +79,23 @@ def test_decoder_step_by_step(kind):
             shown = np.tanh(w["combine.weight"] @ seen + w["combine.bias"])
             expected = output["weight"] @ shown + output["bias"]
             assert np.allclose(logits[b, t], expected, rtol=0, atol=1e-9)
+
+
+def test_attention_of_a_transformer_is_that_of_torch():
+    torch.manual_seed(0)
+    theirs = torch.nn.MultiheadAttention(8, 2, batch_first=True).double()
+    query, seen = torch.randn(3, 4, 8).double(), torch.randn(3, 5, 8).double()
+    mask = torch.arange(5) < torch.tensor([[5], [2], [1]])
+    expected, expected_weights = theirs(query, seen, seen, key_padding_mask=~mask)
+    ours = project(theirs, query, 0, 1), project(theirs, seen, 1, 3), mask[:, None, None]
+    found, weights = attend(theirs, *ours, need_weights=True)
+    assert close(found, expected)
+    assert close(weights, expected_weights)
+
+
+def test_a_transformer_computes_the_same_in_training_where_its_layers_project_the_source_themselves():
+    net, (source, lengths) = make("transformer"), sources(5, 2)
+    logits = net(source, lengths, inputs(2, 3))
+    assert net.encode(source, lengths).keys is not None
+    assert close(net.train()(source, lengths, inputs(2, 3)), logits)
+    assert net.encode(source, lengths).keys is None

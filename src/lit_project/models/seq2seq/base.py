@@ -12,7 +12,8 @@ class Memory(NamedTuple):
     Attributes:
         states: `(B, S, D)`.
         mask: bool `(B, S)`, true where there is a token.
-        keys: what the attention compares with queries, `(B, S, K)`; computed once per sentence.
+        keys: what the attention compares with queries, `(B, S, K)`; computed once per sentence. Of a Transformer keys
+            and values of all layers of the decoder, side by side.
         final: state for the decoder to begin with: a tensor or a tuple of tensors, batch first; None for none.
     """
 

@@ -10,6 +10,7 @@ from lit_project.models.seq2seq.base import Memory, Seq2Seq, full, select
 from lit_project.text.vocabulary import BOS, EOS, PAD
 
 MOST_HYPOTHESES = 1000  # memory and time of a search grow with them, and translations get worse long before
+ROWS_ON_CPU, ROWS = 320, 8192  # hypotheses at a time, of sentences of like length; a CPU has them in its caches
 
 
 @dataclass
@@ -53,11 +54,20 @@ class Decoding:
 
     @torch.no_grad()
     def search(self, net: Seq2Seq, source_BS: Tensor, lengths_B: Tensor) -> list[list["Hypothesis"]]:
-        """The `n_best` translations of each source, best first; just `NOTHING` where probabilities are not finite."""
-        memory, limits_B = net.encode(source_BS, lengths_B), self.limits(lengths_B)
-        if self.beam_size == 1:
-            return greedy(net, memory, limits_B, self)
-        return beam_search(net, memory, limits_B, self)
+        """The `n_best` translations of each source, best first; just `NOTHING` where probabilities are not finite.
+
+        A net is shown some sentences of like length at a time, and of these the ones whose search has not ended; what
+        else is in the batch changes nothing but rounding.
+        """
+        rows = ROWS_ON_CPU if source_BS.device.type == "cpu" else ROWS
+        found: list[list[Hypothesis]] = [[]] * len(source_BS)
+        for places_B in lengths_B.argsort(stable=True).split(max(1, rows // self.beam_size)):
+            part_B = lengths_B[places_B]
+            memory = net.encode(source_BS[places_B, : int(part_B.max())], part_B)
+            search = greedy if self.beam_size == 1 else beam_search
+            for place, best in zip(places_B.tolist(), search(net, memory, self.limits(part_B), self), strict=True):
+                found[place] = best
+        return found
 
 
 class Hypothesis(NamedTuple):
@@ -102,19 +112,22 @@ def greedy(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) ->
     """The likeliest token at each step, `limits_B` tokens at most, the end counted."""
     size, device = len(memory.states), memory.states.device
     state = net.start(memory)
-    tokens_BT = torch.full((size, 1), BOS, device=device)
+    tokens_BT = torch.full((size, int(limits_B.max()) + 1), BOS, device=device)
     total_B = torch.zeros(size, device=device)
-    done_B = torch.zeros(size, dtype=torch.bool, device=device)
-    for step in range(int(limits_B.max())):
-        decoded = net.decode(tokens_BT[:, -1:], state, memory)
-        state = decoded.state
-        scores_BV = _log_probabilities(decoded.logits[:, -1], tokens_BT[:, 1:], limits_B == step + 1, options)
-        best_B, token_B = scores_BV.max(dim=-1)
-        token_B = token_B.where(best_B.isfinite(), EOS)
-        total_B += best_B.masked_fill(done_B, 0)
-        tokens_BT = torch.cat([tokens_BT, token_B.masked_fill(done_B, PAD)[:, None]], dim=1)
-        done_B |= token_B == EOS
-        if done_B.all():
+    open_O = torch.arange(size, device=device)  # the sentences that have not ended: only these are computed
+    for step in range(1, tokens_BT.shape[1]):
+        decoded = net.decode(tokens_BT[open_O, step - 1 : step], state, memory)
+        scores_OV = _log_probabilities(
+            decoded.logits[:, -1], tokens_BT[open_O, 1:step], limits_B[open_O] == step, options
+        )
+        best_O, token_O = scores_OV.max(dim=-1)
+        token_O = token_O.where(best_O.isfinite(), EOS)
+        tokens_BT[open_O, step] = token_O
+        total_B[open_O] += best_O
+        state, ongoing = decoded.state, (token_O != EOS).nonzero().flatten()
+        if len(ongoing) < len(open_O):
+            open_O, state, memory = select((open_O, state, memory), ongoing)
+        if not len(open_O):
             break
     found = []
     for row, total in zip(tokens_BT[:, 1:].tolist(), total_B.tolist(), strict=True):
@@ -132,38 +145,40 @@ def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decodin
     when it has that many finished ones. With a beam that holds all sequences the result is exact.
     """
     size, beams, device = len(memory.states), options.beam_size, memory.states.device
-    memory = select(memory, torch.arange(size, device=device).repeat_interleave(beams))
     state = net.start(memory)
-    tokens_RT = torch.full((size * beams, 1), BOS, device=device)  # R = sentence × beam
-    totals_BK = torch.full((size, beams), float("-inf"), device=device)
-    totals_BK[:, 0] = 0  # all beams of a sentence begin alike: one is enough
+    # R rows, sentence by sentence: a hypothesis of each at first, then as many as the beam holds
+    sentence_R = torch.arange(size, device=device)
+    tokens_RT = torch.full((size, 1), BOS, device=device)
+    totals_BK = torch.zeros(size, 1, device=device)
     finished: list[list[Hypothesis]] = [[] for _ in range(size)]
-    open_B = torch.ones(size, dtype=torch.bool, device=device)
-    first_row_B1 = torch.arange(size, device=device)[:, None] * beams
     for step in range(int(limits_B.max())):
         decoded = net.decode(tokens_RT[:, -1:], state, memory)
-        last_R = (limits_B == step + 1).repeat_interleave(beams)
+        last_R = limits_B[sentence_R] == step + 1
         scores_RV = _log_probabilities(decoded.logits[:, -1], tokens_RT[:, 1:], last_R, options)
-        vocabulary = scores_RV.shape[-1]
-        all_BN = (totals_BK.view(-1, 1) + scores_RV).view(size, beams * vocabulary)
+        (opened, width), vocabulary = totals_BK.shape, scores_RV.shape[1]
+        all_BN = scores_RV.add_(totals_BK.view(-1, 1)).view(opened, width * vocabulary)
         # at most half of these end, so that enough remain to be continued
         best_BC, flat_BC = all_BN.topk(min(2 * beams, all_BN.shape[1]), dim=1)
-        row_BC, token_BC = first_row_B1 + flat_BC // vocabulary, flat_BC % vocabulary
-        ends_BC = (token_BC == EOS) & best_BC.isfinite() & open_B[:, None]
+        row_BC = torch.arange(opened, device=device)[:, None] * width + flat_BC // vocabulary
+        token_BC = flat_BC % vocabulary
+        ends_BC = (token_BC == EOS) & best_BC.isfinite()
         ends_BC[:, beams:] = False
-        for sentence, place in ends_BC.nonzero().tolist():
+        rows = row_BC[ends_BC]
+        ended = sentence_R[rows].tolist(), best_BC[ends_BC].tolist(), tokens_RT[rows, 1:].tolist()
+        for sentence, total, tokens in zip(*ended, strict=True):
             if len(finished[sentence]) < beams:
-                total = float(best_BC[sentence, place])
-                tokens = tokens_RT[row_BC[sentence, place], 1:].tolist()
                 score = total / (len(tokens) + 1) ** options.length_penalty
                 finished[sentence].append(Hypothesis(tokens, total, score))
         best_BC = best_BC.masked_fill(token_BC == EOS, float("-inf"))
-        totals_BK, place_BK = best_BC.topk(beams, dim=1)
-        full = torch.tensor([len(found) >= beams for found in finished], device=device)
-        open_B = open_B & ~full & totals_BK.isfinite().any(dim=1)
+        totals_BK, place_BK = best_BC.topk(min(beams, best_BC.shape[1]), dim=1)
+        missing = [len(finished[sentence]) < beams for sentence in sentence_R[::width].tolist()]
+        open_B = torch.tensor(missing, device=device) & totals_BK.isfinite().any(dim=1)
         if not open_B.any():
             break
-        row_R = row_BC.gather(1, place_BK).flatten()
-        tokens_RT = torch.cat([tokens_RT[row_R], token_BC.gather(1, place_BK).flatten()[:, None]], dim=1)
-        state = select(decoded.state, row_R)
+        row_R, token_R = (each.gather(1, place_BK)[open_B].flatten() for each in (row_BC, token_BC))
+        totals_BK, before_R = totals_BK[open_B], sentence_R
+        tokens_RT = torch.cat([tokens_RT[row_R], token_R[:, None]], dim=1)
+        state, sentence_R = select((decoded.state, sentence_R), row_R)
+        if not torch.equal(sentence_R, before_R):
+            memory = select(memory, row_R)
     return [sorted(found, key=lambda h: -h.score)[: options.n_best] or [NOTHING] for found in finished]

@@ -6,10 +6,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
+from torch.nn import functional as F
 
 from lit_project.models.dropout import Dropout
-from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
+from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq, full
 from lit_project.text.vocabulary import PAD
+
+
+def project(attention: nn.MultiheadAttention, x_BTD: Tensor, first: int, last: int) -> Tensor:
+    """Of query, key and value (0, 1, 2) those from `first` to before `last`, side by side: `(B, T, n × D)`."""
+    assert attention.in_proj_weight is not None
+    rows = slice(first * attention.embed_dim, last * attention.embed_dim)
+    return F.linear(x_BTD, attention.in_proj_weight[rows], attention.in_proj_bias[rows])
+
+
+def attend(
+    attention: nn.MultiheadAttention, query_BTD: Tensor, seen_BSX: Tensor, mask: Tensor | None, need_weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Outputs `(B, T, D)` and, if wanted, weights `(B, T, S)`, averaged over heads.
+
+    Args:
+        attention: what holds the weights.
+        query_BTD: projected.
+        seen_BSX: keys and values side by side, X = 2 D, projected.
+        mask: what may be seen; of a shape that broadcasts to `(B, heads, T, S)`; None for everything.
+        need_weights: whether the weights are wanted.
+    """
+    query, key, value = (
+        x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (query_BTD, *seen_BSX.chunk(2, dim=-1))
+    )
+    dropout = attention.dropout if attention.training else 0.0
+    attended = F.scaled_dot_product_attention(query, key, value, mask, dropout)
+    weights_BTS = None
+    if need_weights:
+        scores = full(query @ key.mT) / math.sqrt(query.shape[-1])
+        weights_BTS = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(dim=-1).mean(dim=1)
+    return attention.out_proj(attended.transpose(1, 2).flatten(2)), weights_BTS
 
 
 class DecoderLayer(nn.Module):
@@ -32,30 +64,32 @@ class DecoderLayer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
         self.dropout = Dropout(dropout)
 
+    def source_keys(self, states_BSD: Tensor) -> Tensor:
+        """Keys and values of the source, side by side: `(B, S, 2 × D)`."""
+        return project(self.cross_attention, states_BSD, 1, 3)
+
     def forward(
-        self, x_BTD: Tensor, before_BPD: Tensor, memory: Memory, need_weights: bool
+        self, x_BTD: Tensor, before_BPX: Tensor, memory: Memory, need_weights: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Outputs `(B, T, D)`, what self-attention sees of all tokens so far `(B, P + T, D)`, weights `(B, T, S)`.
+        """Outputs `(B, T, D)`, keys and values of all tokens so far `(B, P + T, 2 × D)`, weights `(B, T, S)`.
 
         Args:
             x_BTD: the new tokens.
-            before_BPD: what the call before returned of the P tokens before; P = 0 at first.
-            memory: of the source.
+            before_BPX: what the call before returned of the P tokens before; P = 0 at first.
+            memory: of the source, with `source_keys` of this layer, or None for them.
             need_weights: whether the weights are wanted, averaged over heads.
         """
-        new_BTD = self.norms[0](x_BTD)
-        seen_BLD = torch.cat([before_BPD.to(new_BTD.dtype), new_BTD], dim=1)
-        new, seen = new_BTD.shape[1], seen_BLD.shape[1]
-        future_TL = torch.ones(new, seen, dtype=torch.bool, device=x_BTD.device).triu(seen - new + 1)
-        x_BTD = x_BTD + self.dropout(
-            self.self_attention(new_BTD, seen_BLD, seen_BLD, attn_mask=future_TL, need_weights=False)[0]
-        )
-        states = memory.states
-        attended, weights_BTS = self.cross_attention(
-            self.norms[1](x_BTD), states, states, key_padding_mask=~memory.mask, need_weights=need_weights
-        )
+        query_BTD, new_BTX = project(self.self_attention, self.norms[0](x_BTD), 0, 3).tensor_split([x_BTD.shape[2]], -1)
+        seen_BLX = torch.cat([before_BPX.to(new_BTX.dtype), new_BTX], dim=1)
+        new, seen = new_BTX.shape[1], seen_BLX.shape[1]
+        past_TL = torch.ones(new, seen, dtype=torch.bool, device=x_BTD.device).tril(seen - new) if new > 1 else None
+        x_BTD = x_BTD + self.dropout(attend(self.self_attention, query_BTD, seen_BLX, past_TL, False)[0])
+        keys_BSX = self.source_keys(memory.states) if memory.keys is None else memory.keys
+        query_BTD = project(self.cross_attention, self.norms[1](x_BTD), 0, 1)
+        mask = memory.mask[:, None, None]
+        attended, weights_BTS = attend(self.cross_attention, query_BTD, keys_BSX, mask, need_weights)
         x_BTD = x_BTD + self.dropout(attended)
-        return x_BTD + self.dropout(self.feedforward(self.norms[2](x_BTD))), seen_BLD, weights_BTS
+        return x_BTD + self.dropout(self.feedforward(self.norms[2](x_BTD))), seen_BLX, weights_BTS
 
 
 class TransformerSeq2Seq(Seq2Seq):
@@ -145,21 +179,31 @@ class TransformerSeq2Seq(Seq2Seq):
         return self.dropout(embedded_BTD * math.sqrt(self.size) + positions_TD.to(embedded_BTD.dtype))
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
-        """States of the source; there is no final one."""
+        """States of the source; there is no final one.
+
+        `keys` are those of all layers of the decoder, side by side. In training there are none: a sharded layer can
+        compute them in its own call alone.
+        """
         mask_BS = source_BS != PAD
         embedded_BSD = self._embed(self.source_embedding, source_BS, 0)
-        return Memory(self.encoder(embedded_BSD, src_key_padding_mask=~mask_BS), mask_BS)
+        states_BSD = self.encoder(embedded_BSD, src_key_padding_mask=~mask_BS)
+        layers: list[Any] = [] if self.training else [*self.decoder]
+        keys = [layer.source_keys(states_BSD) for layer in layers]
+        return Memory(states_BSD, mask_BS, torch.cat(keys, dim=-1) if keys else None)
 
     def start(self, memory: Memory) -> Any:
-        """For each layer, what its self-attention has seen: nothing yet, `(B, 0, D)`."""
-        return tuple(memory.states.new_zeros(memory.states.shape[0], 0, self.size) for _ in self.decoder)
+        """For each layer, keys and values of the tokens so far: none yet, `(B, 0, 2 × D)`."""
+        return tuple(memory.states.new_zeros(memory.states.shape[0], 0, 2 * self.size) for _ in self.decoder)
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
         """Continues with T tokens; the attention is that of the last layer, averaged over heads."""
         x_BTD = self._embed(self.target_embedding, tokens_BT, state[0].shape[1])
+        layers = len(self.decoder)
+        keys = [None] * layers if memory.keys is None else memory.keys.chunk(layers, dim=-1)
         seen, weights_BTS = [], None
-        for layer, before in zip(self.decoder, state, strict=True):
-            x_BTD, now, weights_BTS = layer(x_BTD, before, memory, attention and layer is self.decoder[-1])
+        for layer, before, own in zip(self.decoder, state, keys, strict=True):
+            last = layer is self.decoder[-1]
+            x_BTD, now, weights_BTS = layer(x_BTD, before, memory._replace(keys=own), attention and last)
             seen.append(now)
         return Decoded(self.output(self.norm(x_BTD)), tuple(seen), weights_BTS)
 
