@@ -31,7 +31,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import matplotlib.figure
 import torch
 import torchvision.transforms.v2  # noqa: F401  (imported once, before processes are forked)
-from lightning.pytorch.profilers.profiler import Profiler
 from lightning.pytorch.utilities import rank_zero_only
 from PIL import Image
 
@@ -40,6 +39,7 @@ import lit_project.tasks.regression
 import lit_project.tasks.several_optimizers  # noqa: F401  (known to the injector)
 from lit_project.__main__ import main
 from lit_project.engine.checkpoints import read
+from lit_project.engine.precision import NoProfiler
 from lit_project.engine.task import Task
 
 ROOT = Path(__file__).parents[1]
@@ -139,7 +139,7 @@ class Injector:
         self.before(torch, "save", "within a save", half_a_file)
         self.before(os, "replace", "before a file is replaced")
         self.before(os, "replace", "after a file is replaced", replace)
-        self.before(Profiler, "profile", EVERYWHERE[0])
+        self.before(NoProfiler, "profile", EVERYWHERE[0])
         self.before(Task, "validation_step", EVERYWHERE[1])
         self.before(csv.DictWriter, "writerows", "while metrics.csv is written")
         self.before(matplotlib.figure.Figure, "savefig", "in figures")

@@ -1,4 +1,4 @@
-"""What makes steps faster: two shortcuts through Lightning, compiled nets; emulated bfloat16.
+"""What makes steps faster: three shortcuts through Lightning, compiled nets; emulated bfloat16.
 
 A shortcut is here if it saves at least 2 % of a step of a small perceptron (784-64-128-64-10, batch 128, 2.6
 ms of CPU time). The figures are medians over 240 paired turns in one process.
@@ -6,9 +6,11 @@ ms of CPU time). The figures are medians over 240 paired turns in one process.
 
 import os
 import platform
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from lightning.pytorch.profilers import PassThroughProfiler
 from torch import nn
 
 from .errors import UserError, did_you_mean
@@ -34,6 +36,16 @@ def set_quickly(module: nn.Module, name: str, value: Any) -> None:
         object.__setattr__(module, name, value)
     else:
         nn.Module.__setattr__(module, name, value)
+
+
+class NoProfiler(PassThroughProfiler):
+    """Lightning's default without a generator for each of the 56 actions of a step: 66 µs, 2.1 % of a step."""
+
+    nothing = nullcontext()
+
+    def profile(self, action_name: str) -> AbstractContextManager[Any]:  # type: ignore[override]
+        """A context that measures nothing."""
+        return self.nothing
 
 
 def compile_in_place(net: nn.Module, backend: str) -> None:

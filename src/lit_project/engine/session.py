@@ -31,7 +31,7 @@ from .errors import UserError, no_access
 from .launch import Connection, follow_launcher
 from .lr_finder import find, plot_lr
 from .messages import explain
-from .precision import emulated, remember_missing_cuda
+from .precision import NoProfiler, emulated, remember_missing_cuda
 from .project import PROGRAM, Project, debugging, variable
 from .provenance import provenance, versions
 from .record import MetricsCSV, RunRecord, best_checkpoint, one_line
@@ -358,6 +358,7 @@ class Session:
             "callbacks": callbacks,
             "logger": self.loggers or False,
             "plugins": plugins,
+            "profiler": config.profiler or (None if config.barebones else NoProfiler()),
             "default_root_dir": str(self.run.path),
             "enable_progress_bar": config.enable_progress_bar if bar else False,
         }

@@ -129,7 +129,9 @@ class Task(LightningModule):
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         """Lightning's, but for shards, which torch does not clip beside whole tensors."""
-        if self.device_mesh is None or not gradient_clip_val:
+        if not gradient_clip_val:
+            return
+        if self.device_mesh is None:
             super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_algorithm == "value":
             for gradient in local(gradients(optimizer)):

@@ -242,3 +242,10 @@ def test_advice(percent, product, words):
     assert words in advice(
         {"percent": shares, "num_workers": None, "data": "Rainy", "percent_of_matrix_product": product}
     )
+
+
+def test_a_profiler_of_lightning_measures(lit):
+    profiler = ["--trainer.profiler={class_path: SimpleProfiler, init_args: {dirpath: ., filename: times}}"]
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false", profiler)
+    assert result.status == 0, result.err
+    assert "run_training_batch" in Path("fit-times.txt").read_text()
