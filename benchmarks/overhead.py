@@ -25,10 +25,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from baselines import MEAN, STD, Plain
 from common import DATA, ROOT, EpochClock, Times, interleave, ratio, save, show_ratio, table, terminal
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from plain import MEAN, STD, Plain
 from torch import Tensor, nn
 from torch.nn import functional as F
 

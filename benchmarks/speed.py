@@ -10,7 +10,7 @@ start of one to the start of the next; start-up and the first epoch of every fit
 process, vary less than seconds on a machine that others use too; with one thread on an idle machine the two are alike.
 
 - template: `lit-project fit` on a terminal: progress bar, metrics.csv, best and last checkpoint each epoch, figures.
-- plain: a loop by hand over the same tensors (`baselines.Plain`), which keeps loss and accuracy and nothing else.
+- plain: a loop by hand over the same tensors (`plain.Plain`), which keeps loss and accuracy and nothing else.
 - customary: torchvision transforms a sample, DataLoader, `self.log` at each step (`baselines.customary`).
 
 The optimizer is Adam with its defaults everywhere. The customary pipeline and what it is compared with run epochs of
@@ -24,8 +24,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from baselines import Plain, customary
+from baselines import customary
 from common import DATA, RESULTS, Times, fit, interleave, machine, ratio, save, show_ratio, table
+from plain import Plain
 
 from lit_project.data.mnist import FashionMNIST
 from lit_project.engine.precision import remember_missing_cuda
