@@ -1,8 +1,8 @@
 """Speed beside other toolkits on the same data and sizes, in one run, each peer in an environment of its own.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py                  about twenty minutes on an idle machine
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py                  all parts
     OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --part images    the other parts stay in the file
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --quick          a few minutes; nothing is kept
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --quick          tries all out with few steps; nothing is kept
 
 `uv` makes the environments in `.cache/peers`, with the torch of this one. All use one thread and float32.
 
