@@ -25,8 +25,8 @@ FAMILIES = {
             PACKAGE/__init__.py PACKAGE/__main__.py PACKAGE/engine/*
             PACKAGE/data/__init__.py PACKAGE/data/augmentation.py PACKAGE/data/digits.py PACKAGE/data/image_folder.py
             PACKAGE/data/mnist.py
-            PACKAGE/models/__init__.py PACKAGE/models/cnn.py PACKAGE/models/dropout.py PACKAGE/models/losses.py
-            PACKAGE/models/mlp.py PACKAGE/models/pretrained.py PACKAGE/models/resnet.py PACKAGE/models/timm_net.py
+            PACKAGE/models/__init__.py PACKAGE/models/cnn.py PACKAGE/models/losses.py PACKAGE/models/mlp.py
+            PACKAGE/models/pretrained.py PACKAGE/models/resnet.py PACKAGE/models/timm_net.py
             PACKAGE/tasks/__init__.py PACKAGE/tasks/classification.py PACKAGE/tasks/mixup.py
             PACKAGE/tasks/test_time_augmentation.py
             configs/quickstart.yaml configs/*mnist_*.yaml configs/*image*folder.yaml configs/overlays/*

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from torch.nn import functional as F
 
-from lit_project.models.dropout import Dropout
+from lit_project.engine.dropout import Dropout
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq, full
 from lit_project.text.vocabulary import PAD
 

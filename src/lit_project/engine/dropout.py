@@ -17,9 +17,9 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         """Any shape; zeroes numbers with probability `p` in training and divides the others by 1 - `p`."""
         dropped = round(self.p * LEVELS)
-        plain = type(x) is Tensor and x.device.type == "cpu" and not torch.compiler.is_compiling()
+        plain = type(x) is Tensor and x.device.type == "cpu"
         if not (self.training and plain and 0 < dropped < LEVELS):
             return super().forward(x)
-        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        words = torch.randint(-(2**63), 2**63 - 1, (-(-x.numel() // 4),))
         kept = words.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - LEVELS // 2
         return x * kept.to(x.dtype).mul_(LEVELS / (LEVELS - dropped))
