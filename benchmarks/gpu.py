@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +35,7 @@ from plain import Plain
 from lit_project.__main__ import main as lit_project
 from lit_project.data.mnist import FashionMNIST
 from lit_project.engine.run import RunDir
-from lit_project.models.cnn import CNN
-from lit_project.models.mlp import MLP
-from lit_project.models.resnet import SmallResNet
+from lit_project.tasks.classification import ImageClassifier
 
 BF16 = ["-c", "configs/overlays/bf16.yaml"]
 ON_DEVICE = ["--data.on_device=true"]
@@ -56,11 +53,7 @@ SAME: dict[str, tuple[list[str], str, float]] = {
 }
 OVERLAYS = ("accumulate", "augment", "cutmix", "early_stopping", "ema", "erasing", "flips", "label_smoothing", "mixup",
             "nan_guard", "no_decay", "swa")  # fmt: skip
-NETS: dict[str, Callable[[], torch.nn.Module]] = {
-    "mlp": lambda: MLP((1, 28, 28), 10, hidden_sizes=[512, 512]),
-    "cnn": lambda: CNN((1, 28, 28), 10),
-    "resnet20": lambda: SmallResNet((1, 28, 28), 10),
-}
+BY_HAND = ("fashion_mnist_mlp", "fashion_mnist_cnn", "fashion_mnist_resnet20")
 # config, options, metric, its target, and runs
 RECORDS: dict[str, tuple[str, list[str], str, float, int]] = {
     "mnist": ("mnist_cnn", ["--data.batch_size=512", "--trainer.max_epochs=6", *ON_DEVICE], "val/accuracy", 0.99, 20),
@@ -169,16 +162,13 @@ class GPU:
         data_options = [f"--data.root={DATA}", "--data.batch_size=256", "--data.train_transforms=null"]
         clock = f"--trainer.callbacks+={json.dumps({'class_path': 'common.EpochClock'})}"
         found: dict[str, Any] = {}
-        for name, new_net in NETS.items():
-            config = {"mlp": "fashion_mnist_mlp", "cnn": "fashion_mnist_cnn", "resnet20": "fashion_mnist_resnet20"}[
-                name
-            ]
-            net = {"mlp": "MLP", "cnn": "CNN", "resnet20": "SmallResNet"}[name]
-            options = ["-c", f"configs/{config}.yaml", f"--model.net={net}", *data_options, *ON_DEVICE, clock,
+        for name in BY_HAND:
+            options = ["-c", f"configs/{name}.yaml", *data_options, *ON_DEVICE, clock,
                        "--model.optimizer=torch.optim.Adam", "--trainer.max_epochs=4"]  # fmt: skip
-            hand = Plain(new_net().to(place), splits[0], splits[1], 256, None).times(3).wall
-            self.fit(options)
+            last = self.fit(options).path / "checkpoints" / "last.ckpt"
             ours = statistics.median(times.wall for times in EpochClock.epochs[1:])
+            net = ImageClassifier.load_from_checkpoint(last).net.to(place)
+            hand = Plain(net, splits[0], splits[1], 256, None).times(3).wall
             found[name] = {"seconds": ours, "by hand": hand, "ratio": ours / hand}
         for name, options in {
             "mlp": ["-c", "configs/fashion_mnist_mlp.yaml", *ON_DEVICE],

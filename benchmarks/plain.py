@@ -46,8 +46,8 @@ class Plain:
         """Trains for one epoch and validates."""
         images, targets = self.train
         self.net.train()
-        loss_sum, correct = torch.zeros(()), torch.zeros((), dtype=torch.int64)
-        batches = torch.randperm(len(targets)).split(self.batch_size)[: self.steps]
+        loss_sum, correct = targets.new_zeros((), dtype=torch.float32), targets.new_zeros(())
+        batches = torch.randperm(len(targets), device=targets.device).split(self.batch_size)[: self.steps]
         for indices in batches:
             x, y = self._prepare(images.index_select(0, indices)), targets.index_select(0, indices)
             logits = self.net(x)
@@ -63,7 +63,7 @@ class Plain:
     @torch.inference_mode()
     def _validate(self) -> dict[str, float]:
         self.net.eval()
-        loss_sum, correct = torch.zeros(()), torch.zeros((), dtype=torch.int64)
+        loss_sum, correct = self.val[1].new_zeros((), dtype=torch.float32), self.val[1].new_zeros(())
         for images, targets in zip(self.val[0].split(EVAL_BATCH), self.val[1].split(EVAL_BATCH), strict=True):
             logits = self.net(self._prepare(images))
             loss_sum += F.cross_entropy(logits, targets, reduction="sum")

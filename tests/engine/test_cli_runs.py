@@ -157,7 +157,9 @@ def pictures(workspace: Path) -> Path:
     return folder
 
 
-def test_predict_on_a_folder_of_images(lit, trained, pictures):
+def test_predict_on_a_folder_of_images(lit, pictures):
+    sure = "--model.optimizer.lr=0.02 --trainer.max_epochs=3 --test_after_fit=false"  # so that blur changes no class
+    trained = lit(f"fit -c configs/quickstart.yaml {TINY} {sure}").run
     assert lit(f"predict --run {trained}").status == 0
     result = lit(f"predict --run {trained} --images", pictures)
     assert result.status == 0, result.err
@@ -165,10 +167,9 @@ def test_predict_on_a_folder_of_images(lit, trained, pictures):
     mine = list(csv.DictReader((trained / "predictions" / "images_my pictures.csv").open()))
     assert [row["index"] for row in mine] == [str(n) for n in range(12)]
     assert [Path(row["file"]).name for row in mine] == [f"{n:02d}.png" for n in range(12)]
-    classes = [[row["class_name"] for row in rows] for rows in (mine[1::2], split[1:12:2])]
-    assert classes[0] == classes[1]
+    assert [row["class_name"] for row in mine] == [row["class_name"] for row in split[:12]]
     probabilities = np.array([[float(row["probability"]) for row in rows] for rows in (mine, split[:12])])
-    assert np.abs(probabilities[0] - probabilities[1]).max() < 0.15  # the others were scaled up and down again
+    assert np.abs(probabilities[0] - probabilities[1]).max() < 0.15  # some were scaled up and down again
     assert set(split[0]) == {"index", "prediction", "class_name", "probability", "target"}
 
 

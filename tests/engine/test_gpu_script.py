@@ -65,7 +65,7 @@ def test_speed_and_longer_records(measured):
     parts = measured("speed", "fashion_mnist", "multi30k")
     assert reaches(parts["fashion_mnist"])
     assert reaches(parts["multi30k"])
-    for net in ("mlp", "cnn", "resnet20"):
+    for net in ("fashion_mnist_mlp", "fashion_mnist_cnn", "fashion_mnist_resnet20"):
         row = parts["speed"][net]
         assert row["ratio"] == pytest.approx(row["seconds"] / row["by hand"])
     for net in ("mlp", "cnn", "resnet18", "gru", "transformer"):

@@ -9,7 +9,6 @@ LEVELS = 2**16  # of a random int16
 class Dropout(nn.Dropout):
     """`nn.Dropout`, whose mask takes 16 random bits a number on a CPU; elsewhere it is torch's own.
 
-    torch draws 64 random bits a number there: forward and backward of this one take a third to a fifth of the time.
     The probability is rounded to a multiple of 1 / 65536, by which what is kept is scaled, too. Draws come from the
     default generator.
     """

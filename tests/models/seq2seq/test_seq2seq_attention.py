@@ -5,7 +5,7 @@ import pytest
 import torch
 from seq2seq_nets import close, inputs, make, sources
 
-from lit_project.models.seq2seq.attention import weigh
+from lit_project.models.seq2seq.attention import DotAttention
 from lit_project.models.seq2seq.transformer import attend, project
 from lit_project.text.vocabulary import PAD
 
@@ -34,7 +34,8 @@ def score(kind, w, query, states):
 def test_huge_and_equal_scores():
     states = torch.eye(3)[None]
     mask = torch.tensor([[True, True, False]])
-    contexts, weights = weigh(torch.tensor([[[1e30, -1e30, 1e38], [0.0, 0.0, 5.0]]]), mask, states)
+    scores = torch.tensor([[[1e30, -1e30, 1e38], [0.0, 0.0, 5.0]]])
+    contexts, weights = DotAttention(3, 3)(scores, states, states, mask)  # the states are unit vectors
     assert weights[0].tolist() == [[1, 0, 0], [0.5, 0.5, 0]]
     assert contexts[0].tolist() == [[1, 0, 0], [0.5, 0.5, 0]]
 

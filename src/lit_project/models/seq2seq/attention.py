@@ -5,21 +5,14 @@ from torch import Tensor, nn
 from lit_project.models.seq2seq.base import full
 
 
-def attention_weights(scores_BTS: Tensor, mask_BS: Tensor) -> Tensor:
-    """Softmax over the source tokens, `(B, T, S)`, 0 at padding; at least in float32.
+def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the source tokens, the last dimension: 0 where the mask is false; at least in float32.
 
     Args:
-        scores_BTS: any real numbers.
-        mask_BS: bool, true where there is a token; at least one per row.
+        scores: any real numbers, `(…, T, S)`.
+        mask: bool, of a shape that broadcasts to theirs: true where there is a token; at least one per row.
     """
-    scores_BTS = full(scores_BTS)  # half precision is too coarse
-    return scores_BTS.masked_fill(~mask_BS[:, None], float("-inf")).softmax(dim=-1)
-
-
-def weigh(scores_BTS: Tensor, mask_BS: Tensor, states_BSD: Tensor) -> tuple[Tensor, Tensor]:
-    """Contexts `(B, T, D)`, the weighted means of the states, and the `attention_weights` `(B, T, S)`."""
-    weights_BTS = attention_weights(scores_BTS, mask_BS)
-    return weights_BTS.to(states_BSD.dtype) @ states_BSD, weights_BTS
+    return full(scores).masked_fill(~mask, float("-inf")).softmax(dim=-1)  # half precision is too coarse
 
 
 class Attention(nn.Module):
@@ -36,8 +29,9 @@ class Attention(nn.Module):
     def forward(
         self, query_BTH: Tensor, keys_BSK: Tensor, states_BSD: Tensor, mask_BS: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Contexts `(B, T, D)` and weights `(B, T, S)`."""
-        return weigh(self.scores(query_BTH, keys_BSK), mask_BS, states_BSD)
+        """Contexts `(B, T, D)`, the weighted means of the states, and `attention_weights` `(B, T, S)`."""
+        weights_BTS = attention_weights(self.scores(query_BTH, keys_BSK), mask_BS[:, None])
+        return weights_BTS.to(states_BSD.dtype) @ states_BSD, weights_BTS
 
 
 class DotAttention(Attention):

@@ -181,7 +181,7 @@ class AttentionBefore(RNNDecoder):
             query_BH = states[-1][0]
             if isinstance(self.attention, LocationAttention):
                 query_BH = torch.cat([embedded_BE, query_BH], dim=-1)
-            weight_B1S = attention_weights(self.attention.scores(query_BH[:, None], memory.keys), memory.mask)
+            weight_B1S = attention_weights(self.attention.scores(query_BH[:, None], memory.keys), memory.mask[:, None])
             context_B1D = mean(weight_B1S)
             input_BX = context_B1D[:, 0]
             for number, (_, _, bias_ih_G, bias_hh_G) in enumerate(layers):

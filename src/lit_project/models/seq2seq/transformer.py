@@ -9,6 +9,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from torch.nn import functional as F
 
 from lit_project.engine.dropout import Dropout
+from lit_project.models.seq2seq.attention import attention_weights
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq, full
 from lit_project.text.vocabulary import PAD
 
@@ -30,7 +31,7 @@ def attend(
         query_BTD: projected.
         seen_BSX: keys and values side by side, X = 2 D, projected.
         mask: what may be seen; of a shape that broadcasts to `(B, heads, T, S)`; None for everything.
-        need_weights: whether the weights are wanted.
+        need_weights: whether the weights are wanted; only with a mask.
     """
     query, key, value = (
         x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (query_BTD, *seen_BSX.chunk(2, dim=-1))
@@ -38,9 +39,9 @@ def attend(
     dropout = attention.dropout if attention.training else 0.0
     attended = F.scaled_dot_product_attention(query, key, value, mask, dropout)
     weights_BTS = None
-    if need_weights:
+    if need_weights and mask is not None:
         scores = full(query @ key.mT) / math.sqrt(query.shape[-1])
-        weights_BTS = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(dim=-1).mean(dim=1)
+        weights_BTS = attention_weights(scores, mask).mean(dim=1)
     return attention.out_proj(attended.transpose(1, 2).flatten(2)), weights_BTS
 
 
@@ -181,8 +182,8 @@ class TransformerSeq2Seq(Seq2Seq):
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
         """States of the source; there is no final one.
 
-        `keys` are those of all layers of the decoder, side by side. In training there are none: a sharded layer can
-        compute them in its own call alone.
+        `keys` hold what each layer of the decoder makes of the states, side by side, so that a search computes it
+        once. In training they are None: each layer computes its own, as a layer sharded by FSDP2 must.
         """
         mask_BS = source_BS != PAD
         embedded_BSD = self._embed(self.source_embedding, source_BS, 0)
