@@ -8,7 +8,7 @@ images) with their schedule, of which the first is not timed; an epoch includes 
 is the median over the rounds. Accuracies are those on validation after the last epoch; differences to float32 are
 between runs of the same seed, so that they can be told from the scatter of seeds.
 
-bfloat16 is fast only on processors with units for it (`lscpu | grep -E 'avx512_bf16|amx_bf16'`).
+bfloat16 is fast only on some processors: see `configs/overlays/bf16.yaml`.
 """
 
 import argparse
