@@ -204,6 +204,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     remember_missing_cuda()
+    torch.set_flush_denormal(True)  # as the command line does
     check_counter()
     file = RESULTS / "translation_speed.json"
     parts = json.loads(file.read_text()).get("parts", {}) if file.exists() else {}

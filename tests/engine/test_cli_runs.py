@@ -173,6 +173,13 @@ def test_predict_on_a_folder_of_images(lit, pictures):
     assert set(split[0]) == {"index", "prediction", "class_name", "probability", "target"}
 
 
+def test_numbers_that_slow_down_a_cpu_become_zero(lit, trained):
+    torch.set_flush_denormal(False)
+    assert torch.tensor(1e-39).mul(1.0) > 0
+    assert lit(f"validate --run {trained}").status == 0
+    assert torch.tensor(1e-39).mul(1.0) == 0
+
+
 def test_a_checkpoint_alone_predicts(lit, trained):
     """In Python, with nothing else of the run: class names and normalisation travel in it."""
     from lit_project.data.digits import Digits

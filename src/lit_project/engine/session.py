@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from filelock import BaseFileLock
 from jsonargparse import Namespace
@@ -354,6 +355,7 @@ class Session:
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(SafeCheckpointIO())
         remember_missing_cuda()
+        torch.set_flush_denormal(True)  # a CPU computes many times slower with numbers below 1e-38: they become 0
         return {
             "callbacks": callbacks,
             "logger": self.loggers or False,
