@@ -55,8 +55,9 @@ class Task(LightningModule):
         optimizer: makes the optimizer of the parameters.
         schedulers: learning rate schedules, multiplied where there are several; see `Schedule`.
         parameter_groups: parameters with rates or decay of their own; see `ParameterGroups`.
-        channels_last: keep images and convolutions of `net` in (B, H, W, C) order in memory; results are the same up
-            to rounding. Default: where it is faster: on a CPU with oneDNN, and in half precision.
+        channels_last: keep images and convolutions of `net` in (B, H, W, C) order in memory, which is faster on many
+            CPUs and on GPUs with half precision; results are the same up to rounding. Default: if the trainer's
+            precision is a half one.
         compile: run `net` through `torch.compile` with this backend, usually `inductor` (on CPUs it needs a C++
             compiler); checkpoints are the same as without.
         metrics: of torchmetrics, of each evaluation: a list, logged as `val/multiclass_f1_score`…, or names and
@@ -109,8 +110,7 @@ class Task(LightningModule):
             return
         last = self.channels_last
         if last is None:
-            one_dnn = self.trainer.strategy.root_device.type == "cpu" and torch.backends.mkldnn.is_available()
-            last = (one_dnn or "16" in str(self.trainer.precision)) and self.device_mesh is None
+            last = "16" in str(self.trainer.precision) and self.device_mesh is None
         elif last and self.device_mesh is not None:
             raise UserError("channels_last orders the memory of whole weights, and those of this run are sharded")
         # convolutions order their images as their weights
