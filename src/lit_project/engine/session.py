@@ -355,7 +355,7 @@ class Session:
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(SafeCheckpointIO())
         remember_missing_cuda()
-        torch.set_flush_denormal(True)  # a CPU computes many times slower with numbers below 1e-38: they become 0
+        torch.set_flush_denormal(True)  # numbers below 1e-38 become 0: a CPU is slow with them
         return {
             "callbacks": callbacks,
             "logger": self.loggers or False,

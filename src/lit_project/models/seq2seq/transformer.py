@@ -39,7 +39,8 @@ def attend(
     dropout = attention.dropout if attention.training else 0.0
     attended = F.scaled_dot_product_attention(query, key, value, mask, dropout)
     weights_BTS = None
-    if need_weights and mask is not None:
+    if need_weights:
+        assert mask is not None
         scores = full(query @ key.mT) / math.sqrt(query.shape[-1])
         weights_BTS = attention_weights(scores, mask).mean(dim=1)
     return attention.out_proj(attended.transpose(1, 2).flatten(2)), weights_BTS
