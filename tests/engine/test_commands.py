@@ -45,6 +45,31 @@ def test_a_light_command_does_not_wait_for_torch(tmp_path, command, status):
     assert done.stdout or done.stderr.startswith("error: ")
 
 
+def test_large_tensors_lie_in_huge_pages(tmp_path):
+    """Unless the user says otherwise, and where Linux gives them to those who ask."""
+    given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not given.exists() or "[madvise]" not in given.read_text():
+        pytest.skip("this kernel gives huge pages to everyone, or to no one")
+    code = (
+        "import sys, re\n"
+        "from lit_project.__main__ import entry_point\n"
+        "sys.argv[1:] = ['--version']\n"
+        "try: entry_point()\n"
+        "except SystemExit: import torch\n"
+        "kept = torch.ones(2**24)\n"
+        "print(re.search(r'AnonHugePages: +([0-9]+) kB', open('/proc/self/smaps_rollup').read())[1])\n"
+    )
+    found = []
+    for setting in ({}, {"THP_MEM_ALLOC_ENABLE": "0"}):
+        environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"} | setting
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        )
+        found.append(int(done.stdout.split()[-1]))
+    assert found[0] >= 60_000  # of 65,536 kB
+    assert found[1] < 10_000
+
+
 def test_the_help_names_every_command(capsys):
     text = printed(capsys, "--help")
     for name in ("fit", "validate", "test", "predict", *COMMANDS, *PROJECT.commands):

@@ -71,6 +71,7 @@ _ADVERTISEMENTS = (
 
 def run_program(project: Project) -> None:
     """Runs the command line of this process, and ends it with the exit status."""
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch puts large tensors into huge pages: cheaper to allocate
     # your modules; behind all that is installed, and by its full path: the parser changes the folder while it reads
     sys.path.append(os.getcwd())
     statuses: list[int] = []

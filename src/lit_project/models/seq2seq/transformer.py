@@ -36,8 +36,7 @@ def attend(
     query, key, value = (
         x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (query_BTD, *seen_BSX.chunk(2, dim=-1))
     )
-    dropout = attention.dropout if attention.training else 0.0
-    attended = F.scaled_dot_product_attention(query, key, value, mask, dropout)
+    attended = F.scaled_dot_product_attention(query, key, value, mask)
     weights_BTS = None
     if need_weights:
         assert mask is not None
@@ -53,15 +52,15 @@ class DecoderLayer(nn.Module):
         size: D.
         heads: of both attentions.
         feedforward_size: of the layer in between.
-        dropout: of each part's output, and of attention weights.
+        dropout: of each part's output.
     """
 
     def __init__(self, size: int, heads: int, feedforward_size: int, dropout: float) -> None:
         super().__init__()
-        self.self_attention = nn.MultiheadAttention(size, heads, dropout, batch_first=True)
-        self.cross_attention = nn.MultiheadAttention(size, heads, dropout, batch_first=True)
+        self.self_attention = nn.MultiheadAttention(size, heads, batch_first=True)
+        self.cross_attention = nn.MultiheadAttention(size, heads, batch_first=True)
         self.feedforward = nn.Sequential(
-            nn.Linear(size, feedforward_size), nn.ReLU(), Dropout(dropout), nn.Linear(feedforward_size, size)
+            nn.Linear(size, feedforward_size), nn.ReLU(), nn.Linear(feedforward_size, size)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(3))
         self.dropout = Dropout(dropout)
@@ -107,7 +106,7 @@ class TransformerSeq2Seq(Seq2Seq):
         feedforward_size: of the layer in between; default: 4 × size.
         tied_embeddings: the output layer shares the weights of the target embedding.
         shared_embeddings: source and target share one embedding; for a joint vocabulary.
-        dropout: of embeddings, of each part's output, and of attention weights.
+        dropout: of embeddings and of each part's output, as in the paper; not of what is inside a part.
 
     Raises:
         ValueError: sizes that contradict each other.
@@ -142,13 +141,13 @@ class TransformerSeq2Seq(Seq2Seq):
                 embedding.weight[PAD].zero_()
         self.dropout = Dropout(dropout)
         self.encoder = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(size, heads, feedforward_size, dropout, batch_first=True, norm_first=True),
+            nn.TransformerEncoderLayer(size, heads, feedforward_size, 0.0, batch_first=True, norm_first=True),
             encoder_layers,
             norm=nn.LayerNorm(size),
             enable_nested_tensor=False,  # has no effect with norm_first but a warning
         )
         for layer in self.encoder.layers:
-            layer.dropout, layer.dropout1, layer.dropout2 = (Dropout(dropout) for _ in range(3))
+            layer.dropout1, layer.dropout2 = Dropout(dropout), Dropout(dropout)
         self.decoder = nn.ModuleList(
             DecoderLayer(size, heads, feedforward_size, dropout) for _ in range(decoder_layers)
         )
@@ -168,7 +167,7 @@ class TransformerSeq2Seq(Seq2Seq):
         matrix; nor are the embeddings, which other layers share.
         """
         layers = [(f"encoder.layers.{number}.linear", "1", "2") for number in range(len(self.encoder.layers))]
-        layers += [(f"decoder.{number}.feedforward.", "0", "3") for number in range(len(self.decoder))]
+        layers += [(f"decoder.{number}.feedforward.", "0", "2") for number in range(len(self.decoder))]
         return {
             f"{layer}{part}": style
             for layer, first, second in layers
