@@ -61,6 +61,16 @@ def compile_in_place(net: nn.Module, backend: str) -> None:
     net.compile(backend=backend)
 
 
+def wrong_in_channels_last(layer: nn.Module) -> bool:
+    """Whether oneDNN 3.13 writes beyond its memory in this convolution's gradient (uxlfoundation/oneDNN, issue 6035).
+
+    1×1 with a stride, on fewer channels than a vector of AVX-512 holds: wrong weights, or the end of the process.
+    """
+    if not isinstance(layer, nn.Conv2d):
+        return False
+    return layer.kernel_size == (1, 1) and layer.stride != (1, 1) and layer.in_channels // layer.groups < 16
+
+
 def emulated(precision: str, device: str) -> str | None:
     """A warning where bfloat16 would be emulated, which makes training slower than in float32; else None.
 

@@ -19,7 +19,7 @@ from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
 from .metrics import GivenMetrics, Metrics
 from .parameter_groups import ParameterGroups
-from .precision import compile_in_place, set_quickly
+from .precision import compile_in_place, set_quickly, wrong_in_channels_last
 from .sampler import global_seed, seed_step
 from .saving import validated
 from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
@@ -55,9 +55,9 @@ class Task(LightningModule):
         optimizer: makes the optimizer of the parameters.
         schedulers: learning rate schedules, multiplied where there are several; see `Schedule`.
         parameter_groups: parameters with rates or decay of their own; see `ParameterGroups`.
-        channels_last: keep images and convolutions of `net` in (B, H, W, C) order in memory, which is faster on many
-            CPUs and on GPUs with half precision; results are the same up to rounding. Default: if the trainer's
-            precision is a half one.
+        channels_last: keep images and convolutions of `net` in (B, H, W, C) order in memory; results are the same up
+            to rounding. Default: where it is faster: on a CPU with oneDNN, and in half precision. On a CPU, nets for
+            which oneDNN computes wrong gradients then keep the usual order.
         compile: run `net` through `torch.compile` with this backend, usually `inductor` (on CPUs it needs a C++
             compiler); checkpoints are the same as without.
         metrics: of torchmetrics, of each evaluation: a list, logged as `val/multiclass_f1_score`…, or names and
@@ -108,11 +108,18 @@ class Task(LightningModule):
         net = getattr(self, "net", None)
         if net is None:
             return
-        last = self.channels_last
+        last, cpu = self.channels_last, self.trainer.strategy.root_device.type == "cpu"
+        unsafe = cpu and any(map(wrong_in_channels_last, net.modules()))
         if last is None:
-            last = "16" in str(self.trainer.precision) and self.device_mesh is None
+            wanted = (cpu and torch.backends.mkldnn.is_available()) or "16" in str(self.trainer.precision)
+            last = wanted and not unsafe and self.device_mesh is None
         elif last and self.device_mesh is not None:
             raise UserError("channels_last orders the memory of whole weights, and those of this run are sharded")
+        elif last and unsafe:
+            raise UserError(
+                "channels_last: a CPU computes wrong gradients of 1×1 convolutions with a stride on fewer than 16 "
+                "channels (uxlfoundation/oneDNN, issue 6035)"
+            )
         # convolutions order their images as their weights
         net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
         if self.backend is not None and net._compiled_call_impl is None:
