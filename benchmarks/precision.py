@@ -4,9 +4,9 @@
 
 The net and recipe of `configs/fashion_mnist_cnn.yaml`, fitted by `lit-project fit` on a terminal with each of
 {float32, bf16-mixed} × {channels_last false, true} in turns. A round is one seed: a few epochs of 100 steps (12,800
-images) with their schedule, of which the first is not timed; an epoch includes its validation. A ratio
-is the median over the rounds. Accuracies are those on validation after the last epoch; differences to float32 are
-between runs of the same seed, so that they can be told from the scatter of seeds.
+images) with their schedule, of which the first is not timed; an epoch includes its validation. A ratio is the median
+over the rounds. Accuracies are those on validation after the last epoch; differences to float32 are between runs of the
+same seed, so that they can be told from the scatter of seeds.
 
 bfloat16 is fast only on some processors: see `configs/overlays/bf16.yaml`.
 """
