@@ -108,18 +108,19 @@ class Task(LightningModule):
         net = getattr(self, "net", None)
         if net is None:
             return
-        last, cpu = self.channels_last, self.trainer.strategy.root_device.type == "cpu"
-        unsafe = cpu and any(map(wrong_in_channels_last, net.modules()))
-        if last is None:
-            wanted = (cpu and torch.backends.mkldnn.is_available()) or "16" in str(self.trainer.precision)
-            last = wanted and not unsafe and self.device_mesh is None
-        elif last and self.device_mesh is not None:
-            raise UserError("channels_last orders the memory of whole weights, and those of this run are sharded")
-        elif last and unsafe:
-            raise UserError(
-                "channels_last: a CPU computes wrong gradients of 1×1 convolutions with a stride on fewer than 16 "
-                "channels (uxlfoundation/oneDNN, issue 6035)"
+        last, cpu, problem = self.channels_last, self.trainer.strategy.root_device.type == "cpu", ""
+        if self.device_mesh is not None:
+            problem = "orders the memory of whole weights, and those of this run are sharded"
+        elif cpu and any(map(wrong_in_channels_last, net.modules())):
+            problem = (
+                "gives wrong gradients of 1×1 convolutions with a stride on fewer than 16 channels on a CPU "
+                "(uxlfoundation/oneDNN, issue 6035)"
             )
+        if last is None:
+            faster = (cpu and torch.backends.mkldnn.is_available()) or "16" in str(self.trainer.precision)
+            last = faster and not problem
+        elif last and problem:
+            raise UserError(f"channels_last {problem}")
         # convolutions order their images as their weights
         net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
         if self.backend is not None and net._compiled_call_impl is None:
