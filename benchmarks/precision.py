@@ -2,11 +2,11 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/precision.py
 
-`common.LARGER_CNN`, fitted by `lit-project fit` on a terminal with each of {float32, bf16-mixed} × {channels_last false,
-true} in turns. A round is one seed: a few epochs of 100 steps (12,800 images) with their schedule, of which the first is
-not timed; an epoch includes the validation of 5,000 images. A ratio is the median over the rounds. Accuracies are those
-on validation after the last epoch; differences to float32 are between runs of the same seed, so that they can be told
-from the scatter of seeds.
+`common.LARGER_CNN`, fitted by `lit-project fit` on a terminal with each of {float32, bf16-mixed} × {channels_last
+false, true} in turns. A round is one seed: a few epochs of 100 steps (12,800 images) with their schedule, of which
+the first is not timed; an epoch includes the validation of 5,000 images. A ratio is the median over the rounds.
+Accuracies are those on validation after the last epoch; differences to float32 are between runs of the same seed, so
+that they can be told from the scatter of seeds.
 
 bfloat16 is fast only on some processors: see `configs/overlays/bf16.yaml`.
 """
