@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from lit_project.data.augmentation import RandomAffine, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from pixels import images, windows
 
 
@@ -55,3 +55,29 @@ def test_resized_crop_draws_area_and_proportions_as_defined():
     assert areas.mean().item() == pytest.approx(0.3, abs=0.005)
     assert ratios.log().mean().item() == pytest.approx(0, abs=0.03)
     assert (ratios.min(), ratios.max()) == (pytest.approx(0.5, abs=0.02), pytest.approx(2.0, abs=0.07))
+
+
+def test_affine_is_torchvisions_for_the_same_draw(monkeypatch):
+    torch.manual_seed(0)
+    images = torch.rand(4, 3, 20, 30)
+    draws = [[0, 0, 0, 1, 0], [30, 2, -3, 1.3, 0], [-70, 0, 5.5, 0.6, 20], [5, -4, 0, 1, -35]]
+    affine = RandomAffine(90)
+    monkeypatch.setattr(affine, "draw", lambda *_: torch.tensor(draws).T)
+    for image, moved, (degrees, right, down, scale, shear) in zip(images, affine(images), draws, strict=True):
+        expected = v2.functional.affine(
+            image, degrees, [right, down], scale, [shear, 0], interpolation=v2.InterpolationMode.BILINEAR
+        )
+        assert torch.allclose(moved, expected, atol=1e-4)
+
+
+def test_affine_draws_for_each_image_within_its_ranges():
+    torch.manual_seed(0)
+    limits = torch.tensor([[-10, 10], [-6, 6], [-4, 4], [0.8, 1.1], [-5, 5]])
+    drawn = RandomAffine(10, translate=0.2, scale=(0.8, 1.1), shear=5).draw(4000, height=20, width=30)
+    assert torch.allclose(torch.stack(drawn.aminmax(dim=1), dim=1), limits, atol=0.02)
+    assert torch.allclose(drawn.mean(dim=1), limits.mean(dim=1), atol=0.3)
+
+
+def test_affine_of_no_size_changes_nothing():
+    batch = images(batch=3)
+    assert torch.equal(RandomAffine(0)(batch), batch)

@@ -1,7 +1,7 @@
 """Augmentation of whole batches on the device, with random choices for each sample.
 
 `torchvision.transforms.v2` applied to a batch draws once per call: one crop offset, one flip for all images. Here each
-sample gets its own draw; the two transforms that nearly every recipe uses are vectorised.
+sample gets its own draw, and the batch is computed at once.
 """
 
 import math
@@ -100,6 +100,46 @@ class RandomResizedCrop(nn.Module):
         floats = images.float()
         parts = F.grid_sample(floats, grid_BHW2, mode="bilinear", padding_mode="border", align_corners=False)
         return parts if images.is_floating_point() else parts.round().to(images.dtype)
+
+
+class RandomAffine(nn.Module):
+    """Rotates, scales, shears and shifts each image about its centre; beyond its edges it is black.
+
+    Like torchvision's transform of that name (bilinear), but for a whole batch at once, with a draw per image. Each
+    number is uniform in its range.
+
+    Args:
+        degrees: rotates by up to so many, either way.
+        translate: shifts by up to this share of height and width, either way.
+        scale: smallest and largest factor.
+        shear: shears parallel to the x axis by up to so many degrees, either way.
+    """
+
+    def __init__(
+        self, degrees: float, translate: float = 0.0, scale: tuple[float, float] = (1.0, 1.0), shear: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.degrees, self.translate, self.scale, self.shear = degrees, translate, scale, shear
+
+    def draw(self, count: int, height: int, width: int) -> Tensor:
+        """Degrees, shift to the right and down in pixels, scale, degrees of shear: `(5, count)`."""
+        right, down = self.translate * width, self.translate * height
+        ranges = [*((-limit, limit) for limit in (self.degrees, right, down)), self.scale, (-self.shear, self.shear)]
+        return torch.stack([torch.empty(count).uniform_(*each) for each in ranges])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, C, H, W)` → `(B, C, H, W)`; uint8 or float in, the same out."""
+        height, width = images.shape[2:]
+        degrees, right, down, scale, shear = self.draw(len(images), height, width).to(images.device)
+        angle, slope = degrees.deg2rad(), shear.deg2rad().tan()
+        # where a pixel of the result comes from: the inverse of scale · rotation · shear, in pixels from the centre
+        cos, sin = angle.cos() / scale, angle.sin() / scale
+        xx, xy, yx, yy = cos - slope * sin, sin + slope * cos, -sin, cos
+        across = torch.stack([xx, xy * height / width, -(xx * right + xy * down) * 2 / width], dim=1)
+        along = torch.stack([yx * width / height, yy, -(yx * right + yy * down) * 2 / height], dim=1)
+        grid_BHW2 = F.affine_grid(torch.stack([across, along], dim=1), list(images.shape), align_corners=False)
+        moved = F.grid_sample(images.float(), grid_BHW2, mode="bilinear", padding_mode="zeros", align_corners=False)
+        return moved if images.is_floating_point() else moved.round().to(images.dtype)
 
 
 class ImageNetTrain(nn.Sequential):
