@@ -1,6 +1,8 @@
 """`lit-project --version`, `examples` and `completion`: what they print."""
 
+import mmap
 import os
+import platform
 import subprocess
 import sys
 import zipfile
@@ -68,6 +70,28 @@ def test_large_tensors_lie_in_huge_pages(tmp_path):
         found.append(int(done.stdout.split()[-1]))
     assert found[0] >= 60_000  # of 65,536 kB
     assert found[1] < 10_000
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option")
+def test_freed_memory_is_used_again(tmp_path):
+    program = (
+        "from lit_project.__main__ import entry_point\n"
+        "sys.argv[1:] = ['--version']\n"
+        "try: entry_point()\n"
+        "except SystemExit: pass\n"
+    )
+    code = (
+        "for _ in range(10): parts = [b'x' * 2**24 for _ in range(5)]; del parts\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)\n"
+    )
+    faults = []
+    for before in (program, ""):
+        words = [sys.executable, "-c", f"import resource, sys\n{before}{code}"]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+        faults.append(int(done.stdout.split()[-1]))
+    once = 5 * 2**24 // mmap.PAGESIZE  # pages of the five
+    assert faults[0] < 2 * once
+    assert faults[1] > 8 * once
 
 
 def test_the_help_names_every_command(capsys):

@@ -4,6 +4,8 @@ Importing this file imports neither torch nor Lightning, so that a command takes
 """
 
 import atexit
+import contextlib
+import ctypes
 import hashlib
 import logging
 import os
@@ -71,7 +73,7 @@ _ADVERTISEMENTS = (
 
 def run_program(project: Project) -> None:
     """Runs the command line of this process, and ends it with the exit status."""
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch puts large tensors into huge pages: cheaper to allocate
+    keep_freed_memory()
     # your modules; behind all that is installed, and by its full path: the parser changes the folder while it reads
     sys.path.append(os.getcwd())
     statuses: list[int] = []
@@ -82,6 +84,19 @@ def run_program(project: Project) -> None:
     except KeyboardInterrupt:  # while Lightning is imported, which takes seconds
         sys.exit(128 + signal.SIGINT)
     sys.exit(statuses[0])
+
+
+def keep_freed_memory() -> None:
+    """Makes large tensors cheap to allocate on Linux: torch puts them into huge pages, and glibc reuses freed ones.
+
+    Otherwise glibc hands large ones back to the system, and each step touches new pages: a tenth of its time, or more.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # of another C library
+            set_option = ctypes.CDLL(None).mallopt
+            set_option(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: unused memory that is kept
+            set_option(-3, 2**25)  # M_MMAP_THRESHOLD: tensors below 32 MB, the most, are reused
 
 
 def main(project: Project, args: Sequence[str] | None = None) -> int:
