@@ -25,6 +25,7 @@ from common import DATA, ROOT, Times, interleave, save, table
 from torch.nn import functional as F
 
 from lit_project.data.parallel_text.corpora import Multi30k
+from lit_project.engine.entry import keep_freed_memory
 from lit_project.engine.precision import remember_missing_cuda
 from lit_project.models.seq2seq.base import Seq2Seq
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument("--nets", nargs="+", default=["gru", "transformer", "small_transformer"])
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     remember_missing_cuda()
     data = captions()
     found, batches = nets(data), list(data.val_dataloader())

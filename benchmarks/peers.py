@@ -4,7 +4,8 @@
     OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --part images    the other parts stay in the file
     OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --quick          tries all out with few steps; nothing is kept
 
-`uv` makes the environments in `.cache/peers`, with the torch of this one. All use one thread and float32.
+`uv` makes the environments in `.cache/peers`, with the torch of this one. All use one thread and float32; here the
+optimizers are fused, as in the configs, and freed memory is reused, as by the command line.
 
 - tokens: training of JoeyNMT's own command. Multi30k, English to French, words seen twice as split here; GRU of 256
   (encoder both ways), embeddings of 256, additive attention, dropout 0.1, Adam, 64 pairs a batch: of similar length
@@ -39,6 +40,7 @@ from baselines import customary
 from common import DATA, RESULTS, ROOT, StepClock, Times, command, interleave, machine, ratio, save, show_ratio, table
 
 from lit_project.data.parallel_text.corpora import Multi30k
+from lit_project.engine.entry import keep_freed_memory
 from lit_project.engine.precision import remember_missing_cuda
 from lit_project.engine.run import RunDir
 from lit_project.models.cnn import CNN
@@ -69,7 +71,7 @@ def environment(peer: str, *others: str) -> Path:
 
 def output(*command: str | Path, path: str = "") -> str:
     """What a command prints, with `path` for modules; raises RuntimeError if it fails."""
-    environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "THP_MEM_ALLOC_ENABLE": "0"}
     done = subprocess.run(command, env=environ, text=True, stdout=PIPE, stderr=STDOUT)
     if done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{done.stdout[-3000:]}")
@@ -85,8 +87,9 @@ def clocked() -> Times:
 def fit(runs: Path, *words: str) -> Times:
     """`clocked` of `lit-project fit` on the CPU."""
     command("fit", *words, '--trainer.callbacks=[{"class_path": "Checkpoint"}, {"class_path": "common.StepClock"}]',
-            "--model.optimizer=torch.optim.Adam", f"--model.optimizer.lr={RATE}", "--data.batch_size=64",
-            f"--data.root={DATA}", f"--runs_dir={runs}", "--trainer.accelerator=cpu")  # fmt: skip
+            "--model.optimizer=torch.optim.Adam", "--model.optimizer.fused=true", f"--model.optimizer.lr={RATE}",
+            "--data.batch_size=64", f"--data.root={DATA}", f"--runs_dir={runs}",
+            "--trainer.accelerator=cpu")  # fmt: skip
     return clocked()
 
 
@@ -246,6 +249,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one round of few steps; nothing is kept")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     remember_missing_cuda()
     file = RESULTS / "peers.json"
     results = json.loads(file.read_text())["parts"] if file.exists() else {}

@@ -29,6 +29,7 @@ class Plain:
         val: the same.
         batch_size: of training.
         steps: of one epoch; None for all.
+        fused: Adam with one kernel per weight.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class Plain:
         val: tuple[Tensor, Tensor],
         batch_size: int,
         steps: int | None,
+        fused: bool = False,
     ) -> None:
         self.net, self.train, self.val, self.batch_size, self.steps = net, train, val, batch_size, steps
-        self.optimizer = torch.optim.Adam(net.parameters(), lr=0.001)
+        self.optimizer = torch.optim.Adam(net.parameters(), lr=0.001, fused=fused)
 
     def epoch(self) -> dict[str, float]:
         """Trains for one epoch and validates."""
