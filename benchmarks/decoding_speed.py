@@ -21,12 +21,10 @@ from itertools import chain
 from typing import Any
 
 import torch
-from common import DATA, ROOT, Times, interleave, save, table
+from common import DATA, ROOT, Times, as_the_program, interleave, save, table
 from torch.nn import functional as F
 
 from lit_project.data.parallel_text.corpora import Multi30k
-from lit_project.engine.entry import keep_freed_memory
-from lit_project.engine.precision import remember_missing_cuda
 from lit_project.models.seq2seq.base import Seq2Seq
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.models.seq2seq.search import Decoding
@@ -98,9 +96,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nets", nargs="+", default=["gru", "transformer", "small_transformer"])
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    remember_missing_cuda()
+    as_the_program(1)
     data = captions()
     found, batches = nets(data), list(data.val_dataloader())
     counts: dict[str, dict[str, int]] = {f"{net}, {search}": {} for net in options.nets for search in SEARCHES}

@@ -37,11 +37,23 @@ from typing import Any, NamedTuple
 
 import torch
 from baselines import customary
-from common import DATA, RESULTS, ROOT, StepClock, Times, command, interleave, machine, ratio, save, show_ratio, table
+from common import (
+    DATA,
+    RESULTS,
+    ROOT,
+    StepClock,
+    Times,
+    as_the_program,
+    command,
+    interleave,
+    machine,
+    ratio,
+    save,
+    show_ratio,
+    table,
+)
 
 from lit_project.data.parallel_text.corpora import Multi30k
-from lit_project.engine.entry import keep_freed_memory
-from lit_project.engine.precision import remember_missing_cuda
 from lit_project.engine.run import RunDir
 from lit_project.models.cnn import CNN
 from lit_project.models.mlp import MLP
@@ -248,9 +260,7 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", choices=list(parts), default=list(parts))
     parser.add_argument("--quick", action="store_true", help="one round of few steps; nothing is kept")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    remember_missing_cuda()
+    as_the_program(1)
     file = RESULTS / "peers.json"
     results = json.loads(file.read_text())["parts"] if file.exists() else {}
     for part in options.part:

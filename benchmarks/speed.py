@@ -27,12 +27,10 @@ from typing import Any
 
 import torch
 from baselines import customary
-from common import DATA, RESULTS, Times, fit, interleave, machine, ratio, save, show_ratio, table
+from common import DATA, RESULTS, Times, as_the_program, fit, interleave, machine, ratio, save, show_ratio, table
 from plain import Plain
 
 from lit_project.data.mnist import FashionMNIST
-from lit_project.engine.entry import keep_freed_memory
-from lit_project.engine.precision import remember_missing_cuda
 from lit_project.models.mlp import MLP
 
 SHORT = 400  # steps of an epoch where the customary pipeline takes part
@@ -158,9 +156,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of torch; one is least disturbed by other programs")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="others stay in the file")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()
-    remember_missing_cuda()  # as fast as in a process that has not imported Lightning, also for the loop by hand
+    as_the_program(options.threads)
     if options.where or options.processes:
         from overhead import measure, processes
 

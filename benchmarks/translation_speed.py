@@ -32,14 +32,12 @@ from typing import Any
 
 import torch
 from baselines_translation import Classic
-from common import DATA, RESULTS, Times, interleave, machine, ratio, save, show_ratio, table
+from common import DATA, RESULTS, Times, as_the_program, interleave, machine, ratio, save, show_ratio, table
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from lit_project.data.parallel_text.corpora import Tatoeba
-from lit_project.engine.entry import keep_freed_memory
-from lit_project.engine.precision import remember_missing_cuda
 from lit_project.models.seq2seq.base import Seq2Seq
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
@@ -203,9 +201,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=60, help="pairs a round of the classic loop")
     parser.add_argument("--threads", type=int, default=1, help="of torch; one is least disturbed by other programs")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    keep_freed_memory()
-    remember_missing_cuda()
+    as_the_program(options.threads)
     torch.set_flush_denormal(True)  # as the command line does
     check_counter()
     file = RESULTS / "translation_speed.json"

@@ -47,51 +47,44 @@ def test_a_light_command_does_not_wait_for_torch(tmp_path, command, status):
     assert done.stdout or done.stderr.startswith("error: ")
 
 
+def counted(code: str, folder: Path, program: bool = True, **settings: str) -> int:
+    """The number that some code prints in a process of its own, after the program has run there."""
+    before = (
+        "from lit_project.__main__ import entry_point\n"
+        "sys.argv[1:] = ['--version']\n"
+        "try: entry_point()\n"
+        "except SystemExit: pass\n"
+    )
+    words = [sys.executable, "-c", f"import sys\n{before if program else ''}{code}"]
+    environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"} | settings
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    return int(done.stdout.split()[-1])
+
+
 def test_large_tensors_lie_in_huge_pages(tmp_path):
     """Unless the user says otherwise, and where Linux gives them to those who ask."""
     given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not given.exists() or "[madvise]" not in given.read_text():
         pytest.skip("this kernel gives huge pages to everyone, or to no one")
     code = (
-        "import sys, re\n"
-        "from lit_project.__main__ import entry_point\n"
-        "sys.argv[1:] = ['--version']\n"
-        "try: entry_point()\n"
-        "except SystemExit: import torch\n"
+        "import re, torch\n"
         "kept = torch.ones(2**24)\n"
         "print(re.search(r'AnonHugePages: +([0-9]+) kB', open('/proc/self/smaps_rollup').read())[1])\n"
     )
-    found = []
-    for setting in ({}, {"THP_MEM_ALLOC_ENABLE": "0"}):
-        environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"} | setting
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
-        )
-        found.append(int(done.stdout.split()[-1]))
-    assert found[0] >= 60_000  # of 65,536 kB
-    assert found[1] < 10_000
+    assert counted(code, tmp_path) >= 60_000  # of 65,536 kB
+    assert counted(code, tmp_path, THP_MEM_ALLOC_ENABLE="0") < 10_000
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option")
 def test_freed_memory_is_used_again(tmp_path):
-    program = (
-        "from lit_project.__main__ import entry_point\n"
-        "sys.argv[1:] = ['--version']\n"
-        "try: entry_point()\n"
-        "except SystemExit: pass\n"
-    )
     code = (
+        "import resource\n"
         "for _ in range(10): parts = [b'x' * 2**24 for _ in range(5)]; del parts\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)\n"
     )
-    faults = []
-    for before in (program, ""):
-        words = [sys.executable, "-c", f"import resource, sys\n{before}{code}"]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=200)
-        faults.append(int(done.stdout.split()[-1]))
     once = 5 * 2**24 // mmap.PAGESIZE  # pages of the five
-    assert faults[0] < 2 * once
-    assert faults[1] > 8 * once
+    assert counted(code, tmp_path) < 2 * once
+    assert counted(code, tmp_path, program=False) > 8 * once
 
 
 def test_the_help_names_every_command(capsys):

@@ -97,9 +97,7 @@ class RandomResizedCrop(nn.Module):
         grid_BHW2 = torch.stack(
             [x[:, None, :].expand(-1, self.size, -1), y[:, :, None].expand(-1, -1, self.size)], dim=3
         )
-        floats = images.float()
-        parts = F.grid_sample(floats, grid_BHW2, mode="bilinear", padding_mode="border", align_corners=False)
-        return parts if images.is_floating_point() else parts.round().to(images.dtype)
+        return _sampled(images, grid_BHW2, "border")
 
 
 class RandomAffine(nn.Module):
@@ -138,8 +136,13 @@ class RandomAffine(nn.Module):
         across = torch.stack([xx, xy * height / width, -(xx * right + xy * down) * 2 / width], dim=1)
         along = torch.stack([yx * width / height, yy, -(yx * right + yy * down) * 2 / height], dim=1)
         grid_BHW2 = F.affine_grid(torch.stack([across, along], dim=1), list(images.shape), align_corners=False)
-        moved = F.grid_sample(images.float(), grid_BHW2, mode="bilinear", padding_mode="zeros", align_corners=False)
-        return moved if images.is_floating_point() else moved.round().to(images.dtype)
+        return _sampled(images, grid_BHW2, "zeros")
+
+
+def _sampled(images: Tensor, grid_BHW2: Tensor, beyond: str) -> Tensor:
+    """The images at the places of a grid of `F.grid_sample`, bilinear, in their dtype; `beyond` their edges."""
+    found = F.grid_sample(images.float(), grid_BHW2, mode="bilinear", padding_mode=beyond, align_corners=False)
+    return found if images.is_floating_point() else found.round().to(images.dtype)
 
 
 class ImageNetTrain(nn.Sequential):

@@ -89,7 +89,7 @@ def run_program(project: Project) -> None:
 def keep_freed_memory() -> None:
     """Makes large tensors cheap to allocate on Linux: torch puts them into huge pages, and glibc reuses freed ones.
 
-    Otherwise glibc hands large ones back to the system, and each step touches new pages: a tenth of its time, or more.
+    Otherwise glibc hands large ones back to the system, and each step touches new pages, which are slow.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if sys.platform == "linux":
