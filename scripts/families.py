@@ -63,7 +63,7 @@ FAMILIES = {
         files="""
             PACKAGE/data/parallel_text/* PACKAGE/models/seq2seq/* PACKAGE/text/* PACKAGE/tasks/translation/*
             PACKAGE/tasks/several_optimizers.py
-            configs/translation_*.yaml configs/tatoeba_*.yaml configs/multi30k_*.yaml configs/sweeps/translation_*.yaml
+            configs/translation_*.yaml configs/tatoeba_*.yaml configs/multi30k.yaml configs/sweeps/translation_*.yaml
             tests/configs_of_text.py tests/data/translation/* tests/models/seq2seq/* tests/text/* tests/*translat*
             tests/saving.py tests/tasks/test_several_optimizers.py
         """,

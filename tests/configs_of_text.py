@@ -8,10 +8,9 @@ SCORE, FIGURE = "bleu", "test_bleu_by_length.png"
 AS_WHILE_FITTING = False  # greedy, by beam search afterwards
 # beginning of a config's name → options of its test: subwords of a corpus of a few sentences, and a small net
 FEW = "--data.vocabulary_size=80"
-SMALL = f"{FEW} --model.net.hidden_size=32 --model.net.embedding_size=32"
 OPTIONS = {
-    **dict.fromkeys(("multi30k_de_en", "multi30k_en_fr", "tatoeba_eng_fra_full"), SMALL),
-    "multi30k_en_de": f"{FEW} --model.net.size=32",
+    "tatoeba_eng_fra_full": f"{FEW} --model.net.hidden_size=32 --model.net.embedding_size=32",
+    "multi30k": f"{FEW} --model.net.size=32",
 }
 
 
