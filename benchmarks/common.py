@@ -1,5 +1,6 @@
 """What the benchmarks share: fits through the command line on a pseudo terminal, interleaved rounds, tables, JSON."""
 
+import gc
 import json
 import os
 import platform
@@ -43,6 +44,7 @@ def as_the_program(threads: int) -> None:
     torch.set_num_threads(threads)
     keep_freed_memory()
     remember_missing_cuda()
+    gc.freeze()
 
 
 class Times(NamedTuple):

@@ -1,10 +1,12 @@
 """`lit-project --version`, `examples` and `completion`: what they print."""
 
+import gc
 import mmap
 import os
 import platform
 import subprocess
 import sys
+import weakref
 import zipfile
 from pathlib import Path
 
@@ -16,6 +18,10 @@ from lit_project.engine.entry import COMMANDS
 from lit_project.engine.examples import available
 
 ROOT = Path(__file__).parents[2]
+
+
+class Node:
+    """A thing that can hold itself."""
 
 
 def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
@@ -85,6 +91,18 @@ def test_freed_memory_is_used_again(tmp_path):
     once = 5 * 2**24 // mmap.PAGESIZE  # pages of the five
     assert counted(code, tmp_path) < 2 * once
     assert counted(code, tmp_path, program=False) > 8 * once
+
+
+def test_what_a_program_leaves_behind_between_commands_is_garbage(capsys):
+    """Garbage collection passes over what imports made, once, and over nothing else."""
+    printed(capsys, "examples")
+    left = Node()
+    left.itself, there = left, weakref.ref(left)
+    printed(capsys, "examples")
+    assert gc.isenabled()
+    del left
+    gc.collect()
+    assert there() is None
 
 
 def test_the_help_names_every_command(capsys):

@@ -6,6 +6,7 @@ Importing this file imports neither torch nor Lightning, so that a command takes
 import atexit
 import contextlib
 import ctypes
+import gc
 import hashlib
 import logging
 import os
@@ -16,6 +17,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from .errors import UserError, did_you_mean
 from .messages import CONFIG, MISSING, SUBCOMMANDS, explain, pairs
@@ -110,11 +112,9 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
                 print(HELP, *(f"Of this project: {name}" for name in project.commands), sep="\n")
                 return 0
             look(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
-            from .session import run
-
-            return run(project, args)
+            return _imported("engine.session").run(project, args)
         module, _, function = commands[args[0]].partition(":")
-        status = getattr(import_module(f"{PACKAGE}.{module}"), function)(args[1:])
+        status = getattr(_imported(module), function)(args[1:])
         sys.stdout.flush()
         return status
     except UserError as error:
@@ -127,6 +127,17 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def _imported(module: str) -> ModuleType:
+    """A module of the package. What its import makes stays: garbage collection passes over it, then and later."""
+    name = f"{PACKAGE}.{module}"
+    if name not in sys.modules:
+        gc.disable()
+        import_module(name)
+        gc.freeze()
+        gc.enable()
+    return sys.modules[name]
 
 
 def look(args: Sequence[str], commands: Sequence[str]) -> None:
