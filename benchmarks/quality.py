@@ -91,6 +91,7 @@ def entry(name: str, options: argparse.Namespace, before: dict[str, Any]) -> dic
     config, more, _, target = TASKS[name]
     folder = ROOT / "repeats" / "quality" / name
     told = repeated(config, more, folder, options.seeds, options)
+    before = before if before.get("options") == more else {}
     metrics = {}
     for metric, one in told["metrics"].items():
         if metric.startswith(("test/", "epochs", "seconds")):

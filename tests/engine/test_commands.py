@@ -93,6 +93,13 @@ def test_freed_memory_is_used_again(tmp_path):
     assert counted(code, tmp_path, program=False) > 8 * once
 
 
+def test_nothing_is_printed_beside_the_config(tmp_path):
+    words = [sys.executable, "-m", "lit_project", "fit", "-c", ROOT / "configs" / "quickstart.yaml", "--print_config"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.stderr == ""
+    assert "\nseed_everything: " in done.stdout
+
+
 def test_what_a_program_leaves_behind_between_commands_is_garbage(capsys):
     """Garbage collection passes over what imports made, once, and over nothing else."""
     printed(capsys, "examples")

@@ -81,10 +81,7 @@ def run_program(project: Project) -> None:
     statuses: list[int] = []
     if "WANDB_SWEEP_ID" in os.environ:
         atexit.register(_end_by_signal, statuses)  # registered first, it is the last to run
-    try:
-        statuses.append(main(project, sys.argv[1:]))
-    except KeyboardInterrupt:  # while Lightning is imported, which takes seconds
-        sys.exit(128 + signal.SIGINT)
+    statuses.append(main(project, sys.argv[1:]))
     sys.exit(statuses[0])
 
 
@@ -130,13 +127,16 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
 
 
 def _imported(module: str) -> ModuleType:
-    """A module of the package. What its import makes stays: garbage collection passes over it, then and later."""
+    """A module of the package. Garbage collection passes over the many objects of its imports, to save time."""
     name = f"{PACKAGE}.{module}"
     if name not in sys.modules:
         gc.disable()
-        import_module(name)
-        gc.freeze()
-        gc.enable()
+        try:
+            import_module(name)
+        finally:
+            gc.freeze()
+            gc.enable()
+        atexit.register(gc.unfreeze)  # else modules in C++ report what is left of them
     return sys.modules[name]
 
 
