@@ -108,14 +108,21 @@ def entry(name: str, options: argparse.Namespace, before: dict[str, Any]) -> dic
     }  # fmt: skip
 
 
+def results() -> dict[str, dict[str, Any]]:
+    """What was measured so far."""
+    return json.loads(FILE.read_text()) if FILE.exists() else {}
+
+
 def main() -> None:
     """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", default=list(TASKS), help=f"of {', '.join(TASKS)}")
     options = with_seeds(parser).parse_args()
-    table = json.loads(FILE.read_text()) if FILE.exists() else {}
+    if unknown := set(options.tasks) - set(TASKS):
+        parser.error(f"no task is called {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
     for name in options.tasks:
-        table[name] = entry(name, options, table.get(name, {}))
+        made = entry(name, options, results().get(name, {}))
+        table = results() | {name: made}  # read again, as another process may have added to it
         # what holds no section is a line
         text = re.sub(r"\{[^{}]*\}|\[[^][{}]*\]", lambda part: " ".join(part[0].split()), json.dumps(table, indent=2))
         FILE.write_text(f"{text}\n")

@@ -76,7 +76,7 @@ _ADVERTISEMENTS = (
 def run_program(project: Project) -> None:
     """Runs the command line of this process, and ends it with the exit status."""
     keep_freed_memory()
-    # your modules; behind all that is installed, and by its full path: the parser changes the folder while it reads
+    # your modules; after what is installed, and as a full path: the parser enters the folder of each config it reads
     sys.path.append(os.getcwd())
     statuses: list[int] = []
     if "WANDB_SWEEP_ID" in os.environ:
@@ -95,7 +95,7 @@ def keep_freed_memory() -> None:
         with contextlib.suppress(AttributeError):  # of another C library
             set_option = ctypes.CDLL(None).mallopt
             set_option(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: unused memory that is kept
-            set_option(-3, 2**25)  # M_MMAP_THRESHOLD: tensors below 32 MB, the most, are reused
+            set_option(-3, 2**25)  # M_MMAP_THRESHOLD: tensors below 32 MB, most of them, are reused
 
 
 def main(project: Project, args: Sequence[str] | None = None) -> int:
