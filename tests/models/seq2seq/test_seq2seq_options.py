@@ -5,7 +5,9 @@ import re
 import pytest
 import torch
 from seq2seq_nets import SIZES, V, close, inputs, make, sources
+from torch import nn
 
+from lit_project.models.seq2seq.base import Memory
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
@@ -109,6 +111,32 @@ def test_max_norm_scales_long_embeddings_and_leaves_the_weights():
 def test_max_norm_with_tied_weights_trains_on_its_own_guesses():
     net = make("gru, general, all").train()
     net(*sources(3, 5), inputs(2, 4), 0.0).sum().backward()  # nn.Embedding(max_norm) raises here
+
+
+def test_layers_of_the_transformer_are_those_of_torch():
+    """Outputs and gradients, with padding in the source."""
+    net = transformer(dropout=0.0).double()
+    sizes = {"d_model": 8, "nhead": 2, "dim_feedforward": 32, "dropout": 0.0, "batch_first": True, "norm_first": True}
+    encoder, decoder = nn.TransformerEncoderLayer(**sizes).double(), nn.TransformerDecoderLayer(**sizes).double()
+    encoder.load_state_dict(net.encoder.layers[0].state_dict())
+    # in the order in which torch names them: self-attention, cross-attention, feed-forward, norms
+    decoder.load_state_dict(dict(zip(decoder.state_dict(), net.decoder[0].state_dict().values(), strict=True)))
+    source, target = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 4, 8, dtype=torch.float64)
+    padding = torch.arange(5) >= torch.tensor([[5], [3]])
+    none_yet = source.new_zeros(2, 0, 16)
+    ours_in, theirs_in = source.clone().requires_grad_(), source.clone().requires_grad_()
+    states = net.encoder.layers[0](ours_in, src_key_padding_mask=padding.double() * -1e9)
+    ours = net.decoder[0](target, none_yet, Memory(states, ~padding), False)[0]
+    past = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
+    states = encoder(theirs_in, src_key_padding_mask=padding)
+    theirs = decoder(target, states, past, memory_key_padding_mask=padding)
+    assert close(ours, theirs)
+    ours.square().sum().backward()
+    theirs.square().sum().backward()
+    assert close(ours_in.grad, theirs_in.grad)
+    for mine, torchs in zip([net.encoder.layers[0], net.decoder[0]], [encoder, decoder], strict=True):
+        for one, other in zip(mine.parameters(), torchs.parameters(), strict=True):
+            assert close(one.grad, other.grad)
 
 
 @pytest.mark.parametrize("kind", [rnn, transformer])
