@@ -1,5 +1,6 @@
 """What the benchmarks share: fits through the command line on a pseudo terminal, interleaved rounds, tables, JSON."""
 
+import atexit
 import gc
 import json
 import os
@@ -45,6 +46,7 @@ def as_the_program(threads: int) -> None:
     keep_freed_memory()
     remember_missing_cuda()
     gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 class Times(NamedTuple):
