@@ -324,8 +324,9 @@ class LitCLI(LightningCLI):
         self.plain = self._plain(self.config)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:
-        """What was parsed as plain data, with all defaults."""
-        plain = yaml.safe_load(self.parser.dump(config, skip_unset=False))[config.subcommand]
+        """What was parsed, and so checked, as plain data, with all defaults."""
+        text = self.parser.dump(config, skip_unset=False, skip_validation=True)
+        plain = yaml.safe_load(text)[config.subcommand]
         add_given(plain["model"], config[config.subcommand].model, self.links)
         return {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
 
