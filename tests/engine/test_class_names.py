@@ -45,6 +45,7 @@ def test_everything_else_stays_as_it_is(capsys):
         "unknown": "before_now.tasks.NoSuchTask",
         "a package": "before_now",
         "a file": "data/before_now.tasks",
+        "a table": "houses.CSV",
         "a text": "e.g.",
         "numbers": [7, None, ("a", 2)],
         "words of a vocabulary": ["before_now.tasks.ImageClassifier"],

@@ -46,6 +46,7 @@ CASES = {
     f"{Q} --run_name=~": ["--run_name needs a value"],
     f"{Q} --run": ["--run", "value"],
     f"{Q} --images folder": ["images", "fit"],
+    f"test{Q.removeprefix('fit')} --init_strict=true": ["init_strict is not an option of test"],
     "fit -c configs": ["configs is a folder"],
     "fit -c README.md": ["README.md, line 4", "not YAML"],
     "fit -c list.yaml": ["list.yaml holds no options"],

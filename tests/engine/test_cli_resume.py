@@ -79,9 +79,12 @@ def test_a_resumed_run_that_is_refused_stays_as_it_was(lit, trained, change, exp
     assert lit(f"fit --run {trained}").status == 0
 
 
-def test_what_only_looks_leaves_a_run_as_it_was(lit, trained):
+def test_what_only_looks_leaves_a_run_as_it_was(lit, trained, capfd):
     config, entries = ((trained / name).read_text() for name in ("config.yaml", "provenance.json"))
     assert lit(f"fit --run {trained} --plot_lr=true --data.batch_size=64").status == 0
+    with pytest.raises(SystemExit):
+        lit(f"fit --run {trained} --print_config=skip_unset")
+    assert "\nrun:" not in capfd.readouterr().out
     assert (trained / "config.yaml").read_text() == config
     assert (trained / "provenance.json").read_text() == entries
 

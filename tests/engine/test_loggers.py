@@ -78,6 +78,8 @@ def test_a_resumed_run_goes_on_with_its_run_and_repeats_the_same_numbers(lit, se
     shutil.rmtree(run / "checkpoints")  # as where the second epoch had been killed before it was saved
     shutil.copytree(run / "earlier", run / "checkpoints")
     assert lit(resume).status == 0
+    with (run / "metrics.csv").open("a") as file:
+        file.write("4")  # of a process that was killed while it wrote
     assert lit(f"test --run {run}").status == 0
     (sent,) = server.runs.values()
     steps = [row for row in sent.rows if "train/loss_step" in row]

@@ -17,6 +17,7 @@ from test_torchrun import free_port
 from killing import at_call
 from lit_project.engine.checkpoints import SafeCheckpointIO, read
 from lit_project.engine.errors import CheckpointError
+from lit_project.engine.run import RunDir
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
@@ -96,8 +97,9 @@ def test_a_disk_that_fills_up_within_an_epoch_is_told_once_and_the_training_goes
     assert read(result.run / "checkpoints" / "last.ckpt")["global_step"] == 20
 
 
-def test_one_command_for_every_launch(lit, monkeypatch):
-    command = f"{FIT} --run_name=mine --resume"
+@pytest.mark.parametrize("seed", ["", "--seed_everything=true"])  # one that is drawn is drawn once
+def test_one_command_for_every_launch(lit, monkeypatch, seed):
+    command = f"{FIT} {seed} --run_name=mine --resume"
     with monkeypatch.context() as patch:
         at_call(patch, ImageClassifier, "training_step", 3, signal.SIGUSR1)
         assert lit(command).status == 128 + signal.SIGUSR1
@@ -106,6 +108,7 @@ def test_one_command_for_every_launch(lit, monkeypatch):
     assert "resuming from" in second.out
     assert "nothing to do" in third.out
     assert second.run == third.run == Path("runs/quickstart/mine")
+    assert len({entry["seed"] for entry in RunDir(third.run).entries()}) == 1
     other = lit(f"{command} --model.optimizer.lr=0.5 --data.batch_size=64")
     assert other.status == 2
     assert "data.batch_size was 128 and is 64" in other.err

@@ -1,4 +1,4 @@
-"""A subclass of a task that passes its arguments on."""
+"""Subclasses of a task: one that passes its arguments on, one that counts, one that skips."""
 
 import json
 import sys
@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from lit_project.data.digits import Digits
+from lit_project.engine.run import RunDir
 from tiny import TINY
 
 MINE = """
@@ -72,3 +73,23 @@ def test_a_subclass_adds_sums_and_counts_no_batch_twice(lit, workspace, monkeypa
     for name in ("Twice", "TwiceInTraining"):
         with pytest.raises(ValueError, match="step was called twice for a batch"):
             lit(f"{fit} --model=counting.{name}")
+
+
+SKIPS = """
+from lit_project.tasks.classification import ImageClassifier
+
+class Skips(ImageClassifier):
+    def training_step(self, batch, batch_idx):
+        return None if batch_idx == 1 else super().training_step(batch, batch_idx)
+"""
+
+
+def test_a_step_that_returns_none_skips_its_batch(lit, workspace, monkeypatch):
+    (workspace / "skipping.py").write_text(SKIPS)
+    monkeypatch.syspath_prepend(workspace)
+    options = "--model=skipping.Skips --trainer.max_epochs=1 --trainer.log_every_n_steps=1 --data.batch_size=500"
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} {options}")
+    assert result.status == 0, result.err
+    rows = RunDir(result.run).history()[1]
+    assert [row["step"] for row in rows if row["train/loss_step"]] == ["0", "2"]
+    assert [float(row["train/samples"]) for row in rows if row["train/samples"]] == [757]  # of 500, 500 and 257

@@ -11,7 +11,6 @@ from lit_project.data.digits import Digits
 from lit_project.engine.callbacks.freezing import Unfreezing
 from lit_project.engine.lr_finder import find, steepest
 from lit_project.engine.parameter_groups import Group, ParameterGroups
-from lit_project.engine.run import RunDir
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
@@ -46,7 +45,7 @@ class Watched(torch.optim.SGD):
         return result
 
 
-def test_find_lr_searches_with_the_groups_and_the_freezing_of_the_first_epoch(trainer, tmp_path):
+def test_find_lr_searches_with_the_groups_and_the_freezing_of_the_first_epoch(trainer):
     """The rate of group i at step k is factor_i · 1e-6 · 1e7^(k/99); the search takes many epochs of this data."""
     Watched.steps = []
     body, late = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), nn.Linear(16, 16)
@@ -59,7 +58,7 @@ def test_find_lr_searches_with_the_groups_and_the_freezing_of_the_first_epoch(tr
     )
     before = late.weight.detach().clone()
     fit = trainer(max_epochs=2, callbacks=[Unfreezing({"net.late": 1})], accumulate_grad_batches=2)
-    find("lr", fit, task, data, RunDir(tmp_path))
+    find("lr", fit, task, data)
     assert 50 < len(Watched.steps) <= 100
     for k, groups in enumerate(Watched.steps):
         rate = 1e-6 * 1e7 ** (k / 99)
@@ -86,9 +85,10 @@ def test_find_batch_size_ends_at_the_samples_there_are(lit):
     assert "suggested: --data.batch_size=1024 (" in result.out  # 1,257 samples of training
 
 
-def test_there_is_nothing_else_to_find(lit):
+def test_there_is_nothing_else_to_find(lit, trained):
     assert "find" in lit(f"fit -c configs/quickstart.yaml {TINY} --find luck").err
     assert lit(f"test -c configs/quickstart.yaml {TINY} --find lr").status == 2
+    assert "not --run" in lit("fit --run", trained, "--find lr").err
 
 
 def test_find_batch_size_of_several_processes_is_refused_before_they_start(lit):

@@ -210,11 +210,11 @@ class Checkpoint(ModelCheckpoint):
         super().setup(trainer, pl_module, stage)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Names the metrics there are if the one to watch is not among them."""
-        if not trainer.sanity_checking and self.monitor and self.monitor not in trainer.callback_metrics:
+        """Names the metrics there are if the one of validation to watch is not among them."""
+        missing = str(self.monitor).startswith("val/") and self.monitor not in trainer.callback_metrics
+        if missing and not trainer.sanity_checking:
             known = ", ".join(sorted(n for n in trainer.callback_metrics if n.count("/") < 2))
-            if not self.monitor.startswith("train/"):
-                raise UserError(f"the checkpoint callback watches {self.monitor!r}; there are: {known}")
+            raise UserError(f"the checkpoint callback watches {self.monitor!r}; there are: {known}")
         super().on_validation_end(trainer, pl_module)
 
     def keep_epoch(self, trainer: Trainer) -> None:

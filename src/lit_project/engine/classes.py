@@ -57,6 +57,8 @@ def full_path(name: str) -> str:
     name = this_project().functions.get(name, name)
     package, _, rest = name.partition(".")
     other = bool(rest) and package != PACKAGE
+    if other and "." not in rest:  # such as the file houses.CSV: no module of this package holds classes by itself
+        return name
     paths = index().get(name.rpartition(".")[2], [])
     # the one at this place, of several classes with this name
     paths = [path for path in paths if path == f"{PACKAGE}.{rest}"] or paths

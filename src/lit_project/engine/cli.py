@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from jsonargparse import Namespace
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -91,7 +91,7 @@ def prepare(args: Sequence[str]) -> Invocation:
             named = value[:1].isupper() or value in this_project().functions
             is_class = named and option.startswith(("--data", "--model", "--trainer"))
             words.append(f"{option}={full_path(value) if is_class else value}")
-    if run is not None and "--print_config" in words:
+    if run is not None and any(word.startswith("--print_config") for word in words):
         words.append("--run=null")  # which no config may name
     return Invocation(words, run, run.path.absolute().parent.name if run else name_of(first_config))
 
@@ -210,7 +210,7 @@ def _emptied(value: Any) -> Any:
 def check(subcommand: str, options: Namespace) -> None:
     """Raises UserError for options that contradict each other."""
     commands = {
-        **dict.fromkeys(("init_from", "find", "plot_lr", "resume"), ("fit",)),
+        **dict.fromkeys(("init_from", "init_prefixes", "init_strict", "find", "plot_lr", "resume"), ("fit",)),
         **dict.fromkeys((*NEW_SAMPLES, "probabilities"), ("predict",)),
         "allow_untrained": ("validate", "test", "predict"),
     }
@@ -219,6 +219,8 @@ def check(subcommand: str, options: Namespace) -> None:
             raise UserError(f"{name} is not an option of {subcommand}")
     if options.run and options.run_name:
         raise UserError("run_name names a new run, and --run opens an existing one: give one of them")
+    if options.run and options.find:
+        raise UserError("--find begins with initial weights: it takes a config, not --run")
     if options.resume and not options.run_name:
         raise UserError("--resume continues the run of a --run_name, or makes it: give it a name")
     if options.run and options.init_from:
@@ -257,6 +259,7 @@ class LitCLI(LightningCLI):
     Attributes:
         options: what was parsed.
         plain: the same as plain data, with all defaults.
+        drawn: whether the seed was drawn.
     """
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
@@ -317,7 +320,8 @@ class LitCLI(LightningCLI):
         self.config = parser.parse_args(args)
         self.options: Namespace = self.config[self.config.subcommand]
         check_config(self.options)
-        if self.options.seed_everything is True:
+        self.drawn = self.options.seed_everything is True
+        if self.drawn:
             chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # by the process that launched this one
             self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
         check(self.config.subcommand, self.options)
@@ -338,6 +342,10 @@ class LitCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         """The session does what was asked."""
+
+    def seed_again(self, seed: int) -> None:
+        """Takes the seed that a run has recorded in the place of the one drawn."""
+        self.options.seed_everything = self.plain["seed_everything"] = seed_everything(seed, workers=True)
 
     def config_text(self) -> str:
         """The config as config.yaml keeps it."""

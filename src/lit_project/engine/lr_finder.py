@@ -12,11 +12,10 @@ from lightning.pytorch.tuner import Tuner
 from matplotlib.figure import Figure
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from .callbacks.figures import learning_rates, new_figure
+from .callbacks.figures import learning_rates, new_figure, save_figure
 from .callbacks.freezing import Unfreezing
 from .distributed import is_first, print_once
 from .errors import UserError
-from .run import RunDir
 from .schedules import steps_of_epochs
 from .task import Task
 
@@ -26,11 +25,11 @@ LR_RANGE = 1e-6, 10.0
 LARGEST = 8192  # batch
 
 
-def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
+def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Finds and prints; raises UserError if there is nothing to suggest."""
     if isinstance(model, Task):
         model.schedules = []  # they are made for the length of the real run
-    (_find_lr if what == "lr" else _find_batch_size)(trainer, model, datamodule, run)
+    (_find_lr if what == "lr" else _find_batch_size)(trainer, model, datamodule)
 
 
 class RangeTest(Callback):
@@ -71,7 +70,7 @@ class RangeTest(Callback):
             trainer.should_stop = True
 
 
-def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
+def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Suggests the rate at which the loss falls fastest, and draws figures/lr_finder.png."""
     finder = RangeTest()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
@@ -93,7 +92,7 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: Run
     axes.set(xscale="log", xlabel="learning rate", ylabel="loss (running mean)", title="learning rate finder")
     axes.grid(alpha=0.3)
     axes.legend()
-    _save(figure, run, "lr_finder")
+    _save(trainer, "lr_finder", figure)
     print_once(f"suggested: --model.optimizer.init_args.lr={best:.2g}")
 
 
@@ -118,7 +117,7 @@ def steepest(rates: list[float], losses: list[float]) -> float | None:
     return rates[smooth.index(min(smooth))]
 
 
-def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
+def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Doubles the batch until memory is full, 8192 or the training data are reached, three steps each."""
     if trainer.world_size > 1:
         raise UserError("--find batch_size works in one process: --trainer.devices=1 --trainer.strategy=auto")
@@ -175,22 +174,20 @@ class Plan(Callback):
         raise self.Made
 
 
-def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any, run: RunDir) -> None:
+def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Writes figures/planned_learning_rate.png."""
     plan = Plan()
     trainer.callbacks.insert(0, plan)  # type: ignore[attr-defined]
+    trainer.loggers = []
     with suppress(Plan.Made), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step")
         trainer.fit(model, datamodule=datamodule)
     for name, points in plan.curves.items():
         rates = [rate for _, rate in points]
         print_once(f"{name}: {rates[0]:.3g} at first, {max(rates):.3g} at most, {rates[-1]:.3g} at last")
-    _save(learning_rates(plan.curves), run, "planned_learning_rate")
+    _save(trainer, "planned_learning_rate", learning_rates(plan.curves))
 
 
-def _save(figure: Figure, run: RunDir, name: str) -> None:
+def _save(trainer: Trainer, name: str, figure: Figure) -> None:
     if is_first():
-        file = run.path / "figures" / f"{name}.png"
-        file.parent.mkdir(exist_ok=True)
-        figure.savefig(file)
-        print(f"figure: {file}")
+        print(f"figure: {save_figure(trainer, name, figure)}")

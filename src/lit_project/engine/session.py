@@ -143,9 +143,9 @@ class Session:
             if is_first() and self.given is None:
                 run.describe(self.config, facts)
             if options.find:
-                find(options.find, trainer, model, datamodule, run)
+                find(options.find, trainer, model, datamodule)
             else:
-                plot_lr(trainer, model, datamodule, run)
+                plot_lr(trainer, model, datamodule)
             self.keeps = (run.path / "figures").exists()
             return
         if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
@@ -289,7 +289,11 @@ class Session:
         self.given = run if run.path.is_dir() else None
         if not run.config_file.is_file():
             return self.given
-        found = changes(run.config(), yaml.safe_load(self.config), "")
+        recorded = run.config()
+        if self.cli.drawn and "seed_everything" in recorded:
+            self.cli.seed_again(recorded["seed_everything"])
+            self.config = self.cli.config_text()
+        found = changes(recorded, yaml.safe_load(self.config), "")
         different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
         if different:
             more = f" and {len(different) - 5} more" if len(different) > 5 else ""

@@ -214,12 +214,12 @@ def local(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def total_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Euclidean norm of all of them together, a scalar; of shards over all processes, all of which call it."""
+    """Euclidean norm of all together, a scalar, 0 of none; of shards over all processes, all of which call it."""
     alike = defaultdict(list)
     for one in tensors:
         alike[(one.device_mesh, one.placements) if isinstance(one, DTensor) else None].append(one)
     norms = [torch.nn.utils.get_total_norm(some) for some in alike.values()]
-    norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms] or [torch.zeros(())]
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 

@@ -321,7 +321,7 @@ class Task(LightningModule):
         if done == self._done:
             return
         self._done = done
-        if done % self._log_every == 0 and outputs is not None:
+        if done % self._log_every == 0 and outputs:  # a step that returned None is given as {}
             values = {"train/loss_step": self.loss_of_step(outputs), **self._rates, "epoch": self.current_epoch}
             if self._gradient_norm is not None:
                 values["train/gradient_norm"] = self._gradient_norm.item()

@@ -1,7 +1,6 @@
 """The Weights & Biases logger of the overlay `wandb`: Lightning's, but training never waits for it or fails with it."""
 
 import contextlib
-import csv
 import json
 import os
 import sys
@@ -16,7 +15,7 @@ from lightning.pytorch.loggers.logger import DummyExperiment, rank_zero_experime
 from lightning.pytorch.utilities import rank_zero_only
 
 from .project import PACKAGE
-from .run import write_text
+from .run import RunDir, write_text
 
 
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,9 +111,8 @@ class WandbLogger(LightningWandbLogger):
     @guarded
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Logs the metrics; an evaluation by itself, to which Lightning gives step 0, at the last step of the run."""
-        file = self.folder / "metrics.csv"
-        if not step and file.exists():
-            step = max((int(row["step"]) for row in csv.DictReader(file.read_text().splitlines())), default=0)
+        if not step and (rows := RunDir(self.folder).history()[1]):
+            step = max(int(row["step"]) for row in rows)
             metrics = {name: value for name, value in metrics.items() if name != "epoch" or not step}
         super().log_metrics(metrics, step)
 

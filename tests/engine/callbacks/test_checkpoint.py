@@ -122,6 +122,13 @@ def test_a_metric_needs_a_mode():
         Checkpoint("val/score")
 
 
+def test_other_metrics_than_those_of_validation_decide(trainer, tmp_path):
+    trainer(max_epochs=2, callbacks=[Saver(), Checkpoint("lr", "min")], enable_checkpointing=True).fit(
+        task(), datamodule=Images()
+    )
+    assert (tmp_path / "checkpoints" / "best-epoch000.ckpt").exists()
+
+
 def test_several_of_one_epoch_are_kept_apart(trainer, tmp_path):
     callback = Checkpoint("val/loss", "min", save_top_k=-1)
     kept = {"enable_checkpointing": True, "val_check_interval": 0.5}

@@ -1,1 +1,1 @@
-"""Callbacks: checkpoints that survive, records, figures, freezing, averages, progress."""
+"""Callbacks: figures, freezing, averages, progress and more; `Checkpoint` is in `checkpoints.py` of the engine."""

@@ -232,7 +232,7 @@ class Figures(DrawsEvaluation):
             save_figure(trainer, f"{split}_most_wrong", figure)
 
 
-def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None) -> None:
+def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None) -> Path:
     """Writes `figures/NAME.png` into the run, with the run's name, and to TensorBoard and W&B, if among the loggers.
 
     Args:
@@ -240,11 +240,15 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
         name: of the file; may name a folder in `figures/`.
         figure: of matplotlib.
         tag: the name in TensorBoard, which has a slider over the steps of one tag; default: `name`.
+
+    Returns:
+        the file.
     """
     from matplotlib.text import Text
 
-    run = Path(trainer.default_root_dir).absolute()
-    figure.supxlabel(f"{run.parent.name}/{run.name}", x=0.99, ha="right", fontsize=7, color="grey", parse_math=False)
+    run = Path(trainer.default_root_dir)
+    label = "/".join(run.absolute().parts[-2:])
+    figure.supxlabel(label, x=0.99, ha="right", fontsize=7, color="grey", parse_math=False)
     file = run / "figures" / f"{name}.png"
     file.parent.mkdir(parents=True, exist_ok=True)
     shown = [image for axes in figure.axes for image in axes.images]
@@ -258,6 +262,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
             add_figure(tag or name, figure, trainer.global_step)
         elif hasattr(logger, "log_image"):  # W&B
             logger.log_image(tag or name, [str(file)], step=trainer.global_step)
+    return file
 
 
 def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:

@@ -116,8 +116,8 @@ def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]
     return told
 
 
-def summary(told: Sequence[tuple[str, float, float, float]], most: int = 3) -> str:
-    """The greatest gains and losses in a line."""
-    gained = [f"{name} +{number(change)}" for name, _, _, change in told[:most] if change > 0]
-    lost = [f"{name} {number(change)}" for name, _, _, change in told[::-1][:most] if change < 0]
+def summary(told: Sequence[tuple[str, float, float, float]]) -> str:
+    """The three greatest gains and losses in a line."""
+    gained = [f"{name} +{number(change)}" for name, _, _, change in told[:3] if change > 0]
+    lost = [f"{name} {number(change)}" for name, _, _, change in told[::-1][:3] if change < 0]
     return f"gained: {', '.join(gained) or 'none'}; lost: {', '.join(lost) or 'none'}"
