@@ -13,11 +13,11 @@ def rows(folder):
         return [{name: float(value) for name, value in row.items() if value != ""} for row in csv.DictReader(file)]
 
 
-def resumed(folder, step):
-    """As after the checkpoint of an optimizer step."""
+def resumed(folder, state):
+    """As after a checkpoint that holds the state."""
     logger = MetricsCSV(folder)
     logger.read()
-    logger.load_state_dict({"step": step})
+    logger.load_state_dict(state)
     return logger
 
 
@@ -67,8 +67,11 @@ def test_what_a_long_epoch_logs_is_in_the_file_before_its_end(tmp_path, monkeypa
 
 
 def test_new_run_overwrites_and_a_resumed_one_continues(tmp_path):
-    log(MetricsCSV(tmp_path), *((step, {"loss": float(step)}) for step in range(6)))
-    log(resumed(tmp_path, 3), (4, {"loss": 40.0}), (5, {"loss": 50.0}))
+    logger = MetricsCSV(tmp_path)
+    log(logger, *((step, {"loss": float(step)}) for step in range(4)))
+    state = logger.state_dict()
+    log(logger, (4, {"loss": 4.0}), (5, {"loss": 5.0}))
+    log(resumed(tmp_path, state), (4, {"loss": 40.0}), (5, {"loss": 50.0}))
     expected = [0.0, 1.0, 2.0, 3.0, 40.0, 50.0]
     assert rows(tmp_path) == [{"step": step, "loss": value} for step, value in enumerate(expected)]
     log(MetricsCSV(tmp_path), (0, {"loss": 9.0}))
@@ -77,10 +80,13 @@ def test_new_run_overwrites_and_a_resumed_one_continues(tmp_path):
 
 @pytest.mark.parametrize("cut", [1, 4, 9])
 def test_resume_after_a_crash_that_cut_the_last_line_short(tmp_path, cut):
-    log(MetricsCSV(tmp_path), *((step, {"epoch": 0, "loss": step + 0.125}) for step in range(5)))
+    logger = MetricsCSV(tmp_path)
+    log(logger, *((step, {"epoch": 0, "loss": step + 0.125}) for step in range(4)))
+    state = logger.state_dict()
+    log(logger, (4, {"epoch": 0, "loss": 4.125}))
     file = tmp_path / "metrics.csv"
     file.write_bytes(file.read_bytes()[:-cut])
-    log(resumed(tmp_path, 9), (10, {"loss": 1.0}))
+    log(resumed(tmp_path, state), (10, {"loss": 1.0}))
     kept = [{"epoch": 0, "step": step, "loss": step + 0.125} for step in range(4)]
     assert rows(tmp_path) == [*kept, {"step": 10, "loss": 1.0}]
 

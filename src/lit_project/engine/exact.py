@@ -41,8 +41,7 @@ class Totals:
 
     def scatter(self, state: dict[str, Any], here: Replicas) -> None:
         """Takes up the share of a replica; other numbers of them leave all of it to the first."""
-        shares = {name: torch.atleast_1d(torch.as_tensor(value)) for name, value in state["sums"].items()}
-        counts = torch.atleast_1d(torch.as_tensor(state["count"]))
+        shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
             self.sums, self.count = {name: share[here.rank] for name, share in shares.items()}, int(counts[here.rank])
         else:  # the others know the names, which all must have to gather

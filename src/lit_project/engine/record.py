@@ -62,15 +62,8 @@ class MetricsCSV(Logger):
         self._rows = [{**row, "step": int(row["step"])} for row in rows]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes back to where a checkpoint was saved: the training repeats the later rows.
-
-        Args:
-            state: of the checkpoint; of an older one the optimizer `step`, whose row is the last to be kept.
-        """
-        if "rows" in state:
-            self._rows = [*self._rows[: state["rows"] - 1], *state["last"]] if state["rows"] else []
-        else:
-            self._rows = [row for row in self._rows if row["step"] <= state["step"]]
+        """Goes back to where a checkpoint was saved: the training repeats the later rows."""
+        self._rows = [*self._rows[: state["rows"] - 1], *state["last"]] if state["rows"] else []
         known = [name for row in self._rows[-1:] for name in row]
         self._columns = list(dict.fromkeys([*self._columns, *known]))
 

@@ -238,8 +238,7 @@ class Loader:
             DataError: it is within an epoch of larger or smaller steps: samples would be left out or repeated.
         """
         together = self.sampler.together
-        batch = state.get("batch", together)
-        before, now = (state["step"], self.sampler.step) if "step" in state else (batch, together)
+        batch, before, now = state["batch"], state["step"], self.sampler.step
         if state["position"] and before != now:
             raise DataError(
                 f"the run was stopped within an epoch, in batches of {before} samples (of all processes), and would "

@@ -106,7 +106,7 @@ class Translator(Task):
         self.source_vocabulary = Vocabulary.from_dict(vocabularies["source"])
         self.target_vocabulary = Vocabulary.from_dict(vocabularies["target"])
         self.max_length = int(vocabularies["max_length"])
-        self.source_language, self.language = languages_of(vocabularies)
+        self.source_language, self.language = vocabularies["languages"]
         self.rows: list[Row] = []  # of the last evaluation, by index
         self.by_length: list[tuple[str, float, int]] = []  # of the last one after training; see scores.py
         self._found: dict[str, Hypothesis] = {}  # a source that occurs twice is translated once
@@ -285,19 +285,8 @@ class Translator(Task):
         what = [name for name, own in self.vocabularies.items() if name != "languages" and theirs.get(name) != own]
         if what:
             raise CheckpointError(f"the checkpoint was trained with another vocabulary ({', '.join(what)} differ)")
-        here, there = (self.source_language, self.language), languages_of(theirs)
-        if here != there:
+        there, here = theirs["languages"], self.vocabularies["languages"]
+        if there != here:
             raise CheckpointError(
                 f"the checkpoint translates from {there[0]} to {there[1]}, but the data are {here[0]} to {here[1]}"
             )
-
-
-def languages_of(vocabularies: dict[str, Any]) -> tuple[str, str]:
-    """Source and target language of plain vocabularies.
-
-    Those of early checkpoints do not name them, but a joint vocabulary is of "en+fr" if it was made for en to fr.
-    """
-    if "languages" in vocabularies:
-        source, target = vocabularies["languages"]
-        return source, target
-    return vocabularies["source"]["language"].split("+")[0], vocabularies["target"]["language"].split("+")[-1]
