@@ -174,8 +174,8 @@ class Session:
             done = f"{trainer.current_epoch} epochs ({trainer.global_step} steps)"
             print_once(f"nothing to do: the run has ended, after {done}")
             tests = tests and "test" not in trainer.strategy.broadcast(run.metrics())
-        best = best_checkpoint(trainer)
-        self.checkpoint = None
+        best, last = best_checkpoint(trainer), run.checkpoints / "last.ckpt"
+        self.checkpoint = last if last.exists() else None
         if best is not None and best.best_model_path and best.best_model_score is not None:
             self.checkpoint = Path(best.best_model_path)
             print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")

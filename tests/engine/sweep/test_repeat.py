@@ -120,6 +120,16 @@ def test_a_run_that_fails_is_in_no_mean_and_tried_again(lit, inline):
     assert summary("mine")["metrics"]["test/mae"]["n"] == 2
 
 
+def test_without_a_metric_to_choose_by_the_last_checkpoint_is_tested(lit, inline):
+    told = lit(f"repeat {TABLE} --trainer.callbacks=Checkpoint --trainer.max_epochs=2 --seeds 1")
+    assert "seed 1 finished: epoch 2\n" in told.out
+    run = Path("repeats/regression_quickstart/regression_quickstart/seed-1")
+    assert json.loads((run / "metrics.json").read_text())["test"]["checkpoint"] == f"{run}/checkpoints/last.ckpt"
+    tested = metrics(run)
+    assert lit(f"test --run {run} --ckpt_path last").status == 0
+    assert metrics(run) == tested
+
+
 def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
     result = lit(f"repeat {TABLE} --folds 3")
     assert result.status == 0, result.err

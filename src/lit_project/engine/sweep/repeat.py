@@ -122,7 +122,7 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     config = SweepConfig(
         method="grid",
         metric=metric or "epoch",
-        maximize=maximize,
+        maximize=maximize or metric is None,
         parameters=[],
         command=["fit", *overrides, "${args}"],
         pruner=NopPruner(),
