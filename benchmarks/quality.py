@@ -3,9 +3,9 @@
     python benchmarks/quality.py                                       all, seeds 1 to 3, one after the other
     python benchmarks/quality.py mnist_mlp multi30k_de_en --seeds 1 2 --workers 2 --threads 1
 
-Each is `lit-project repeat`: the checkpoint is chosen on validation and tested once. Runs are kept in repeats/quality/;
-finished ones are not repeated and cut ones are resumed. Prints a table, writes benchmarks/results/quality.json, where
-other seeds of before stay.
+Each is `lit-project repeat`: the checkpoint that the config keeps (chosen on validation, or the last) is tested once.
+Runs are kept in repeats/quality/; finished ones are not repeated and cut ones are resumed. Prints a table, writes
+benchmarks/results/quality.json, where other seeds of before stay.
 """
 
 import argparse
