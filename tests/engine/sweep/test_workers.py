@@ -63,7 +63,9 @@ def test_a_metric_that_is_not_logged_ends_all_workers(sweep):
     one = sweep(options={"workers": 2}, curve=[[0.1], [0.1] * 600], name="val/scores", pause=0.1)
     with pytest.raises(UserError, match=r"did not log val/score; did you mean val/scores\? \(logged: val/scores\)"):
         one.run()
-    assert one.rows == [(0, "failed", None), (1, "stopped", None)]
+    first, second = one.rows
+    assert first == (0, "failed", None)
+    assert second[1] in ("stopped", "not begun")  # as far as the other worker had come
 
 
 def test_less_is_better_if_the_sweep_minimises(sweep):

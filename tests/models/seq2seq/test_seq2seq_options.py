@@ -151,6 +151,8 @@ def test_dropout_acts_in_training_alone(kind):
 
 @pytest.mark.parametrize(("name", "autocast"), [("lstm, general, both ways", True), ("transformer", False)])
 def test_bfloat16(name, autocast):
+    if "lstm" in name and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("torch has no autocast LSTM in bfloat16 for CPUs without AVX-512")
     net = make(name).float()
     source, lengths = sources(3, 5)
     expected = net(source, lengths, inputs(2, 4))
