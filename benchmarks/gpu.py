@@ -104,6 +104,8 @@ class GPU:
                "--model.schedulers=null"]  # fmt: skip
         if any("multi30k" in option for option in options):
             few.append("--data.vocabulary_size=80")
+        if "--data.batch_size=512" in options:
+            few += ["--data.batch_size=32", "--data.eval_batch_size=32"]
         return ["fit", *options, *where, f"--run_name={name}", "--test_after_fit=false", *(few if self.tiny else [])]
 
     def fit(self, options: list[str], device: str | None = None) -> RunDir:

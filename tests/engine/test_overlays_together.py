@@ -52,6 +52,12 @@ def test_tensorboard_moves_no_frozen_statistics_and_needs_no_graph(lit):
     assert not any(counts)
 
 
+def test_fused_optimizers_are_clipped_in_bfloat16(lit):
+    overlays = "-c configs/overlays/bf16.yaml -c configs/overlays/accumulate.yaml -c configs/overlays/debug.yaml"
+    result = lit(f"fit -c configs/quickstart.yaml {overlays} --model.optimizer.fused=true")
+    assert result.status == 0, result.err
+
+
 def test_precision_without_autocast(lit):
     result = lit("fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml --trainer.precision=bf16-true")
     assert result.status == 0, result.err

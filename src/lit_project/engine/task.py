@@ -136,10 +136,13 @@ class Task(LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Lightning's, but for shards, which torch does not clip beside whole tensors."""
+        """Also of shards, which torch does not clip beside whole tensors, and of fused optimizers in bfloat16.
+
+        Lightning refuses fused ones in all mixed precisions, although only 16-mixed scales the loss.
+        """
         if not gradient_clip_val:
             return
-        if self.device_mesh is None:
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_algorithm == "value":
             for gradient in local(gradients(optimizer)):

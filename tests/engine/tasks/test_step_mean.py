@@ -66,21 +66,27 @@ def windows(data, epoch, sizes):
     return found
 
 
-def by_hand(steps):
+def by_hand(steps, clip=lambda parameters: None):
     """Plain PyTorch, one batch a step."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for images, targets in steps:
         optimizer.zero_grad()
         F.cross_entropy(model((images - MEAN) / STD), targets).backward()
+        clip(model.parameters())
         optimizer.step()
     return model.state_dict()
 
 
-def test_windows_of_three_and_one(trainer):
+@pytest.mark.parametrize(("options", "clip"), [
+    ({}, lambda parameters: None),
+    (CLIPPED, partial(nn.utils.clip_grad_norm_, max_norm=0.05)),
+    (BY_VALUE, partial(nn.utils.clip_grad_value_, clip_value=0.01)),
+])  # fmt: skip
+def test_windows_of_three_and_one(trainer, options, clip):
     data = Doubles(batch_size=8, seed=1)
     steps = [window for epoch in range(3) for window in windows(data, epoch, [3, 1])]
-    assert difference(trained(trainer, 8, accumulate_grad_batches=3), by_hand(steps)) < 1e-13
+    assert difference(trained(trainer, 8, accumulate_grad_batches=3, **options), by_hand(steps, clip)) < 1e-13
 
 
 def test_accumulation_that_changes_between_epochs(trainer):
