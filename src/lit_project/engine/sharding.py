@@ -75,7 +75,8 @@ class Sharded(ModelParallelStrategy):
                 raise  # not for the kind of the optimizer
             # torch's first sentence, without its advice to programmers
             reason = str(error).splitlines()[0].partition(", need to")[0].partition(". ")[0]
-            raise UserError(f"{refusal}: {reason}") from error
+            hint = "; set fused: false" if optimizer.param_groups[0].get("fused") else ""
+            raise UserError(f"{refusal}: {reason}{hint}") from error
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         self._share_buffers()
