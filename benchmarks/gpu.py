@@ -103,7 +103,9 @@ class GPU:
         few = ["--trainer.limit_train_batches=4", "--trainer.limit_val_batches=2", "--trainer.max_epochs=2",
                "--model.schedulers=null"]  # fmt: skip
         if any("multi30k" in option for option in options):
-            few.append("--data.vocabulary_size=80")
+            few += ["--data.vocabulary_size=80", "--model.net.size=32"]
+        if any("tatoeba" in option for option in options):
+            few += ["--data.vocabulary_size=80", "--model.net.hidden_size=32", "--model.net.embedding_size=32"]
         if "--data.batch_size=512" in options:
             few += ["--data.batch_size=32", "--data.eval_batch_size=32"]
         return ["fit", *options, *where, f"--run_name={name}", "--test_after_fit=false", *(few if self.tiny else [])]
