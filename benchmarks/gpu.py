@@ -106,7 +106,7 @@ class GPU:
             few += ["--data.vocabulary_size=80", "--model.net.size=32"]
         if any("tatoeba" in option for option in options):
             few += ["--data.vocabulary_size=80", "--model.net.hidden_size=32", "--model.net.embedding_size=32"]
-        if "--data.batch_size=512" in options:
+        if "--data.batch_size=512" in options:  # records of images
             few += ["--data.batch_size=32", "--data.eval_batch_size=32"]
         return ["fit", *options, *where, f"--run_name={name}", "--test_after_fit=false", *(few if self.tiny else [])]
 

@@ -84,5 +84,5 @@ def emulated(precision: str, device: str) -> str | None:
         return None
     return (
         f"warning: this CPU has no bfloat16 units: precision {precision} is emulated and slower than 32-true "
-        "(GRUs take 2.5 times as long, and torch runs no LSTM then)"
+        "(RNNs take 2.5 times as long; without AVX-512 LSTMs may fail)"
     )
