@@ -6,11 +6,14 @@ import pytest
 
 SCORE, FIGURE = "bleu", "test_bleu_by_length.png"
 AS_WHILE_FITTING = False  # greedy, by beam search afterwards
-# beginning of a config's name → options of its test: subwords of a corpus of a few sentences, and a small net
-FEW = "--data.vocabulary_size=80"
+# beginning of a config's name → options of its test: subwords of a corpus of a few sentences, a small net, and few of
+# what an untrained net translates without an end
+FEW = "--data.eval_batch_tokens=100"
 OPTIONS = {
-    "tatoeba_eng_fra_full": f"{FEW} --model.net.hidden_size=32 --model.net.embedding_size=32",
-    "multi30k": f"{FEW} --model.net.size=32",
+    "tatoeba_eng_fra_full": f"{FEW} --data.vocabulary_size=80 --model.net.hidden_size=32 --model.net.embedding_size=32",
+    "tatoeba_fra_eng": FEW,
+    "multi30k": f"{FEW} --data.vocabulary_size=80 --model.net.size=32",
+    "translation_": FEW,
 }
 
 

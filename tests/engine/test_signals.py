@@ -110,8 +110,7 @@ def test_the_shell_is_told_and_an_agent_of_wandb_is_told_so_that_it_goes_on(work
         out, err = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == -signal.SIGTERM, err
-    assert "Traceback" not in err
+    assert (process.returncode, err) == (-signal.SIGTERM, "")
     assert "interrupted; continue with: lit-project fit --run runs/quickstart/ended" in out
 
 
