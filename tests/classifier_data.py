@@ -5,14 +5,14 @@ from functools import partial
 import torch
 from torch import nn
 
-from lit_project.engine.images import InMemoryImages
+from lit_project.engine.images import ImageData
 from lit_project.tasks.classification import ImageClassifier
 
 NAMES = ["a", "b", "c", "d"]
 MEAN, STD = [0.4], [0.3]
 
 
-class Images(InMemoryImages):
+class Images(ImageData):
     """29 random images `(1, 4, 4)` of four classes for training, 17 for validation and for test."""
 
     def __init__(self, **kwargs):

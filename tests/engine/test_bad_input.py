@@ -12,7 +12,7 @@ import torch
 
 from lit_project.engine.checkpoints import Checkpoint, read
 from lit_project.engine.errors import CheckpointError, UserError, no_access
-from lit_project.engine.run import write_text
+from lit_project.engine.run import RunDir, write_text
 from tiny import TINY
 
 
@@ -159,3 +159,22 @@ def test_broken_files_of_a_run_are_named_before_it_is_trained(lit, trained, name
     assert len(result.err.splitlines()) == 1
     assert str(file) in result.err
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("options", [
+    "--trainer.max_epochs=0", "--trainer.limit_train_batches=0", "--trainer.max_steps=0 --model.schedulers=null",
+])  # fmt: skip
+def test_a_training_without_a_step_is_refused_and_leaves_no_run(lit, options):
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} {options}")
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert "trainer.max_epochs, max_steps" in result.err
+    assert not list(Path("runs").glob("*/*"))
+
+
+def test_a_run_without_metrics_csv_goes_on_with_it(lit):
+    fit = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false --model.schedulers=null"
+    run = lit(f"{fit} --trainer.logger=false").run
+    assert not (run / "metrics.csv").exists()
+    resumed = lit(f"fit --run {run} --trainer.logger=true --trainer.max_epochs=2")
+    assert resumed.status == 0, resumed.err
+    assert [row["epoch"] for row in RunDir(run).history()[1] if row["val/loss"]] == ["1"]

@@ -91,6 +91,12 @@ def test_missing_file_and_folder_are_errors(tmp_path):
         read(tmp_path)
 
 
+def test_an_intact_file_is_not_said_to_run_code(tmp_path):
+    torch.save(content(), tmp_path / "a.ckpt")
+    with pytest.raises(CheckpointError, match=r"a.ckpt cannot be loaded: .*nowhere"):
+        read(tmp_path / "a.ckpt", map_location="nowhere")
+
+
 class Trap:
     """Unpickling it runs a command."""
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,12 +20,13 @@ from tiny import TINY
 ROOT = Path(__file__).parents[2]
 
 
-def lit_in(folder: Path, *args: str) -> None:
-    """Runs `lit-project ARGS` in a process of its own, which may launch others."""
+def lit_in(folder: Path, *args: str) -> str:
+    """Runs `lit-project ARGS` in a process of its own, which may launch others; gives what they print."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, "-m", "lit_project", *args]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 METRICS = "[MulticlassF1Score, MulticlassAUROC, {class_path: MulticlassCalibrationError, init_args: {n_bins: 15}}]"
@@ -52,7 +54,7 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
 
     Metrics of torchmetrics are those of scikit-learn with two processes and with one.
     """
-    lit_in(
+    printed = lit_in(
         tmp_path, "fit", "-c", f"{ROOT}/configs/quickstart.yaml", "-c", f"{ROOT}/configs/overlays/ddp.yaml",
         "--trainer.accelerator=cpu", "--trainer.max_epochs=2", "--data.eval_batch_size=37", *TINY.split(),
         f"--model.metrics={METRICS}",
@@ -81,6 +83,9 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     for found in (metrics["test"], one):
         assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6, rel=0)
     rows = list(csv.DictReader((two / "metrics.csv").open()))
+    losses = [float(row["train/loss"]) for row in rows if row["train/loss"]]
+    told = [float(loss) for loss in re.findall(r"^epoch ./1 .*train/loss (\S+)", printed, re.MULTILINE)]
+    assert told == pytest.approx(losses, abs=1e-4)
     assert [row["epoch"] for row in rows if row["val/loss"]] == ["0", "1"]
     assert len({row["step"] for row in rows}) == len(rows)
     (entry,) = json.loads((two / "provenance.json").read_text())

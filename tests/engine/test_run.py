@@ -156,10 +156,11 @@ def test_the_checkpoint_before_a_nan_is_not_resumed_from(run):
 
 
 def test_numbers_of_predictions_are_numbers(run):
-    table = 'index,class_name,score,target\n0,"7, or 1",0.5,1.5\n1,8,2,\n'
+    table = 'index,class_name,score,target,size\n0,"7, or 1",0.5,1.5,1_2\n1,8,2,,3_4\n'
     write_text(run.path / "predictions" / "new.csv", table)
-    first = {"index": 0, "class_name": "7, or 1", "score": 0.5, "target": 1.5}
-    assert run.predictions("new") == [first, {"index": 1, "class_name": "8", "score": 2.0, "target": None}]
+    first = {"index": 0, "class_name": "7, or 1", "score": 0.5, "target": 1.5, "size": "1_2"}
+    second = {"index": 1, "class_name": "8", "score": 2.0, "target": None, "size": "3_4"}
+    assert run.predictions("new") == [first, second]
     with pytest.raises(RunError, match=r"no such table of predictions: .*test.csv \(there: new\)"):
         run.predictions()
 

@@ -42,7 +42,9 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
         raise CheckpointError(f"{path} is truncated or not a checkpoint")
     try:
         content = torch.load(path, map_location=map_location, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError) as error:
+    except (RuntimeError, EOFError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path} holds more than tensors and plain data and was not loaded: it could run code "
             f"({str(error).splitlines()[0]})"

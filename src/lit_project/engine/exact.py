@@ -95,6 +95,11 @@ def _wide(device: torch.device) -> torch.dtype:
 COMMON_UNIT = 1024
 
 
+def _divisor(count: Any) -> Any:
+    """The count; 1 of nothing, whose sum is 0."""
+    return count.masked_fill(count == 0, 1) if isinstance(count, Tensor) else count or 1
+
+
 class StepMean:
     """Weighs the losses of micro-batches by their counts, and divides the gradients once by the count of the step.
 
@@ -124,8 +129,8 @@ class StepMean:
         if isinstance(count, Tensor):
             # in the precision of the loss at least: whole numbers divided would be float32
             wide = torch.promote_types(loss.dtype, torch.float32)
-            return loss * (count.to(wide) / self._unit)
-        return loss * (count / self._unit)
+            return loss * (count.to(wide) / _divisor(self._unit))
+        return loss * (count / _divisor(self._unit))
 
     def rescale(self, optimizer: Any, trainer: Any) -> None:
         """Divides the gradients by the count of all micro-batches and processes, before they are clipped."""
@@ -137,7 +142,7 @@ class StepMean:
             if size > 1:  # whole numbers, exact up to 16 million
                 total = reduced(total.to(trainer.strategy.root_device), group=group)
             # Lightning has divided the losses by the number of micro-batches, DDP or FSDP2 the gradients by replicas
-            factor = float(self._unit) * accumulated * size / float(total)
+            factor = float(_divisor(self._unit)) * accumulated * size / float(_divisor(total))
             if found := local(gradients(optimizer)):  # none if a callback has dropped them
                 torch._foreach_mul_(found, factor)
         self._count = None

@@ -357,9 +357,6 @@ class ImageData(SplitData):
         return batch._replace(images=images, targets=targets)
 
 
-InMemoryImages = ImageData  # its name before a split could be a dataset, too
-
-
 class DatasetImages(ImageData):
     """Images from map-style datasets that are given, such as those of torchvision.
 

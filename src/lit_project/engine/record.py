@@ -175,8 +175,8 @@ class RunRecord(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock; a run that was resumed after it had been stopped early has nothing more to do."""
         self._start = perf_counter()
-        if any(one.stopped_epoch > 0 or one.wait_count >= one.patience for one in trainer.early_stopping_callbacks):
-            trainer.should_stop = True
+        for one in trainer.early_stopping_callbacks:
+            trainer.should_stop |= one.stopped_epoch > 0 or one.wait_count >= max(1, one.patience)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer)
@@ -208,7 +208,7 @@ class RunRecord(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
             self._known, self._ended = checkpoint.get("metrics", {}), checkpoint.get("ended", {})
-            self._resumed = checkpoint.get("metrics_csv", {"step": checkpoint["global_step"]})
+            self._resumed = checkpoint.get("metrics_csv")  # None of a run without the file
             if self.metrics is not None and trainer.is_global_zero:
                 self.metrics.read()
             before, now = checkpoint.get("processes", trainer.world_size), trainer.world_size
@@ -230,7 +230,11 @@ class RunRecord(Callback):
         if not self.started and self._ended:
             trainer.fit_loop.epoch_loop._batches_that_stepped = self._ended["steps"]
             trainer.fit_loop.epoch_progress.current.completed = self._ended["epochs"]
-        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        if not self.started and trainer.ckpt_path is None:
+            raise UserError("no step to train: see trainer.max_epochs, max_steps and limit_train_batches")
+        if not trainer.is_global_zero:
             return
         if not self.started:
             if self.run.metrics().get("fit", {}).get("steps") == trainer.global_step:

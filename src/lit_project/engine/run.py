@@ -386,7 +386,7 @@ class RunDir:
 
 def _typed(texts: Sequence[str]) -> Sequence[Any]:
     """The texts as whole numbers if all are, else as numbers if all are, else as they are; a number may be blank."""
-    for kind in (int, float):
+    for kind in (int, float) if "_" not in "".join(texts) else ():  # Python reads 1_000 as a number
         with contextlib.suppress(ValueError):
             return [kind(text) if text else None for text in texts]
     return texts

@@ -24,6 +24,7 @@ from .errors import CheckpointError, UserError
 from .sharding import total_norm
 
 # SIGUSR1 comes from SLURM, before the time of a job is up
+LAST_HOOKS = ("on_train_batch_end", "on_validation_end")  # of the task: after them `Saver` looks
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -130,7 +131,7 @@ class Saver(Callback):
             _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
         if getattr(trainer.train_dataloader, "recut", False):
             recount(trainer)
-        for name, look in (("on_train_batch_end", self.after_step), ("on_validation_end", self.after_validation)):
+        for name, look in zip(LAST_HOOKS, (self.after_step, self.after_validation), strict=True):
             setattr(pl_module, name, _followed(getattr(pl_module, name), look, trainer))
 
     def _defer(self) -> None:
@@ -202,8 +203,7 @@ class Saver(Callback):
         self._leave(number)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for name in ("on_train_batch_end", "on_validation_end"):
-            delattr(pl_module, name)
+        _look_no_longer(pl_module)
         self.signals.number, _ = self._agreed(trainer)
         if self._trained and self._counters is not None:
             self._save(trainer, "cut short")
@@ -217,6 +217,7 @@ class Saver(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Says where it happened; what fails within a validation loses nothing of the training."""
+        _look_no_longer(pl_module)
         if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
             return
         self.signals.deferred = False
@@ -309,6 +310,11 @@ class Saver(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
         trainer.num_sanity_val_steps = 0  # it was looked at in the beginning
+
+
+def _look_no_longer(pl_module: LightningModule) -> None:
+    for name in LAST_HOOKS:
+        vars(pl_module).pop(name, None)
 
 
 def _followed(hook: Callable[..., Any], look: Callable[[Trainer], None], trainer: Trainer) -> Callable[..., Any]:

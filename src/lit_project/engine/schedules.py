@@ -43,7 +43,8 @@ def horizon() -> int:
     current = _horizon.get()
     if current.steps is None:
         raise ScheduleError(
-            "a scheduler that ends with the run needs a run with an end: set trainer.max_epochs or max_steps"
+            "a scheduler that ends with the run needs a run of some steps, and with an end: "
+            "see trainer.max_epochs, max_steps and limit_train_batches"
         )
     current.used = True
     return current.steps

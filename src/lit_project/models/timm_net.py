@@ -13,7 +13,6 @@ class TimmNet(nn.Module):
         model_name: in `timm.list_models()`: `resnet10t`, `convnext_atto`, `vit_tiny_patch16_224`…
         input_shape: `(C, H, W)` of one image; comes from the data.
         num_classes: K; comes from the data.
-        in_chans: default: C.
         pretrained: begin with timm's weights, which are downloaded, unless a checkpoint gives them.
         options: further arguments, such as `{drop_rate: 0.1}`; `img_size` is that of the data where nets have one.
 
@@ -26,7 +25,6 @@ class TimmNet(nn.Module):
         model_name: str,
         input_shape: tuple[int, int, int],
         num_classes: int,
-        in_chans: int | None = None,
         pretrained: bool = False,
         options: dict[str, Any] | None = None,
     ) -> None:
@@ -38,7 +36,7 @@ class TimmNet(nn.Module):
         if not timm.is_model(model_name):
             near = ", ".join(get_close_matches(model_name, timm.list_models(), 5))
             raise ValueError(f"timm has no model {model_name!r}; near: {near or 'none, see timm.list_models()'}")
-        given: dict[str, Any] = {"in_chans": in_chans or input_shape[0], "num_classes": num_classes}
+        given: dict[str, Any] = {"in_chans": input_shape[0], "num_classes": num_classes}
         if getattr(timm.models.get_pretrained_cfg(model_name), "fixed_input_size", False):
             given["img_size"] = input_shape[1:]
         self.model: nn.Module = timm.create_model(model_name, pretrained, **{**given, **(options or {})})

@@ -2,10 +2,10 @@
 
 import torch
 
-from lit_project.engine.images import InMemoryImages
+from lit_project.engine.images import ImageData
 
 
-class Images(InMemoryImages):
+class Images(ImageData):
     """32 random images `(1, 4, 4)` of three classes in each split: four batches of training."""
 
     def __init__(self, **kwargs):

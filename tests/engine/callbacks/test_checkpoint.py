@@ -134,3 +134,35 @@ def test_several_of_one_epoch_are_kept_apart(trainer, tmp_path):
     kept = {"enable_checkpointing": True, "val_check_interval": 0.5}
     trainer(max_epochs=2, callbacks=[Saver(), callback], **kept).fit(task(), datamodule=Images())
     assert len(callback.best_k_models) == len(list((tmp_path / "checkpoints").glob("best-*"))) == 4
+
+
+class Fails(Callback):
+    """Raises an error before the first batch."""
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx):
+        raise ValueError("a broken file")
+
+
+def test_a_task_whose_fit_failed_is_saved_by_its_next_trainer_alone(trainer, tmp_path):
+    """In a notebook, say, where the same object is trained again."""
+    mine, kept = task(), {"monitor": None, "every_minutes": 1e-9}
+    first, second = (
+        trainer(callbacks=[Saver(), Checkpoint(**kept), *others], max_epochs=1, enable_checkpointing=True,
+                default_root_dir=tmp_path / folder)
+        for folder, others in (("first", [Fails()]), ("second", []))
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="a broken file"):
+        first.fit(mine, datamodule=Images())
+    before = (tmp_path / "first" / "checkpoints" / "last.ckpt").read_bytes()
+    second.fit(mine, datamodule=Images())
+    assert (tmp_path / "first" / "checkpoints" / "last.ckpt").read_bytes() == before
+    assert read(tmp_path / "second" / "checkpoints" / "last.ckpt")["global_step"] == second.global_step
+
+
+@pytest.mark.parametrize("patience", [0, 1])
+def test_early_stopping_without_patience_trains_until_the_first_worse_validation(trainer, tmp_path, patience):
+    stopping = EarlyStopping("val/loss", min_delta=100, patience=patience)
+    run = trainer(max_epochs=5, callbacks=[RunRecord(RunDir(tmp_path)), Saver(), stopping, Checkpoint(monitor=None)],
+                  enable_checkpointing=True)  # fmt: skip
+    run.fit(task(), datamodule=Images())
+    assert run.current_epoch == 2

@@ -9,12 +9,12 @@ from torch import nn
 
 from lit_project.engine.callbacks.nan_guard import NaNGuard, NonFiniteError
 from lit_project.engine.checkpoints import read
-from lit_project.engine.images import InMemoryImages
+from lit_project.engine.images import ImageData
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
 
-class Images(InMemoryImages):
+class Images(ImageData):
     """32 images `(1, 2, 2)` of two classes; one of them is white."""
 
     def __init__(self):

@@ -67,7 +67,7 @@ def test_milestones_that_do_not_ascend(error_of):
 
 def test_a_scheduler_that_ends_with_the_run_needs_a_run_with_an_end(error_of):
     for scheduler, interval in ((ONE_CYCLE, "step"), (LinearLR, "epoch")):
-        assert "set trainer.max_epochs or max_steps" in error_of(Schedule(scheduler, interval), max_epochs=-1)
+        assert "see trainer.max_epochs, max_steps" in error_of(Schedule(scheduler, interval), max_epochs=-1)
 
 
 def test_plateau_that_watches_an_unknown_metric_names_those_there_are(trainer):

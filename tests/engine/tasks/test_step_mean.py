@@ -9,7 +9,8 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn import functional as F
 
-from classifier_data import Images, classifier
+from classifier_data import NAMES, Images, classifier
+from lit_project.tasks.classification import ImageClassifier
 from saving import SaveAt
 
 SIZE = 29  # training images
@@ -87,6 +88,29 @@ def test_windows_of_three_and_one(trainer, options, clip):
     data = Doubles(batch_size=8, seed=1)
     steps = [window for epoch in range(3) for window in windows(data, epoch, [3, 1])]
     assert difference(trained(trainer, 8, accumulate_grad_batches=3, **options), by_hand(steps, clip)) < 1e-13
+
+
+class Ignores(ImageClassifier):
+    """As segmentation does with pixels that are marked: images of one class do not count."""
+
+    ignored, number = 0, int
+
+    def training_step(self, batch, batch_idx):
+        kept = batch.targets != self.ignored
+        losses = F.cross_entropy(self(batch.images), batch.targets, reduction="none")
+        return self.step((losses * kept).sum() / kept.sum().clamp(min=1), self.number(kept.sum()))
+
+
+@pytest.mark.parametrize("number", [int, torch.Tensor.clone])
+@pytest.mark.parametrize("ignored", range(4))
+def test_micro_batches_of_nothing_weigh_nothing(trainer, ignored, number):
+    """Of single images, of which the first, too, may be one that does not count."""
+    task = Ignores(net(), partial(torch.optim.SGD, lr=0.5), NAMES, [0.4], [0.3]).double()
+    task.ignored, task.number = ignored, number
+    trainer(max_epochs=1, accumulate_grad_batches=100).fit(task, datamodule=Doubles(batch_size=1, seed=1))
+    ((images, targets),) = windows(Doubles(batch_size=SIZE, seed=1), 0, [1])
+    kept = targets != ignored
+    assert difference(task.net.state_dict(), by_hand([(images[kept], targets[kept])])) < 1e-13
 
 
 def test_accumulation_that_changes_between_epochs(trainer):

@@ -1,19 +1,21 @@
-"""Progress: a rich bar on a terminal, a line per epoch elsewhere; both show the exact running means of the task."""
+"""Progress: a rich bar on a terminal, a line per epoch elsewhere; both show exact means of the epoch.
+
+The bar's are of the samples of the first process, the line's of all.
+"""
 
 from time import perf_counter
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, RichProgressBar
-from lightning.pytorch.utilities import rank_zero_only
 
+from ..distributed import print_once
 from ..record import monitored
 from ..saving import validated
 
 
-def shown(trainer: Trainer, pl_module: LightningModule) -> dict[str, str]:
-    """The means of the epoch so far, and of the newest validation what the task says and what is monitored."""
-    running = getattr(pl_module, "running", None)
+def shown(trainer: Trainer, pl_module: LightningModule, running: Any) -> dict[str, str]:
+    """The means of the totals so far, and of the newest validation what the task says and what is monitored."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
     for name in (*(f"val/{name}" for name in getattr(pl_module, "shown", ())), *monitored(trainer)):
         if name in trainer.callback_metrics and not name.startswith("train/"):  # the epoch before
@@ -43,7 +45,7 @@ class RichProgress(RichProgressBar):
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        return shown(trainer, pl_module) if trainer.training else {}
+        return shown(trainer, pl_module, getattr(pl_module, "running", None)) if trainer.training else {}
 
 
 class ProgressLines(Callback):
@@ -57,11 +59,11 @@ class ProgressLines(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start = perf_counter()
 
-    @rank_zero_only
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        running = getattr(pl_module, "running", None)
+        found = shown(trainer, pl_module, running and running.reduce(pl_module)).items()  # of all processes
         # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
         last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
-        found = shown(trainer, pl_module).items()
         values = "  ".join(f"{name} {value}" for name, value in found if validated(trainer) or name[:4] != "val/")
         seconds = perf_counter() - self._start
-        print(f"epoch {trainer.current_epoch}/{last}  {values}  {seconds:.1f} s", flush=True)
+        print_once(f"epoch {trainer.current_epoch}/{last}  {values}  {seconds:.1f} s")

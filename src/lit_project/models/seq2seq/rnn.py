@@ -75,11 +75,6 @@ def _layers_first(state: Any) -> Any:
     return state.transpose(0, 1).contiguous()
 
 
-def _hidden(state: Any) -> Tensor:
-    """Top layer's hidden state `(B, H)`; an LSTM's state is (hidden, cell)."""
-    return (state[0] if isinstance(state, tuple) else state)[:, -1]
-
-
 def recurrent_step(x_BG: Tensor, h_BG: Tensor, hidden_BH: Tensor, *cell_BH: Tensor) -> tuple[Tensor, ...]:
     """One step of a layer of `nn.GRU`, or of `nn.LSTM` if there is a cell: the new hidden state, and the new cell.
 
