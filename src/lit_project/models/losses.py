@@ -1,46 +1,33 @@
 """Losses, and a penalty of large weights."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class SmoothedCrossEntropy(nn.Module):
-    """Cross-entropy with a share ε of the target spread over the classes, in either definition.
+class SmoothedCrossEntropy(nn.CrossEntropyLoss):
+    """Cross-entropy with a target of 1 - ε for the right class and ε/(K - 1) for each other.
 
-    - `over="all"`: 1 - ε + ε/K for the right class and ε/K for each other (Szegedy et al. 2016; torch's own).
-    - `over="others"`: 1 - ε for the right class and ε/(K - 1) for each other (the "smoothed target" of the classic
-      translation codes). It equals the other one with ε' = ε K / (K - 1).
-
-    Soft targets (mixup) are mixtures of such targets.
+    That is the "smoothed target" of the classic translation codes. torch's `label_smoothing` spreads ε over all K
+    classes, the right one included (Szegedy et al. 2016): with ε K / (K - 1) it is this one.
 
     Args:
-        smoothing: ε.
-        over: see above.
+        smoothing: ε, at most (K - 1) / K.
 
     Shapes:
         logits `(B, K)`; targets int64 `(B,)` or probabilities `(B, K)`; the loss is a scalar, averaged over the batch.
     """
 
-    def __init__(self, smoothing: float = 0.1, over: Literal["all", "others"] = "all") -> None:
-        super().__init__()
-        self.label_smoothing = smoothing
-        self.over = over
+    def __init__(self, smoothing: float = 0.1) -> None:
+        super().__init__(label_smoothing=smoothing)
 
-    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """The mean over the batch, a scalar."""
-        logits, classes = _precise(logits), logits.shape[1]
-        if targets.ndim == 1:
-            targets = F.one_hot(targets, classes)
-        targets = targets.to(logits.dtype)
-        if self.over == "all":
-            smooth = targets * (1 - self.label_smoothing) + self.label_smoothing / classes
-        else:
-            smooth = targets * (1 - self.label_smoothing) + (1 - targets) * self.label_smoothing / (classes - 1)
-        return -(smooth * logits.log_softmax(dim=1)).sum(dim=1).mean()
+        logits, classes = _precise(input), input.shape[1]
+        target = target.to(logits.dtype) if target.is_floating_point() else target
+        return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing * classes / (classes - 1))
 
 
 class FocalLoss(nn.Module):
