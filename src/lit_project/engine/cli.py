@@ -287,6 +287,15 @@ class LitCLI(LightningCLI):
         fit = {*common, "train_dataloaders", "val_dataloaders", "ckpt_path"}
         return {"fit": fit, "validate": common, "test": common, "predict": common}
 
+    @classmethod
+    def parsers(cls, project: Project, *command: str) -> dict[str, LightningArgumentParser]:
+        """The parsers of `fit` and the others; with options in that of the given command, or in all."""
+        try:
+            cls(project, command)
+        except UsageError as error:  # something is missing: the parsers are made, and nothing else
+            return error.parser._subcommands_action.choices
+        raise AssertionError
+
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
         """Adds options to the parser of the given subcommand alone: that takes a third of the time of parsing."""
         if self.given and subcommand not in self.given:  # completion gives none, and needs all

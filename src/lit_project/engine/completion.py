@@ -11,7 +11,7 @@ from importlib import import_module
 import shtab
 
 from .entry import COMMANDS
-from .messages import OptionParser, UsageError
+from .messages import OptionParser
 from .project import PACKAGE, PROGRAM, this_project
 
 RUNS = shtab.cmd("ls -d runs/*/*/ 2>/dev/null")
@@ -38,10 +38,7 @@ def parser() -> argparse.ArgumentParser:
     places = {name: place for name, place in {**COMMANDS, **project.commands}.items() if name[0] != "-"}
     own = {name: import_module(f"{PACKAGE}.{place.partition(':')[0]}") for name, place in places.items()}
     known = {name: getattr(module, "option_parser", argparse.ArgumentParser)() for name, module in own.items()}
-    try:
-        LitCLI(project, [])
-    except UsageError as error:  # no subcommand is given: the parser is made, and nothing else
-        known |= error.parser._subcommands_action.choices
+    known |= LitCLI.parsers(project)
     top = argparse.ArgumentParser(prog=PROGRAM)
     commands = top.add_subparsers()
     for name, options in known.items():

@@ -1,8 +1,9 @@
 """Errors that the command line shows as a few lines instead of a traceback, and the hint that ends many of them."""
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 
 class UserError(Exception):
@@ -29,6 +30,12 @@ def no_access(error: OSError) -> str | None:
     if error.errno not in NO_ACCESS or (error.filename is None and error.errno in (errno.EACCES, errno.EPERM)):
         return None
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+
+
+def first_of(items: Sequence[Any], number: int = 5, separator: str = ", ") -> str:
+    """The first so many, and how many more there are."""
+    more = f" and {len(items) - number} more" if len(items) > number else ""
+    return separator.join(map(str, items[:number])) + more
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:

@@ -148,7 +148,7 @@ class Saver(Callback):
 
     def after_step(self, trainer: Trainer) -> None:
         """Saves if it is due, and leaves if a signal asks for it; both wait for the gradients being accumulated."""
-        if self._within_window(trainer):
+        if self._postpone_stop(trainer):
             return
         batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         self._done = (-1, 0) if trainer.is_last_batch else (trainer.global_step, batches)
@@ -170,7 +170,7 @@ class Saver(Callback):
             self._leave(number)
 
     def after_validation(self, trainer: Trainer) -> None:
-        if not self._within_window(trainer) and self._cut_short and self._counters is None:
+        if not self._postpone_stop(trainer) and self._cut_short and self._counters is None:
             self._keep_counters(trainer, "validated")
 
     def _keep_counters(self, trainer: Trainer, moment: str) -> None:
@@ -178,8 +178,8 @@ class Saver(Callback):
         self._counters = copy.deepcopy(trainer.fit_loop.state_dict())
         settle(self._counters, moment)
 
-    def _within_window(self, trainer: Trainer) -> bool:
-        """Whether gradients are being accumulated, which no checkpoint holds: a stop waits for their step."""
+    def _postpone_stop(self, trainer: Trainer) -> bool:
+        """Lets a stop wait while gradients are being accumulated, which no checkpoint holds; whether they are."""
         last = trainer.is_last_batch
         self._trained = True
         within = trainer.fit_loop.epoch_loop.batch_progress.current.ready % window(trainer) != 0 and not last

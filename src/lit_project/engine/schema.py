@@ -21,7 +21,7 @@ from jsonargparse._typehints import get_callable_return_type
 from .classes import index
 from .cli import LitCLI
 from .errors import UserError
-from .messages import CLASS_MODULES, OptionParser, UsageError
+from .messages import CLASS_MODULES, OptionParser
 from .project import PACKAGE, PROGRAM, this_project
 
 FILE = Path(".vscode/schema.json")
@@ -63,10 +63,7 @@ def config_schema() -> dict[str, Any]:
     A file with `seed_everything`, `data` and `model` is a config, in which each object needs its `class_path`. Any
     other is an overlay, which needs it in lists alone.
     """
-    try:
-        LitCLI(this_project(), ["fit"])
-    except UsageError as error:  # data and model are missing: the parser is made, and nothing else
-        made = _Maker().generate(error.parser._subcommands_action.choices["fit"])
+    made = _Maker().generate(LitCLI.parsers(this_project(), "fit")["fit"])
     config, overlay = _ref("a config"), _ref("an overlay")
     complete = {"dependencies": {"init_args": ["class_path"]}, "additionalProperties": config, "items": config}
     made["$defs"] |= {"a config": complete, "an overlay": {"additionalProperties": overlay, "items": config}}

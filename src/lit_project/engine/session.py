@@ -28,7 +28,7 @@ from .checkpoints import SafeCheckpointIO, known
 from .cli import NEW_SAMPLES, LitCLI, prepare
 from .datamodule import has_test
 from .distributed import first_if_alone, is_first, print_once
-from .errors import UserError, no_access
+from .errors import UserError, first_of, no_access
 from .launch import Connection, follow_launcher
 from .lr_finder import find, plot_lr
 from .messages import explain
@@ -296,9 +296,8 @@ class Session:
         found = changes(recorded, yaml.safe_load(self.config), "")
         different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
         if different:
-            more = f" and {len(different) - 5} more" if len(different) > 5 else ""
             raise UserError(
-                f"{run.path} has another config: {'; '.join(different[:5])}{more}. Choose another --run_name, or "
+                f"{run.path} has another config: {first_of(different, separator='; ')}. Choose another --run_name, or "
                 f"resume this run with other options: fit --run {run.path}"
             )
         return run

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from .errors import CheckpointError
+from .errors import CheckpointError, first_of
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class Match:
         others = {"missing": self.missing, "unexpected": self.unexpected, "of another shape": self.other_shape}
         for kind, names in others.items():
             if names:
-                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-                lines.append(f"  {kind}: {len(names)} ({', '.join(names[:5])}{more})")
+                lines.append(f"  {kind}: {len(names)} ({first_of(names)})")
         return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import reduced
-from ..errors import UserError
+from ..errors import UserError, first_of
 from ..run import BEFORE_NAN
 from ..sharding import local
 
@@ -51,12 +51,7 @@ class NaNGuard(Callback):
         file = f"{trainer.default_root_dir}/checkpoints/{BEFORE_NAN}"
         trainer.save_checkpoint(file, weights_only=False)
         raise NonFiniteError(
-            f"step {trainer.global_step} (epoch {trainer.current_epoch}): the gradient of {_first(names, 5)} is not "
-            f"finite; samples {_first(samples, 20) or 'unknown'}. The weights before it are in {file}. Often a lower "
+            f"step {trainer.global_step} (epoch {trainer.current_epoch}): the gradient of {first_of(names)} is not "
+            f"finite; samples {first_of(samples, 20) or 'unknown'}. The weights before it are in {file}. Often a lower "
             "learning rate, gradient_clip_val or a warm-up helps"
         )
-
-
-def _first(items: list[Any], number: int) -> str:
-    more = f" and {len(items) - number} more" if len(items) > number else ""
-    return ", ".join(map(str, items[:number])) + more

@@ -10,14 +10,12 @@ from pathlib import Path
 import torch
 
 from lit_project.engine.classes import import_named
-from lit_project.engine.errors import UserError
+from lit_project.engine.errors import UserError, first_of
 from lit_project.engine.messages import OptionParser
 from lit_project.engine.run import RunDir
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.task import Translation, Translator
 from lit_project.text.files import lines_of, read_lines
-
-NAMED = 5  # unknown words in a note
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -135,8 +133,7 @@ def translated(
     lengths = [len(ids) for ids in task.source_vocabulary.encode_all(prepared)]
     unknown = list(dict.fromkeys(word for text in prepared for word in task.source_vocabulary.unknown(text)))
     if unknown:
-        more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
-        note(f"never seen in training: {', '.join(unknown[:NAMED])}{more}")
+        note(f"never seen in training: {first_of(unknown)}")
     if cut := sum(length > task.max_length for length in lengths):
         note(f"cut at the {task.max_length} tokens that the checkpoint takes: {cut} of {len(sentences)} sentences")
     found: list[list[Translation]] = [[] for _ in sentences]
