@@ -51,6 +51,9 @@ DRAWN = [pytest.param(page, marks=pytest.mark.draws if page.name == "runs.md" el
 def test_lit_project_commands_run_in_order(lit, small_data, image_folder, imagenet_weights, workspace, page):
     (workspace / "pictures").mkdir()
     Image.new("RGB", (50, 30), "white").save(workspace / "pictures" / "white.jpg")
+    rows = [f"{40 + area},{area % 5},a street,{9 * area}" for area in range(60)]
+    for name in ("houses.csv", "new_houses.csv"):
+        (workspace / name).write_text("\n".join(["area,rooms,place,price", *rows]))
     names: dict[str, object] = {}
     for command in [text for language, block in blocks(page) for text in _steps(language, block)]:
         if not command.startswith(("lit-project", "make")):

@@ -10,16 +10,18 @@ import gc
 import hashlib
 import logging
 import os
+import re
 import signal
 import sys
 import tomllib
 import warnings
 from collections.abc import Sequence
+from glob import glob
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from .errors import UserError, did_you_mean
+from .errors import UserError, did_you_mean, nearest
 from .messages import CONFIG, MISSING, SUBCOMMANDS, explain, pairs
 from .project import PACKAGE, PROGRAM, Project, debugging
 from .run import RunDir
@@ -149,9 +151,11 @@ def look(args: Sequence[str], commands: Sequence[str]) -> None:
     for option, value in pairs(args):
         if option == "--run" and value not in (None, "", "~", "latest"):
             RunDir.open(value)
-        if option == CONFIG and value and value.endswith((".yaml", ".yml")) and not Path(value).exists():
-            near = did_you_mean(Path(value).name, [file.name for file in Path(value).parent.glob("*.yaml")])
-            raise UserError(f"no such config: {value}{near}")
+        if option == CONFIG and value and re.fullmatch(r"[\w./-]+", value) and not Path(value).exists():
+            files = [*glob("configs/**/*.yaml", recursive=True), *glob(f"{Path(value).parent}/*.yaml")]
+            files_of = {Path(file).stem: file for file in files}
+            near = nearest(Path(value).stem, files_of)
+            raise UserError(f"no such config: {value}{f'; did you mean {files_of[near]}?' if near else ''}")
 
 
 def version(args: Sequence[str]) -> int:

@@ -119,6 +119,8 @@ def reason_in(message: str) -> str:
     vague = [line for line in kept if line.startswith(("Expected a dot", "Not a valid subclass"))]
     types = [line for line in kept if line.startswith("Expected a ") and line not in vague]
     telling = [line for line in kept if line not in vague and line not in types]
+    if any(re.match(r"Expected a (float|int)\b", line) for line in types):
+        vague = []  # a number or a class: rather a number
     if telling or vague or not types:
         return (telling or vague or [own.strip()])[0]
     types = list(dict.fromkeys(types))

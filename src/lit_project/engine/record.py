@@ -316,7 +316,12 @@ def one_line(metrics: Mapping[str, Tensor]) -> str:
     values = {name: value.item() for name, value in metrics.items() if name.count("/") < 2}
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
-    return "  ".join(f"{name} {value:.4f}" for name, value in values.items()) + count
+    return "  ".join(f"{name} {in_short(value)}" for name, value in values.items()) + count
+
+
+def in_short(value: float) -> str:
+    """Four decimals, and no more than seven digits, which is what float32 has."""
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.7g}"
 
 
 def _check_finite(trainer: Trainer, name: str, value: Any) -> None:

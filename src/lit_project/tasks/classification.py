@@ -84,7 +84,7 @@ class Classifier(Task):
         super().__init__(optimizer, **kwargs)
         num_classes = len(class_names)
         if loss is not None and label_smoothing:
-            raise ValueError("label_smoothing belongs to the default loss: give it to your own loss instead")
+            raise ValueError("label_smoothing belongs to the default loss: set it to 0; your own may take it, too")
         if top_k is None:
             top_k = 3 if num_classes > 3 else 1
         if not 1 <= top_k <= num_classes:

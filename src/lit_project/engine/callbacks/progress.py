@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
 from ..distributed import print_once
-from ..record import monitored
+from ..record import in_short, monitored
 from ..saving import validated
 
 
@@ -20,7 +20,7 @@ def shown(trainer: Trainer, pl_module: LightningModule, running: Any) -> dict[st
     for name in (*(f"val/{name}" for name in getattr(pl_module, "shown", ())), *monitored(trainer)):
         if name in trainer.callback_metrics and not name.startswith("train/"):  # the epoch before
             values[name] = trainer.callback_metrics[name].item()
-    return {name: f"{value:.4f}" for name, value in values.items()}
+    return {name: in_short(value) for name, value in values.items()}
 
 
 class RichProgress(RichProgressBar):

@@ -50,7 +50,8 @@ class SweepConfig:
         try:
             return cls._of(load_yaml(file.read_text()), overrides)
         except (OSError, UserError, ValueError, TypeError, yaml.YAMLError) as error:
-            raise UserError(f"cannot read the sweep {file}: {' '.join(str(error).split())}") from error
+            reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+            raise UserError(f"cannot read the sweep {file}: {reason}") from error
 
     @classmethod
     def _of(cls, content: Any, overrides: Sequence[str]) -> "SweepConfig":
