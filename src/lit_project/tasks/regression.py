@@ -47,7 +47,7 @@ def predicted_against_true(
         margin = 0.05 * (high - low) or 1.0
         ends = low - margin, high + margin
         line = (0, 0) if residuals else ends
-        axes.plot(ends, line, color="grey", linewidth=0.8, linestyle="--", label="predicted as true")
+        axes.plot(ends, line, color="grey", linewidth=0.8, linestyle="--", label="predicted = true")
         axes.set(xlabel="true", ylabel="predicted", title=name, xlim=ends)
         if residuals:
             axes.set(xlabel="predicted", ylabel="true − predicted")
