@@ -11,6 +11,7 @@ import torch
 
 from lit_project.engine.errors import RunError
 from lit_project.engine.provenance import git_state, provenance, uncommitted
+from lit_project.engine.record import in_short
 from lit_project.engine.run import RunDir, write_text
 
 
@@ -176,3 +177,10 @@ def test_a_run_gives_its_task_data_predictions_and_figures(lit, trained):
     assert not task.training
     with pytest.raises(RunError, match=r"no such checkpoint: other\.ckpt"):
         run.model("other.ckpt")
+
+
+@pytest.mark.parametrize(("value", "text"), [
+    (0.98765, "0.9877"), (-12.5, "-12.5000"), (40887.3711, "40887.37"), (2357217792.0, "2.357218e+09"),
+])  # fmt: skip
+def test_metrics_are_told_with_no_more_digits_than_they_have(value, text):
+    assert in_short(value) == text
