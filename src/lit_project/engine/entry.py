@@ -151,7 +151,8 @@ def look(args: Sequence[str], commands: Sequence[str]) -> None:
     for option, value in pairs(args):
         if option == "--run" and value not in (None, "", "~", "latest"):
             RunDir.open(value)
-        if option == CONFIG and value and re.fullmatch(r"[\w./-]+", value) and not Path(value).exists():
+        is_file = value is not None and re.fullmatch(r"[\w./-]+|.*\.ya?ml", value)  # rather than a config itself
+        if option == CONFIG and value and is_file and not Path(value).exists():
             files = [*glob("configs/**/*.yaml", recursive=True), *glob(f"{Path(value).parent}/*.yaml")]
             files_of = {Path(file).stem: file for file in files}
             near = nearest(Path(value).stem, files_of)
