@@ -111,6 +111,7 @@ def test_the_shell_is_told_and_an_agent_of_wandb_is_told_so_that_it_goes_on(work
     finally:
         process.kill()
     assert (process.returncode, err) == (-signal.SIGTERM, "")
+    assert out.startswith("run: runs/quickstart/ended\n")  # nor do imports print anything
     assert "interrupted; continue with: lit-project fit --run runs/quickstart/ended" in out
 
 

@@ -24,8 +24,8 @@ from .errors import CheckpointError, UserError
 from .sharding import total_norm
 
 # SIGUSR1 comes from SLURM, before the time of a job is up
-LAST_HOOKS = ("on_train_batch_end", "on_validation_end")  # of the task: after them `Saver` looks
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+LAST_HOOKS = ("on_train_batch_end", "on_validation_end")  # of the task: after them `Saver` looks
 
 
 class Interrupted(BaseException):
