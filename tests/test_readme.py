@@ -44,10 +44,12 @@ def _steps(language: str, block: str) -> list[str]:
 
 
 # one page with real figures, which take longer than the training
-DRAWN = [pytest.param(page, marks=pytest.mark.draws if page.name == "runs.md" else ()) for page in PAGES]
+DOCS = [
+    pytest.param(page, marks=[pytest.mark.slow, *[pytest.mark.draws] * (page.name == "runs.md")]) for page in PAGES[1:]
+]
 
 
-@pytest.mark.parametrize("page", DRAWN, ids=[page.name for page in PAGES])
+@pytest.mark.parametrize("page", [PAGES[0], *DOCS], ids=[page.name for page in PAGES])
 def test_lit_project_commands_run_in_order(lit, small_data, image_folder, imagenet_weights, workspace, page):
     (workspace / "pictures").mkdir()
     Image.new("RGB", (50, 30), "white").save(workspace / "pictures" / "white.jpg")

@@ -68,6 +68,7 @@ def counted(code: str, folder: Path, program: bool = True, **settings: str) -> i
     return int(done.stdout.split()[-1])
 
 
+@pytest.mark.slow
 def test_large_tensors_lie_in_huge_pages(tmp_path):
     """Unless the user says otherwise, and where Linux gives them to those who ask."""
     given = Path("/sys/kernel/mm/transparent_hugepage/enabled")

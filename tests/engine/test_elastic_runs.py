@@ -44,6 +44,7 @@ TRANSLATION = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fit", "task", "size"), [(FIT, ImageClassifier, 120), (TRANSLATION, Translator, 60)])
 def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch, fit, task, size):
     """Few samples in the last step, stopped in training and in validation; the schedule knows the end of the run."""

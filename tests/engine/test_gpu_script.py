@@ -40,6 +40,7 @@ def reaches(part):
     return part["target"] > 0 and len(part["seconds"]) == 1 and part["reached"] in ("0 of 1", "1 of 1")
 
 
+@pytest.mark.slow
 def test_the_time_to_an_accuracy(measured):
     parts = measured("mnist")
     assert list(parts) == ["mnist"]

@@ -70,6 +70,7 @@ def test_without_a_key_it_logs_offline_into_the_run_directory(lit, tmp_path):
     assert "versions" in sent.config["provenance"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_run_and_repeats_the_same_numbers(lit, server):
     run = lit(FIT, "--trainer.max_epochs=1 --model.schedulers=null --trainer.log_every_n_steps=1").run
     shutil.copytree(run / "checkpoints", run / "earlier")

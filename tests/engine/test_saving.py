@@ -35,6 +35,7 @@ def kills():
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_runs_killed_at_any_moment_end_as_if_they_had_not_been(tmp_path):
     """100 kills over all kinds of runs are benchmarks/kills.py; these are of one process, in a few kinds."""
@@ -138,6 +139,7 @@ def test_a_run_made_by_other_versions_says_so(lit, trained):
     assert "the run was made with torch 1.13 (now 2" in result.err
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_signal_to_any_of_two_processes_ends_both_after_the_same_step(tmp_path):
     port, processes = str(free_port()), []

@@ -72,6 +72,7 @@ def test_a_run_that_goes_on_under_other_strategies_is_that_of_one_process(lit, t
         assert before["state"].keys() == after["state"].keys()
 
 
+@pytest.mark.slow
 def test_shards_in_a_process_of_its_own():
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/engine/shards.py"]
     done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=200)

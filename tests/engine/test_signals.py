@@ -95,6 +95,7 @@ def test_a_second_ctrl_c_does_not_wait(lit, monkeypatch):
     assert read(cut.run / "checkpoints" / "last.ckpt")["global_step"] == 0  # of the beginning
 
 
+@pytest.mark.slow
 def test_the_shell_is_told_and_an_agent_of_wandb_is_told_so_that_it_goes_on(workspace):
     """A trial that the agent stops has not failed for it if SIGTERM ends the process; for shells that is 143, too."""
     process = subprocess.Popen(

@@ -159,9 +159,8 @@ FIT = (
 )
 
 
-@pytest.mark.parametrize(
-    ("nodes", "tasks"), [(1, 1), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((1, 2), (2, 1)))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "tasks"), [(1, 1), (1, 2), (2, 1)])
 def test_a_requeued_job_ends_as_one_that_went_through(cluster, lit, monkeypatch, nodes, tasks):
     cluster.install()
     sizes = {"NNODES": nodes, "NTASKS_PER_NODE": tasks}

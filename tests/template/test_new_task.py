@@ -89,9 +89,8 @@ def test_the_schema_of_the_editor_knows_the_new_classes(project):
     file.unlink()
 
 
-@pytest.mark.parametrize(
-    "which", ["tried and not pretrained", pytest.param("tried_pretrained", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["tried and not pretrained", "tried_pretrained"])
 def test_what_it_writes_passes_its_own_tests(project, which):
     tests = [*project.glob("tests/test_tried_*.py"), project / "tests" / "test_configs.py"]
     options = ["-q", "-p", "no:cacheprovider", "-k", which]

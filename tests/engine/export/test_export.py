@@ -84,6 +84,7 @@ def rows(lit: Lit, run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "refused"),
     [(PT2, OURS), (SAFETENSORS, OURS), (ONNX, [*OURS, "torch", "onnx"])],
