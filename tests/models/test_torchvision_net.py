@@ -38,6 +38,11 @@ def test_small_images_are_not_shrunk_at_the_beginning():
         TorchvisionNet(GREY, 10, architecture="mobilenet_v2", small_images=True)
 
 
+def test_a_head_has_a_bias_if_that_of_the_architecture_has_one():
+    assert TorchvisionNet(COLOUR, 4).head[1].bias is not None
+    assert TorchvisionNet((3, 224, 224), 4, architecture="maxvit_t").head[1].bias is None
+
+
 def save(state, path):
     torch.save(state, path)
     return str(path)

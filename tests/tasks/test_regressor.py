@@ -11,6 +11,7 @@ from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 from torch import nn
 
 from lit_project.data.tables import CSV
+from lit_project.engine.errors import UserError
 from lit_project.engine.tables import TabularData
 from lit_project.models.mlp import FFNN
 from lit_project.tasks.regression import Regressor
@@ -35,6 +36,13 @@ def regressor(data, net=None, lr=0.1, **kwargs):
     optimizer = kwargs.pop("optimizer", partial(torch.optim.SGD, lr=lr))
     statistics = {name: getattr(data, name) for name in STATISTICS}
     return Regressor(net, optimizer, data.target_names, data.feature_names, **statistics, **kwargs)
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_a_precision_that_would_round_targets_in_their_units_is_refused(trainer, precision):
+    data = table()
+    with pytest.raises(UserError, match=f"precision {precision} rounds .*: take {precision[:-5]}-mixed"):
+        trainer(max_epochs=1, precision=precision).fit(regressor(data), datamodule=data)
 
 
 def predictions(task, data, split):

@@ -45,7 +45,7 @@ class Pictures(Dataset):
                 image.load()
                 return plain(image), target
         except UNREADABLE as error:
-            raise DataError(f"cannot read the image {path}: {error}; mend it or remove it") from error
+            raise DataError(f"cannot read the image {path}: {error}; fix or delete it") from error
 
 
 class ImageFolder(DatasetImages):

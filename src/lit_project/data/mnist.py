@@ -95,6 +95,3 @@ class MNIST(FashionMNIST):
     NAME = "MNIST"
     CLASSES: ClassVar[list[str]] = [str(digit) for digit in range(10)]
     MEAN_STD = (0.1307, 0.3081)
-
-    def __init__(self, val_size: int = 5000, **kwargs: Any) -> None:
-        super().__init__(val_size, **kwargs)

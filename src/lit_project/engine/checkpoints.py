@@ -65,11 +65,9 @@ def known(path: Path, name: str) -> Any:
 
 
 def by_age(paths: Iterable[Path]) -> list[Path]:
-    """Intact checkpoints, that of the latest training step first."""
-    steps = [
-        (read(path).get("global_step", -1), path.name.startswith("last"), path) for path in paths if is_intact(path)
-    ]
-    return [path for _, _, path in sorted(steps, reverse=True)]
+    """Intact checkpoints, that of the latest training step first; of one step, `last` is first."""
+    steps = {path: read(path).get("global_step", -1) for path in paths if is_intact(path)}
+    return sorted(steps, key=lambda path: (steps[path], path.name.startswith("last")), reverse=True)
 
 
 class SafeCheckpointIO(TorchCheckpointIO):

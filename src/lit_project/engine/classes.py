@@ -104,7 +104,7 @@ def import_named(config: Path) -> None:
 
 
 def class_of(path: Any, base: type[Made], source: Any) -> type[Made]:
-    """The class at a path in the checkpoint `source`; raises CheckpointError if that must or can not be imported."""
+    """The class at a path in the checkpoint `source`; raises CheckpointError if it must not, or cannot, be imported."""
     if not isinstance(path, str) or path.partition(".")[0] not in _allowed():
         raise CheckpointError(f"{source} is a checkpoint of {path}: {_rule(path)}")
     try:

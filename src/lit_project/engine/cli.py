@@ -62,10 +62,10 @@ def prepare(args: Sequence[str]) -> Invocation:
         UserError: an option lacks its value, or a config holds no options; RunError: `--run` is not a run directory.
     """
     given = list(pairs(args))
-    run_path = next((value for option, value in given if option == "--run"), None)
-    first_config = next((value for option, value in given if option == CONFIG), None)
+    first = dict(reversed(given))  # of an option that is given several times
+    run_path, first_config = first.get("--run"), first.get(CONFIG)
     if run_path == "latest":  # of the config, which is that of the run then
-        runs = next((value for option, value in given if option == "--runs_dir"), None) or "runs"
+        runs = first.get("--runs_dir") or "runs"
         run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
         given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
     run: RunDir | None = None
@@ -350,7 +350,7 @@ class LitCLI(LightningCLI):
         """Not while parsing: `make` does it, once the run is known."""
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """The session does what was asked."""
+        """Does nothing: `Session` runs the command."""
 
     def seed_again(self, seed: int) -> None:
         """Takes the seed that a run has recorded in the place of the one drawn."""

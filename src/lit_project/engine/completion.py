@@ -24,7 +24,7 @@ COMPLETED = {
 
 def completion(args: Sequence[str]) -> int:
     """Prints the script for a shell and returns the exit status."""
-    options = OptionParser(prog=f"{PROGRAM} completion", description="Prints a script for completion at a TAB.")
+    options = OptionParser("completion", "Prints a script for completion at a TAB.")
     options.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
     print(shtab.complete(parser(), options.parse_args(args).shell))
     return 0

@@ -136,7 +136,7 @@ class SplitData(LightningDataModule):
         return DataError(f"{type(self).__name__} has a test split of its own: there are no folds of it")
 
     def hold_out(self, size: int, test_size: int, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Indices of all of `size` samples but those of the test, and of the test, each ascending; always the same.
+        """Indices of `size` samples outside and inside the test split, each ascending, the same in every run.
 
         The test is a random part of `test_size`, or the fold. The folds share the samples of each class to within one
         if `labels` are classes `(size,)`.

@@ -1,4 +1,4 @@
-"""Which of several processes this is, and what the others have."""
+"""Ranks of processes, and sums over them."""
 
 import contextlib
 from typing import Any, NamedTuple

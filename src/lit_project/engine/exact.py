@@ -31,16 +31,20 @@ class Totals:
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
         """For a checkpoint: `sums`, name → `(W,)`, and `count` `(W,)`, of each of W replicas; to be called in all."""
-        names = sorted(self.sums)  # as in the other processes
-        count = torch.as_tensor(self.count, device=task.device)
-        own = torch.stack([*(self.sums[name].to(task.device) for name in names), count.to(_wide(task.device))])
+        names, own = self._packed(task.device)
         gathered: Any = task.all_gather(own, group=replicas(task.trainer).group)
         shares = gathered.reshape(-1, len(own)).cpu()
         by_name = dict(zip(names, shares.T.clone(), strict=False))
         return {"sums": {name: by_name[name] for name in self.sums}, "count": shares[:, -1].clone()}
 
+    def _packed(self, device: torch.device) -> tuple[list[str], Tensor]:
+        """Names in the order of all processes; their sums, and the count at the end."""
+        names = sorted(self.sums)
+        values = [*(self.sums[name] for name in names), torch.as_tensor(self.count)]
+        return names, torch.stack([value.to(device, _wide(device)) for value in values])
+
     def scatter(self, state: dict[str, Any], here: Replicas) -> None:
-        """Takes up the share of a replica; other numbers of them leave all of it to the first."""
+        """Restores the share of a replica; if their number changed, the first one gets everything."""
         shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
             self.sums, self.count = {name: share[here.rank] for name, share in shares.items()}, int(counts[here.rank])
@@ -49,7 +53,6 @@ class Totals:
             self.sums, self.count = {n: share.sum() * first for n, share in shares.items()}, int(counts.sum()) * first
 
     def mark(self) -> None:
-        """Remembers the sums so far."""
         self._marked, self._marked_count = dict(self.sums), self.count
 
     def back_to_mark(self) -> None:
@@ -75,10 +78,7 @@ class Totals:
         total.sums = dict(self.sums)
         size, _, group = replicas(task.trainer)
         if size > 1 and self.sums:
-            names = sorted(self.sums)
-            packed = torch.stack(
-                [*(self.sums[name] for name in names), torch.tensor(total.count).to(self.sums[names[0]])]
-            )
+            names, packed = self._packed(task.device)
             packed = reduced(packed, group=group)
             total.sums = dict(zip(names, packed[:-1], strict=True))
             total.count = int(packed[-1].item())
@@ -90,13 +90,13 @@ def _wide(device: torch.device) -> torch.dtype:
     return torch.double if device.type != "mps" else torch.float
 
 
-# By which counts are divided where processes have to agree on a number before they know each other's: of the order of
-# a batch's count, so that half precision does not overflow.
+# Divides the weights if there are several processes, which do not know each other's counts yet: about the size of a
+# batch, so that half precision does not overflow.
 COMMON_UNIT = 1024
 
 
 def _divisor(count: Any) -> Any:
-    """The count; 1 of nothing, whose sum is 0."""
+    """The count, or 1 if it is 0: the sum is 0 then, too."""
     return count.masked_fill(count == 0, 1) if isinstance(count, Tensor) else count or 1
 
 
@@ -112,10 +112,6 @@ class StepMean:
     def __init__(self) -> None:
         self._count: int | Tensor | None = None  # of the micro-batches since the last step
         self._unit: int | Tensor = 1
-
-    def reset(self) -> None:
-        """Drops what is left of an earlier step."""
-        self._count = None
 
     def weigh(self, loss: Tensor, count: int | Tensor, replicas: int) -> Tensor:
         """A mean over `count` samples, a scalar, so weighted that the gradients of the step's losses add up."""

@@ -25,7 +25,7 @@ def examples(args: Sequence[str]) -> int:
     Raises:
         UserError: no such config.
     """
-    options = OptionParser(prog=f"{PROGRAM} examples", description="Lists the configs, or prints one.")
+    options = OptionParser("examples", "Lists the configs, or prints one.")
     options.add_argument("name", nargs="?", help="such as overlays/debug")
     name, files = options.parse_args(args).name, available()
     if name is None:

@@ -55,7 +55,11 @@ class UsageError(UserError):
 
 
 class OptionParser(argparse.ArgumentParser):
-    """For commands with options of their own: raises what is shown in one line, instead of printing the usage."""
+    """For commands with options of their own: an error is one line, not the usage; no abbreviations."""
+
+    def __init__(self, command: str, about: str | None) -> None:
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(f"{PROGRAM} {command}", description=about, formatter_class=form, allow_abbrev=False)
 
     def error(self, message: str) -> Never:
         """Ends the parsing.

@@ -64,7 +64,6 @@ class Metrics:
             metric.to(task.device).process_group = replicas(task.trainer).group  # each batch counts once
 
     def update(self, values: Iterable[Any]) -> None:
-        """Takes a batch of predictions and targets."""
         values = list(values)
         for metric in self.named.values():
             with _naming(type(metric)):

@@ -143,7 +143,7 @@ def paragraph(text: str, soft: bool = False) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """A table that a click on a name sorts; columns with numbers to sort by stand to the right."""
+    """A table that a click on a name sorts; numeric columns are right-aligned."""
     rows = list(rows)
     numeric = [any(isinstance(row[column], tuple) for row in rows) for column in range(len(names))]
     classes = [' class="number"' if number else "" for number in numeric]
@@ -168,14 +168,14 @@ def picture(figure: Figure, what: str) -> str:
 
 
 def embed_figure(figure: Figure) -> str:
-    """A figure as an address that holds the picture itself."""
+    """A figure as a data URL."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, transparent=True)
     return embed_png(buffer.getvalue())
 
 
 def embed_png(data: bytes) -> str:
-    """The content of a PNG file as such an address."""
+    """The content of a PNG file as a data URL."""
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 

@@ -109,6 +109,8 @@ class ParameterGroups:
             members[max((path for path in paths if _matches(name, path)), key=len)].append(parameter)
         # norms and single parameters do not count: they learn at the rate of the layer before them, or of the first
         counted = [path not in every and any(p.ndim > 1 for p in members[path]) for path in paths]
+        if sum(counted) < 2:
+            raise GroupError(f"parameter_groups: layer_decay finds one layer alone, {', '.join(paths)}: name groups")
         shares = []
         for number, path in enumerate(paths):
             after = min(sum(counted[number + 1 :]), max(sum(counted) - 1, 0))
@@ -124,19 +126,17 @@ def _matches(name: str, pattern: str) -> bool:
 def layers(module: nn.Module, path: str = "") -> list[str]:
     """Paths of the layers from input to output: children with parameters, looked into where they only hold others.
 
-    Containers are `nn.Sequential`, `nn.ModuleList`, what is called `net` or `backbone`, and what has one of the former
-    as its `layers` or `layer`, such as the encoder of a vision Transformer or of BERT. A parameter that a container
-    holds itself comes before its parts.
+    Containers are `nn.Sequential`, `nn.ModuleList`, what is called `net`, `backbone` or `model`, and what has a list as
+    its `layers` or `layer`, such as the encoder of a vision Transformer or of BERT; what a list holds is a block,
+    whatever is in it. A parameter that a container holds itself comes before its parts.
     """
-    found = []
+    found, lists = [], (nn.Sequential, nn.ModuleList)
     for name, child in module.named_children():
         inner = f"{path}.{name}" if path else name
         if next(child.parameters(), None) is None:
             continue
-        container = name in ("net", "backbone") or any(
-            isinstance(part, nn.Sequential | nn.ModuleList)
-            for part in (child, getattr(child, "layers", None), getattr(child, "layer", None))
-        )
+        holds = () if isinstance(module, lists) else (getattr(child, "layers", None), getattr(child, "layer", None))
+        container = name in ("net", "backbone", "model") or any(isinstance(part, lists) for part in (child, *holds))
         found += layers(child, inner) if container else [inner]
     own = [f"{path}.{name}" if path else name for name, _ in module.named_parameters(recurse=False)]
     return own + found

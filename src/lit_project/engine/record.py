@@ -85,7 +85,6 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Adds the metrics to the row of `step`."""
         step, self._changed = step or 0, True
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
@@ -255,7 +254,7 @@ class RunRecord(Callback):
         self.run.record("fit", values)
 
     def ended(self, status: int) -> None:
-        """Notes how the `fit` ended; a run that has ended stays as it is, and so does a disk that is full."""
+        """Records how the `fit` ended; does nothing if it had ended before, or the disk is full."""
         with contextlib.suppress(OSError, RunError):
             if self.provenance is not None and self.started:
                 self.run.end(status, round(perf_counter() - self._start, 2))

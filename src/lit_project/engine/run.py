@@ -129,13 +129,17 @@ class RunDir:
         return cls(max(files, key=lambda file: file.stat().st_mtime_ns).parent)
 
     @property
+    def name(self) -> str:
+        """As people read it: `CONFIG/NAME`."""
+        return "/".join(self.path.absolute().parts[-2:])
+
+    @property
     def config_file(self) -> Path:
         """The complete, reusable config."""
         return self.path / "config.yaml"
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
         return self.path / "checkpoints"
 
     def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
@@ -212,8 +216,8 @@ class RunDir:
             return last, []
         passed_over = (NAME, BEFORE_NAN)
         files = sorted(path for path in self.checkpoints.glob("*.ckpt") if path.name not in passed_over)
-        damaged = [path for path in files if not is_intact(path)]
-        intact = by_age(path for path in files if path not in damaged)
+        intact = by_age(files)
+        damaged = [path for path in files if path not in intact]
         if not intact:
             names = ", ".join(path.name for path in damaged)
             raise RunError(
@@ -374,9 +378,9 @@ class RunDir:
         try:
             content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else nothing
         except ValueError as error:
-            raise RunError(f"{file} is broken ({error}): mend it or remove it") from error
+            raise RunError(f"{file} is broken ({error}): fix or delete it") from error
         if type(content) is not type(nothing):
-            raise RunError(f"{file} is broken (it holds a {type(content).__name__}): mend it or remove it")
+            raise RunError(f"{file} is broken (it holds a {type(content).__name__}): fix or delete it")
         return content
 
     def record(self, section: str, values: Mapping[str, Any]) -> None:

@@ -64,11 +64,7 @@ def render_page(run: Run) -> str:
     parts += [heading("Provenance"), *_origin(run, entries), heading("How to use it"), code(_commands(run))]
     if (config := run.path / "config.yaml").is_file():
         parts.append(code(config.read_text(encoding="utf-8"), "The complete config"))
-    return page(_name(run), parts, f"{PROGRAM} · {datetime.now():%Y-%m-%d %H:%M}")
-
-
-def _name(run: Run) -> str:
-    return "/".join(run.path.absolute().parts[-2:])
+    return page(RunDir(run.path).name, parts, f"{PROGRAM} · {datetime.now():%Y-%m-%d %H:%M}")
 
 
 def _short(run: Run, key: str) -> str:
@@ -185,7 +181,7 @@ def render_card(run: Run) -> str:
     metadata: dict[str, Any] = {"library_name": "pytorch", "tags": ["lightning", PROGRAM]}
     if results:
         metadata["metrics"] = list(dict.fromkeys(metric["type"] for one in results for metric in one["metrics"]))
-        metadata["model-index"] = [{"name": _name(run), "results": results}]
+        metadata["model-index"] = [{"name": RunDir(run.path).name, "results": results}]
     if kind != "other":
         metadata["pipeline_tag"] = kind
     names, rows = _numbers(run, sections)
@@ -194,7 +190,7 @@ def render_card(run: Run) -> str:
     return "\n\n".join((
         f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---",
         MARK,
-        f"# {_name(run)}",
+        f"# {RunDir(run.path).name}",
         f"{_summary(run)} Trained with PyTorch Lightning; all options are in `config.yaml`.",
         "## Results",
         "\n".join(f"| {' | '.join(row)} |" for row in shown),

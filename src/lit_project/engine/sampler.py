@@ -46,7 +46,7 @@ class EpochBatches(Sampler[Tensor]):
     With `global_batch_size` G, optimizer step k has the samples `order[k * G : (k + 1) * G]` for any number of
     processes and micro-batches, as in MosaicML Streaming's elastic determinism
     (https://github.com/mosaicml/streaming). They share them evenly. Where the last step of an epoch has too few for
-    all, the others get one that is counted elsewhere, to be counted 0 times.
+    all, the others get one that another process counts, with weight 0.
 
     Args:
         size: number of samples.
@@ -134,7 +134,6 @@ class EpochBatches(Sampler[Tensor]):
         return [order[min(start, end - 1) : end] for start, end in ends]
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Yields the batches of the epoch from `start` on."""
         start, self.start = self.start, 0
         yield from self.batches()[start:]
 
@@ -158,7 +157,7 @@ def whole_parts(global_batch_size: int, processes: int, accumulate: int) -> int:
 
 
 def shares(bounds: list[int], parts: int) -> list[int]:
-    """Finer bounds: each piece in so many parts, as even as can be; the last of a small piece are empty."""
+    """Splits each piece into so many parts, as evenly as possible; if it is too short, the last ones are empty."""
     pieces = pairwise(bounds)
     return [start - i * (start - end) // parts for start, end in pieces for i in range(parts)] + bounds[-1:]
 

@@ -174,12 +174,12 @@ class Saver(Callback):
             self._keep_counters(trainer, "validated")
 
     def _keep_counters(self, trainer: Trainer, moment: str) -> None:
-        """Of a training that ends within an epoch, which Lightning counts as whole before it is saved at the end."""
+        """Keeps the counters of a training that ends within an epoch, which Lightning then counts as whole."""
         self._counters = copy.deepcopy(trainer.fit_loop.state_dict())
         settle(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Lets a stop wait while gradients are being accumulated, which no checkpoint holds; whether they are."""
+        """Delays a stop until the accumulation window ends: checkpoints hold no gradients. Whether one is open."""
         last = trainer.is_last_batch
         self._trained = True
         within = trainer.fit_loop.epoch_loop.batch_progress.current.ready % window(trainer) != 0 and not last
@@ -222,7 +222,8 @@ class Saver(Callback):
             return
         self.signals.deferred = False
         batch = trainer.fit_loop.batch_idx
-        exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, batch {batch}")
+        where = f"batch {batch}" if batch >= 0 else "before the first batch"
+        exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
         if is_out_of_memory(exception):
             exception.add_note(out_of_memory(trainer))
         if trainer.world_size > 1 or not _finite(pl_module):
@@ -296,7 +297,7 @@ class Saver(Callback):
             raise Interrupted(number)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Sets Lightning's counters to the moment: it would resume from some of them elsewhere, or not at all."""
+        """Sets Lightning's counters to the moment; unchanged, some would resume elsewhere or not at all."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         if self._moment == "cut short":
             checkpoint["loops"]["fit_loop"] = self._counters
@@ -378,8 +379,9 @@ def _finite(module: LightningModule) -> bool:
 
 
 def validated(trainer: Trainer) -> bool:
-    """Whether this epoch was validated: one that `max_steps` cuts short is not, nor one between those of
-    `check_val_every_n_epoch`, and the numbers there are belong to an earlier one.
+    """Whether this epoch was validated.
+
+    If `max_steps` cut it short, or `check_val_every_n_epoch` skipped it, the logged numbers are of an earlier one.
     """
     batches: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total  # of this epoch
     return bool(batches.processed)

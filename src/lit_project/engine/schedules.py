@@ -43,7 +43,7 @@ def horizon() -> int:
     current = _horizon.get()
     if current.steps is None:
         raise ScheduleError(
-            "a scheduler that ends with the run needs a run of some steps, and with an end: "
+            "a scheduler that ends with the run needs a run with an end and at least one step: "
             "see trainer.max_epochs, max_steps and limit_train_batches"
         )
     current.used = True

@@ -34,8 +34,7 @@ MODULES = (
 
 def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    about = "Writes a JSON schema of configs and overlays, for editors."
-    options = OptionParser(prog=f"{PROGRAM} schema", description=about)
+    options = OptionParser("schema", "Writes a JSON schema of configs and overlays, for editors.")
     options.add_argument("--output", type=Path, default=FILE, metavar="FILE", help=f"default: {FILE}")
     return options
 

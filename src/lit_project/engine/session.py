@@ -47,9 +47,7 @@ def run(project: Project, args: Sequence[str]) -> int:
     """Runs one command and returns its exit status."""
     session, status = None, 1
     try:
-        words = prepare(args)
-        cli = LitCLI(project, words.args)
-        session = Session(cli, words.run, words.config_name)
+        session = Session(project, args)
         {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
         status = session.status
     except Exception as error:
@@ -94,11 +92,12 @@ class Session:
     """One command.
 
     Args:
-        cli: its options; makes data, model and trainer of them.
-        run: the run that `--run` names; without it a new one is made.
-        config_name: names new runs.
+        project: its links from data to model.
+        args: the command line.
 
     Attributes:
+        cli: its options; makes data, model and trainer of them.
+        given: the run that `--run` names; None makes a new one.
         checkpoint: to resume from or to evaluate; None begins with initial weights.
         status: exit status of the command.
         connection: to the other processes, once there is a trainer; None for a single one.
@@ -109,10 +108,10 @@ class Session:
     record: RunRecord
     table: PredictionTable  # of predict
 
-    def __init__(self, cli: LitCLI, run: RunDir | None, config_name: str) -> None:
-        self.cli, self.options, self.command = cli, cli.options, str(cli.subcommand)
-        self.given, self.config_name = run, config_name
-        self.config = cli.config_text()
+    def __init__(self, project: Project, args: Sequence[str]) -> None:
+        words, self.given, self.config_name = prepare(args)
+        self.cli = LitCLI(project, words)
+        self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
         self.checkpoint: Path | None = None
         self.status = 0
         self.loggers: list[Any] = []
@@ -128,6 +127,7 @@ class Session:
         trainer, model, datamodule = self.prepare()
         options, run = self.options, self.run
         named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
+        named |= {name: options[name] for name in ("init_from", "init_prefixes") if options[name]}
         facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
@@ -233,7 +233,7 @@ class Session:
             self._note_versions()
             self.checkpoint, damaged = self.run.newest()
             for path in damaged:
-                print(f"warning: {path} is damaged and was passed over", file=sys.stderr)
+                print(f"warning: {path} is damaged and was skipped", file=sys.stderr)
         data = self.options.data.get("init_args", {})
         for name in self.cli.links:
             if name in data and data[name] is None:  # such as class names of a folder that is not here

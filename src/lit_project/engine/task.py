@@ -27,7 +27,7 @@ from .sharding import clip_norm, gradients, local, shard, total_norm
 
 
 def no_optimizer(parameters: Any) -> Any:
-    """Stands for the optimizer that a checkpoint does not bring."""
+    """Placeholder for the optimizer, which a checkpoint does not hold."""
     raise UserError("a task from load_from_checkpoint has no optimizer: give it one, as optimizer=…")
 
 
@@ -280,7 +280,7 @@ class Task(LightningModule):
     def on_train_start(self) -> None:
         """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
         self._seed = global_seed()
-        self._step_mean.reset()
+        self._step_mean = StepMean()  # without what is left of an earlier fit
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._done = self.trainer.global_step
         self.running.mark()
@@ -424,9 +424,7 @@ class Task(LightningModule):
 
     def learning_rates(self) -> dict[str, float]:
         """The current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) for several."""
-        optimizers = self.optimizers(use_pl_optimizer=False)
-        optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        groups = [group for optimizer in self.trainer.optimizers for group in optimizer.param_groups]
         if len(groups) == 1:
             return {"lr": float(groups[0]["lr"])}
         return {f"lr/{group.get('name', number)}": float(group["lr"]) for number, group in enumerate(groups)}

@@ -9,21 +9,12 @@ from lightning.pytorch.utilities import rank_zero_only
 
 
 class TensorBoardExtras(Callback):
-    """Logs the first training batch as an image grid (as augmented) and the graph of the model.
+    """Logs 64 images of the first training batch as a grid (as augmented) and the graph of the model, once."""
 
-    Args:
-        images: number of images in the grid; 0 for none.
-        graph: whether to trace and log the model.
-    """
-
-    def __init__(self, images: int = 64, graph: bool = True) -> None:
-        self.images = images
-        self.graph = graph
-        self._done = False
+    _done = False
 
     @rank_zero_only
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Logs both once."""
         writers = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if self._done or not writers:
             return
@@ -31,13 +22,12 @@ class TensorBoardExtras(Callback):
         images = batch[0]
         if images.ndim != 4:  # sentences, or a table
             return
-        if self.images:
-            from torchvision.utils import make_grid
+        from torchvision.utils import make_grid
 
-            grid = make_grid(images[: self.images].float().cpu(), nrow=8)
-            for writer in writers:
-                writer.add_image("train/images", grid, trainer.global_step)
-        if self.graph and pl_module.device_mesh is None:  # a net that several processes run together is not traced
+        grid = make_grid(images[:64].float().cpu(), nrow=8)
+        for writer in writers:
+            writer.add_image("train/images", grid, trainer.global_step)
+        if pl_module.device_mesh is None:  # a net that several processes run together is not traced
             modes = {module: module.training for module in pl_module.modules()}  # some may be frozen
             pl_module.eval()  # tracing must not move batch norm statistics
             try:

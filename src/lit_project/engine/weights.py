@@ -1,6 +1,5 @@
 """How the tensors of a state dict fit a model: names, shapes, prefixes, a report."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -94,8 +93,7 @@ def load_fitting(model: nn.Module, state: Mapping[str, Tensor], source: str, str
         raise CheckpointError(f"no weight of {source} fits the model:\n{found}")
     if strict and not found.complete:
         raise CheckpointError(f"the weights of {source} are not those of the model:\n{found}")
-    fitting = OrderedDict((name, state[name]) for name in found.loaded)
-    # the names are those of this version: some torchvision nets refuse or rename weights without it
-    fitting._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
-    model.load_state_dict(fitting, strict=False)
+    own = model.state_dict()  # which tells the version of its names: some torchvision nets rename those of others
+    own.update((name, state[name]) for name in found.loaded)
+    model.load_state_dict(own)
     return found

@@ -53,9 +53,6 @@ class CNN(nn.Module):
 
     Raises:
         ValueError: the image is too small for the layers.
-
-    Shapes:
-        input `(B, C, H, W)`, output `(B, num_classes)`.
     """
 
     def __init__(

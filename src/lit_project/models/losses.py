@@ -24,7 +24,6 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
         super().__init__(label_smoothing=smoothing)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        """The mean over the batch, a scalar."""
         logits, classes = _precise(input), input.shape[1]
         target = target.to(logits.dtype) if target.is_floating_point() else target
         return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing * classes / (classes - 1))
@@ -50,7 +49,6 @@ class FocalLoss(nn.Module):
         self.register_buffer("weight", None if weight is None else torch.tensor(weight), persistent=False)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the batch, a scalar."""
         log_p = _precise(logits).log_softmax(dim=1).gather(1, targets[:, None]).squeeze(1)
         # 1 - p, kept from 0, where the power of a γ below 1 has no derivative
         rest = (-log_p.expm1()).clamp_min(torch.finfo(log_p.dtype).tiny)

@@ -32,9 +32,6 @@ class MLP(nn.Module):
         activation: nonlinearity after each hidden layer.
         dropout: probability of zeroing a hidden unit (Srivastava et al. 2014).
         norm: normalisation before the activation: `batch` (Ioffe & Szegedy 2015) or `layer` (Ba et al. 2016).
-
-    Shapes:
-        input `(B, *input_shape)`, output `(B, num_classes)`.
     """
 
     def __init__(
@@ -83,9 +80,6 @@ class FFNN(nn.Module):
         hidden_size: units of each hidden layer.
         dropout: probability of zeroing a hidden unit (Srivastava et al. 2014).
         activation: nonlinearity after each hidden layer.
-
-    Shapes:
-        input `(B, input_size)`, output `(B, output_size)`.
     """
 
     def __init__(

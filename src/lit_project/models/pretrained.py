@@ -91,9 +91,6 @@ class TorchvisionNet(nn.Module):
     Raises:
         ValueError: no such architecture, or an option that it cannot follow.
         CheckpointError: the weights cannot be had, or are of another architecture.
-
-    Shapes:
-        input `(B, C, H, W)`, output `(B, num_classes)`.
     """
 
     def __init__(
@@ -114,7 +111,8 @@ class TorchvisionNet(nn.Module):
         super().__init__()
         channels = input_shape[0]
         self.backbone = _make(architecture, options or {}, channels)
-        self.original_head, size = _remove_head(self.backbone, architecture)
+        self.original_head, old_head = _remove_head(self.backbone, architecture)
+        size = old_head.in_features
         self.repeat = 3 if channels == 1 and grey == "repeat" else 1
         first, old = _first_convolution(self.backbone)
         if old.in_channels != channels * self.repeat:
@@ -131,7 +129,7 @@ class TorchvisionNet(nn.Module):
             self.backbone.avgpool, size = pool, pool.size  # torchvision flattens what it gives
         elif bilinear_channels is not None:
             raise ValueError("bilinear_channels belongs to pooling: bilinear")
-        self.head = nn.Sequential(Dropout(dropout), nn.Linear(size, num_classes))
+        self.head = nn.Sequential(Dropout(dropout), nn.Linear(size, num_classes, bias=old_head.bias is not None))
         self.pretrained: str | None = None  # what was loaded, for people to read
         if weights is not None:
             self.pretrained = f"weights {weights}:\n{self._load(architecture, weights, prefixes, strict)}"
@@ -187,14 +185,14 @@ def _replace(module: nn.Module, path: str, new: nn.Module) -> None:
     setattr(module.get_submodule(parent), name, new)
 
 
-def _remove_head(backbone: nn.Module, architecture: str) -> tuple[str, int]:
-    """Makes the last linear layer an identity; gives its name and the number of features that go into it."""
+def _remove_head(backbone: nn.Module, architecture: str) -> tuple[str, nn.Linear]:
+    """Replaces the last linear layer by an identity; gives its name and itself."""
     linear = [(name, module) for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
         raise ValueError(f"{architecture} has no linear layer at its end that could be replaced")
     name, head = linear[-1]
     _replace(backbone, name, nn.Identity())
-    return name, head.in_features
+    return name, head
 
 
 def _first_convolution(backbone: nn.Module) -> tuple[str, nn.Conv2d]:

@@ -17,9 +17,6 @@ class BilinearPool(nn.Module):
     Args:
         in_channels: of the features, C.
         channels: K of a 1×1 convolution before the products; null for none.
-
-    Shapes:
-        `(B, C, H, W)` → `(B, K²)`.
     """
 
     def __init__(self, in_channels: int, channels: int | None = None) -> None:
@@ -43,9 +40,6 @@ class ResidualBlock(nn.Module):
     """Two 3×3 convolutions and a shortcut: `relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))`.
 
     Where the shape changes, the shortcut is a 1×1 convolution with batch norm (option B of the paper).
-
-    Shapes:
-        input `(B, C_in, H, W)`, output `(B, C_out, H/stride, W/stride)`.
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
@@ -82,9 +76,6 @@ class SmallResNet(nn.Module):
 
     Raises:
         ValueError: `depth` is not 6n + 2.
-
-    Shapes:
-        input `(B, C, H, W)`, output `(B, num_classes)`.
     """
 
     def __init__(

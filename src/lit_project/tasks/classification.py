@@ -112,7 +112,6 @@ class Classifier(Task):
         return self.test_logits(inputs).softmax(dim=1)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch."""
         logits, targets = self(batch[0]), batch[1]
         return self.step(self.loss(logits, targets), len(targets), accuracy=(logits.argmax(dim=1) == targets).sum())
 
@@ -257,9 +256,8 @@ class ImageClassifier(Classifier):
 
     def forward(self, images: Tensor) -> Tensor:
         """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
-        return self.net(
-            (images - self.mean).div_(self.std).to(self.mean.dtype)
-        )  # the precision may have changed the mean
+        normalised = (images - self.mean).div_(self.std)
+        return self.net(normalised.to(self.mean.dtype))  # which the precision may have changed
 
     def test_logits(self, images: Tensor) -> Tensor:
         """Logits `(B, num_classes)`, or the logarithm of the mean probabilities over the views of the images."""
@@ -277,7 +275,6 @@ class ImageClassifier(Classifier):
         self.epochs = self.length("epoch")
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch, mixed and with the penalty."""
         images, targets = batch[0], batch[1]
         if self.mixing is not None and self.mixing.active(self.current_epoch, self.epochs):
             images, targets = self.mixing(images, targets, len(self.class_names))

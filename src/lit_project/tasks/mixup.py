@@ -35,7 +35,6 @@ class Mixing:
     off_last_epochs: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the values."""
         if min(self.mixup_alpha, self.cutmix_alpha) < 0 or self.mixup_alpha == self.cutmix_alpha == 0:
             raise ValueError(
                 f"mixing needs a positive mixup_alpha or cutmix_alpha, got {self.mixup_alpha} and {self.cutmix_alpha}"

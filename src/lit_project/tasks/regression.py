@@ -71,12 +71,10 @@ class PredictedAgainstTrue(DrawsEvaluation):
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Collects the points."""
         if isinstance(outputs, dict) and "predictions" in outputs:
             self._points.append((outputs["targets"].float().cpu(), outputs["predictions"].float().cpu()))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws the points that were collected, from all processes."""
         points, self._points = of_all(self._points, trainer), []
         if not trainer.is_global_zero or not points:
             return
@@ -156,6 +154,13 @@ class Regressor(Task):
         self.notes["task"] = "tabular-regression"  # as the Hugging Face Hub calls it
         self.r2: dict[str, float] = {}
 
+    def setup(self, stage: str) -> None:
+        """Raises UserError for a precision to which Lightning would round features and targets in their units."""
+        if (precision := str(self.trainer.precision)) in ("16-true", "bf16-true"):
+            rounds = f"precision {precision} rounds features and targets in their units"
+            raise UserError(f"{rounds}: take {precision.replace('true', 'mixed')}")
+        super().setup(stage)
+
     def standardised(self, targets: Tensor) -> Tensor:
         """Targets `(B, T)` in their units → what the loss compares with the net's outputs."""
         return (targets - self.target_mean) / self.target_std
@@ -177,7 +182,6 @@ class Regressor(Task):
         return self.outputs(features).float() * self.target_std + self.target_mean
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch of `(features, targets, …)`."""
         features, targets = batch[0], batch[1]
         return self.step(self.loss(self.outputs(features), self.standardised(targets)), len(targets))
 

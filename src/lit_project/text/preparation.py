@@ -2,8 +2,7 @@
 
 import re
 import unicodedata
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 # A run of sentence punctuation that ends a word; "3.5", "a.m" and "...and" are left as they are.
 _MARKS = re.compile(r"\s*([.,!?;:…]++)(?!\w)")
@@ -50,12 +49,3 @@ class Preparation:
             return sentence
         sentence = _OPENING.sub(r"\1", _CLOSING.sub(r"\1", sentence))
         return _CLOSING.sub(r"\1", _STRAIGHT_QUOTES.sub(r'"\1"', sentence))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for a checkpoint."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Preparation":
-        """The inverse of `as_dict`."""
-        return cls(**data)

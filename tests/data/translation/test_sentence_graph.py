@@ -63,6 +63,7 @@ def test_no_preparation_makes_it_leak(preparation):
 
 def test_keys_of_sentences_without_letters_differ():
     assert sentence_key("?!") != sentence_key("...")
+    assert sentence_key(";") == sentence_key(";\u0301")  # which are one without accents
     assert sentence_key("Ça va ?") == sentence_key("CA VA")
 
 

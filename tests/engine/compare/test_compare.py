@@ -60,6 +60,12 @@ def test_commit_and_versions_differ_too(make_run):
     assert "runs of one group differ in: commit, torch" in compared("seed_everything").notes()
 
 
+def test_runs_that_began_with_weights_are_a_group_of_their_own(make_run):
+    make_run("a", seed=1), make_run("b", seed=2), make_run("c", seed=3, init_from="runs/x/a")
+    assert [row.runs[0].options["init_from"] for row in compared("seed_everything").rows] == [None, "runs/x/a"]
+    assert compared().keys == ["seed_everything", "init_from"]
+
+
 def test_over_gives_mean_and_standard_deviation_of_the_runs_that_finished(make_run):
     losses = [0.31, 0.34, 0.45]
     for seed, loss in enumerate(losses):
@@ -210,7 +216,7 @@ def test_the_table_fits_the_terminal(make_run, monkeypatch):
         monkeypatch.setenv("COLUMNS", str(width))
         lines = in_terminal(columns)
         assert max(map(len, lines[:3])) <= width
-        shown, hidden = lines[0].split(), "".join(lines[3:]).removeprefix("no room for ").split(", ")
+        shown, hidden = lines[0].split(), "".join(lines[3:]).removeprefix("columns that do not fit: ").split(", ")
         assert {*shown, *hidden} - {""} == set(whole[0].split())
         assert shown[:2] == ["run", "state"]
     assert lines == whole

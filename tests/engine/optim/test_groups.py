@@ -10,6 +10,7 @@ from lit_project.engine.parameter_groups import Group, GroupError, ParameterGrou
 from lit_project.engine.schedules import configure
 from lit_project.models.pretrained import TorchvisionNet
 from lit_project.models.resnet import SmallResNet
+from lit_project.models.timm_net import TimmNet
 
 
 def net():
@@ -78,6 +79,16 @@ def test_layers_of_residual_nets_are_their_blocks(module, count):
     assert rates[-1] == pytest.approx(0.1)
 
 
+def test_layers_of_nets_from_elsewhere_are_their_blocks():
+    """Those of timm, and of MNASNet, whose blocks have `layers` of their own."""
+    stages = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
+    assert [path for path in stages if "stages" in path] == [f"net.model.stages.{stage}" for stage in range(4)]
+    assert stages[0].startswith("net.model.stem")
+    assert stages[-1].startswith("net.model.head")
+    mobile = layers(TorchvisionNet((3, 32, 32), 10, "mnasnet0_5"))
+    assert [path for path in mobile if ".layers.8" in path] == [f"backbone.layers.8.{block}" for block in range(3)]
+
+
 def test_layers_of_an_encoder_of_transformers_are_its_blocks():
     backbone, encoder = nn.Module(), nn.Module()
     encoder.layer = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
@@ -89,6 +100,7 @@ def test_layers_of_an_encoder_of_transformers_are_its_blocks():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: ParameterGroups(layer_decay=0.5)(nn.ModuleDict({"only": nn.Linear(2, 2)})), "one layer alone, only"),
         (lambda: ParameterGroups([Group("a", ["tail"])])(net()), "'tail' of a matches no parameter"),
         (
             lambda: ParameterGroups([Group("a", ["head"]), Group("b", ["*.bias"])])(net()),
@@ -97,7 +109,7 @@ def test_layers_of_an_encoder_of_transformers_are_its_blocks():
         (lambda: ParameterGroups([Group("a", ["head"])], layer_decay=0.5), "without groups"),
         (lambda: ParameterGroups([Group("a", ["head"]), Group("a", ["body"])]), "names must differ"),
     ],
-    ids=["nothing", "overlap", "both", "names"],
+    ids=["one layer", "nothing", "overlap", "both", "names"],
 )
 def test_groups_that_cannot_be(make, message):
     with pytest.raises(GroupError, match=message):

@@ -128,7 +128,7 @@ def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, tra
     def ask(address):
         assert post(address, b"") == (400, "the picture is empty: there is nothing to predict on")
         assert post(address, digit[:60]) == (400, "the picture cannot be read: it is damaged, or of another kind")
-        assert post(address, b"", **{"Content-Length": "20000001"}) == (413, "20 MB are the most")
+        assert post(address, b"", **{"Content-Length": "20000001"}) == (413, "the limit is 20 MB")
         form = {"Content-Type": "multipart/form-data; boundary=x"}
         assert post(address, digit, **form) == (
             400,

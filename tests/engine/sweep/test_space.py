@@ -50,6 +50,14 @@ def test_quantised_limits_that_are_no_multiples():
     assert set(draws({"distribution": "q_uniform", "min": 0.05, "max": 0.35, "q": 0.1}, 100)) == {0.1, 0.2, 0.3}
 
 
+@pytest.mark.parametrize(("low", "high", "q", "values"), [
+    (-1, 1, 0.5, [-1, -0.5, 0, 0.5, 1]), (-10, 5, 5, [-10, -5, 0, 5]), (-0.3, -0.1, 0.1, [-0.3, -0.2, -0.1]),
+])  # fmt: skip
+def test_multiples_below_zero(low, high, q, values):
+    (parameter,) = parameters_of({"x": {"distribution": "q_uniform", "min": low, "max": high, "q": q}})
+    assert parameter.values() == pytest.approx(values)
+
+
 def test_lists_keep_their_types():
     values = [None, True, 3, 0.5, "text", [128, 64], {"class_path": "X"}]
     found = draws({"values": values}, 200)

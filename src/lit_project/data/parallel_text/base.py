@@ -1,6 +1,7 @@
 """What every parallel corpus promises to a task: batches of encoded pairs, vocabularies, and a report."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -98,7 +99,7 @@ class TranslationData(SplitData):
         self._vocabularies: tuple[Vocabulary, Vocabulary] | None = None
         if vocabularies is not None:
             self._vocabularies = from_plain(vocabularies, (source, target))
-            self.preparation = Preparation.from_dict(vocabularies["preparation"])
+            self.preparation = Preparation(**vocabularies["preparation"])
             self.max_length = int(vocabularies["max_length"])
         self._pairs: dict[str, Pairs] = {}  # prepared
         self._counts: dict[str, dict[str, int]] = {}  # dropped and truncated pairs
@@ -116,12 +117,10 @@ class TranslationData(SplitData):
 
     @property
     def source_vocabulary(self) -> Vocabulary:
-        """Of the language to translate from."""
         return self._built()[0]
 
     @property
     def target_vocabulary(self) -> Vocabulary:
-        """Of the language to translate into."""
         return self._built()[1]
 
     @property
@@ -131,18 +130,16 @@ class TranslationData(SplitData):
             "languages": [self.source, self.target],
             "source": self.source_vocabulary.as_dict(),
             "target": self.target_vocabulary.as_dict(),
-            "preparation": self.preparation.as_dict(),
+            "preparation": asdict(self.preparation),
             "max_length": self.max_length,
         }
 
     @property
     def source_size(self) -> int:
-        """Number of source ids."""
         return len(self.source_vocabulary)
 
     @property
     def target_size(self) -> int:
-        """Number of target ids."""
         return len(self.target_vocabulary)
 
     @property
@@ -240,7 +237,6 @@ class CarvedData(TranslationData):
         return {}
 
     def read(self, split: Split) -> Pairs:
-        """The pairs of a split."""
         if not self._carved:
             given, pool = self.given(), self.keep(self.pool())
             sizes = {"val": self.val_size, "test": self.test_size}

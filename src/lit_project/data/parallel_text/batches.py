@@ -96,7 +96,6 @@ class TokenBatches(EpochBatches):
         self.bounds = _divisible(bounds, self.num_replicas)  # where batches begin in the sorted sequence, and its end
 
     def batches(self) -> list[Tensor]:
-        """All batches of this epoch: index tensors `(b,)`."""
         order = torch.from_numpy(self._sorted(self.epoch))
         block = self.parts if self.global_batch_size else self.num_replicas  # parts of a step, which stay together
         count = (len(self.bounds) - 1) // block

@@ -113,11 +113,9 @@ class ParallelText(CarvedData):
                 raise DataError(f"a split must be one file with tabs or [source file, target file], got {files}")
 
     def pool(self) -> Pairs:
-        """The pairs of the training files."""
         return self._read(self.train)
 
     def given(self) -> dict[str, Pairs]:
-        """The pairs of the validation and test files."""
         return {split: self._read(files) for split, files in self.files.items() if files is not None}
 
     def _read(self, files: Files) -> Pairs:
@@ -145,12 +143,10 @@ class Tatoeba(CarvedData):
     LANGUAGES = ("en", "fr")
 
     def prepare_data(self) -> None:
-        """Downloads the archive if no file is there."""
         if not self._file().exists():
             fetch(self._file(), self.ADDRESS)
 
     def pool(self) -> Pairs:
-        """All pairs as (source, target)."""
         pairs = read_tsv(self._file())
         return pairs if self.source == "en" else [(french, english) for english, french in pairs]
 
@@ -176,7 +172,6 @@ class Multi30k(TranslationData):
     official_test = True
 
     def prepare_data(self) -> None:
-        """Downloads the files that are missing."""
         for name in self.NAMES.values():
             for language in (self.source, self.target):
                 path = self._file(name, language)
@@ -184,7 +179,6 @@ class Multi30k(TranslationData):
                     fetch(path, f"{self.ADDRESS}/{path.name}")
 
     def read(self, split: Split) -> list[tuple[str, str]]:
-        """The pairs of an official split."""
         name = self.NAMES[split]
         return read_aligned(self._file(name, self.source), self._file(name, self.target))
 

@@ -13,13 +13,11 @@ import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from lit_project.engine.datamodule import SPLIT_SEED
 from lit_project.engine.errors import DataError
 from lit_project.engine.sampler import derive
 
 Pairs = Sequence[tuple[str, str]]
-
-# A constant of its own, so that the split does not depend on the seed of a run.
-SPLIT_SEED = 2017
 
 
 def sentence_key(sentence: str) -> str:
@@ -31,7 +29,8 @@ def sentence_key(sentence: str) -> str:
     folded = sentence.lower()
     if not folded.isascii():
         folded = unicodedata.normalize("NFD", folded)
-    return "".join(filter(str.isalnum, folded)) or "".join(sentence.split())
+    letters = "".join(filter(str.isalnum, folded))
+    return letters or "".join(mark for mark in folded if not mark.isspace() and not unicodedata.combining(mark))
 
 
 def components(pairs: Pairs) -> np.ndarray:

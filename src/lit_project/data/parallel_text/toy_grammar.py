@@ -1,4 +1,4 @@
-"""The words of the small grammar: nouns, verbs and adjectives with their English and French forms."""
+"""A small English-French grammar: its words, its sentences, and the data module that reads them."""
 
 import random
 from collections.abc import Iterator
@@ -252,6 +252,5 @@ class ToyGrammar(CarvedData):
         self.size = size
 
     def pool(self) -> Pairs:
-        """All pairs as (source, target)."""
         pairs = sentences(self.size)
         return pairs if self.source == "en" else [(french, english) for english, french in pairs]

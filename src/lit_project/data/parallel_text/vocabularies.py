@@ -1,7 +1,6 @@
 """Builds the vocabularies of a parallel corpus from its training pairs; trained subword models are kept as files."""
 
 import hashlib
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, Literal
 
 from lit_project.data.parallel_text.leak_free_split import Pairs
 from lit_project.engine.errors import DataError
+from lit_project.engine.run import write_bytes
 from lit_project.text.vocabulary import SubwordVocabulary, Vocabulary, WordVocabulary
 
 Kind = Literal["word", "bpe", "unigram"]
@@ -96,16 +96,11 @@ def _subwords(sentences: Sequence[str], language: str, options: VocabularyOption
     for sentence in sentences:
         digest.update(sentence.encode() + b"\n")
     path = folder / f"{digest.hexdigest()}.model"
-    try:
+    with suppress(OSError, DataError):  # not there, or damaged: train
         return SubwordVocabulary(path.read_bytes(), language, options.kind)
-    except (OSError, DataError):  # not there, or damaged: train
-        pass
     vocabulary = SubwordVocabulary.train(sentences, size, options.kind, language=language)
-    part = path.with_name(f".{os.getpid()}.{path.name}")
     with suppress(OSError):  # in a read-only folder or on a full disk, each run trains
-        folder.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(vocabulary.model)
-        os.replace(part, path)
+        write_bytes(path, vocabulary.model)
     return vocabulary
 
 

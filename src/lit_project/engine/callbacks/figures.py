@@ -197,7 +197,6 @@ class Figures(DrawsEvaluation):
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Collects the most confidently wrong images."""
         if not self.wrong_images or not isinstance(outputs, dict) or "logits" not in outputs or batch[0].ndim != 4:
             return
         confidence, predicted = outputs["logits"].softmax(dim=1).max(dim=1)
@@ -247,8 +246,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
     from matplotlib.text import Text
 
     run = Path(trainer.default_root_dir)
-    label = "/".join(run.absolute().parts[-2:])
-    figure.supxlabel(label, x=0.99, ha="right", fontsize=7, color="grey", parse_math=False)
+    figure.supxlabel(RunDir(run).name, x=0.99, ha="right", fontsize=7, color="grey", parse_math=False)
     file = run / "figures" / f"{name}.png"
     file.parent.mkdir(parents=True, exist_ok=True)
     shown = [image for axes in figure.axes for image in axes.images]

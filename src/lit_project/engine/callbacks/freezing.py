@@ -63,7 +63,6 @@ class Unfreezing(Callback):
                 parameter.requires_grad_(False)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Freezes for the epoch in which the run starts or resumes."""
         epochs = pl_module.length("epoch") if isinstance(pl_module, Task) else None
         for path, epoch in self.schedule.items():
             if epochs is not None and epoch is not None and epoch >= epochs and not fast_dev_run(trainer):
@@ -74,7 +73,6 @@ class Unfreezing(Callback):
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Unfreezes parts whose epoch has come."""
         epoch = trainer.current_epoch
         changed = False
         for name, parameter in pl_module.named_parameters():

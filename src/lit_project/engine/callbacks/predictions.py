@@ -35,12 +35,10 @@ class PredictionTable(Callback):
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Keeps the rows of a batch."""
         names = list(outputs)
         self._rows += [dict(zip(names, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gathers the rows of all processes and writes the table."""
         rows = sorted(of_all(self._rows, trainer), key=lambda row: row["index"])
         if self.inputs is not None:
             found = {row["index"] for row in rows}

@@ -23,25 +23,20 @@ def shown(trainer: Trainer, pl_module: LightningModule, running: Any) -> dict[st
     return {name: in_short(value) for name, value in values.items()}
 
 
+SECONDS = 0.25  # between two refreshes, each of which costs about as much as a small training step
+
+
 class RichProgress(RichProgressBar):
-    """Rich's bar with loss and accuracy.
+    """Rich's bar with loss and accuracy."""
 
-    Args:
-        seconds: between two refreshes. Each costs about as much as a small training step: a refresh every so many
-            batches would be too slow for small nets and too rare for large ones.
-    """
-
-    def __init__(self, seconds: float = 0.25) -> None:
-        super().__init__(refresh_rate=1)
-        self.seconds = seconds
-        self._next = 0.0
+    _next = 0.0
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         now = perf_counter()
         if now >= self._next or trainer.is_last_batch:
-            self._next = now + self.seconds
+            self._next = now + SECONDS
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def table_of(found: Comparison) -> list[Column]:
 
 
 def in_terminal(columns: Sequence[Column]) -> list[str]:
-    """Lines that fit, and which columns do not; where there is no terminal all do."""
+    """Lines with the columns that fit, and the names of the others; without a terminal, all columns."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     shown: list[Column] = []
     for column in sorted(columns, key=lambda column: column.rank):
@@ -75,7 +75,7 @@ def in_terminal(columns: Sequence[Column]) -> list[str]:
             room -= width + 2
     lines = ["  ".join(line).rstrip() for line in zip(*(c.lines() for c in columns if c in shown), strict=True)]
     hidden = [column.short or column.name for column in columns if column not in shown]
-    return [*lines, *([f"no room for {', '.join(hidden)}"] if hidden else [])]
+    return [*lines, *([f"columns that do not fit: {', '.join(hidden)}"] if hidden else [])]
 
 
 def as_csv(columns: Sequence[Column]) -> str:

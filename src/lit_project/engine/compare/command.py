@@ -21,7 +21,7 @@ from .report import changes, page_of, summary
 def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     what = "Compares runs: what differs in their configs, commits and versions, metrics, curves. Makes a page of it."
-    parser = OptionParser(prog=f"{PROGRAM} compare", description=what, allow_abbrev=False)
+    parser = OptionParser("compare", what)
     add = parser.add_argument
     add("runs", nargs="+", metavar="RUN", help="run directories, patterns, or folders of runs, also of a sweep")
     add("--over", nargs="+", default=[], metavar="KEY", help="mean and standard deviation of runs that differ in these "

@@ -48,7 +48,6 @@ class Row:
         return mean_sd([run.parts[kind][name] for run in self.counted if name in run.parts.get(kind, {})])[0]
 
     def facts(self, name: str) -> list[str]:
-        """All values of a fact."""
         return list(dict.fromkeys(run.facts[name] for run in self.runs if name in run.facts))
 
 

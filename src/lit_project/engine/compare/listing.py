@@ -4,14 +4,13 @@ import argparse
 from collections.abc import Sequence
 
 from ..messages import OptionParser
-from ..project import PROGRAM
 from .columns import Column, duration, in_terminal, number
 from .reading import Run, read_runs
 
 
 def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    parser = OptionParser(prog=f"{PROGRAM} runs", description="Lists runs, the newest first.", allow_abbrev=False)
+    parser = OptionParser("runs", "Lists runs, the newest first.")
     parser.add_argument("runs", nargs="*", default=["runs"], metavar="DIR", help="folders of runs (default: runs)")
     return parser
 

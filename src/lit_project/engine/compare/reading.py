@@ -26,7 +26,7 @@ class Run:
     state: str  # as of `RunDir.state`
     begun: datetime
     seconds: float  # of all its fits that ended, and of one that runs; nan if it is not known
-    options: dict[str, Any]  # of its config, by `options_of`
+    options: dict[str, Any]  # of its config, by `options_of`, and which weights it began with
     facts: dict[str, str]  # commit, versions, processes, devices
     monitor: str | None  # by which the best checkpoint is chosen
     maximize: bool
@@ -47,6 +47,7 @@ class Run:
             options = dict(options_of(run.config() if run.config_file.is_file() else {}))
             if options.get("data.folds") is None:  # without folds there is no such thing as fold 0
                 options.pop("data.fold", None)
+            options |= {name: entries[0].get(name) if entries else None for name in ("init_from", "init_prefixes")}
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = monitor_of(options)
             known = fit.get(f"best {monitor}") if state == "finished" else None

@@ -20,8 +20,7 @@ NEEDS = {"pt2": (), "onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors"
 
 def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = OptionParser(prog=f"{PROGRAM} export", description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser = OptionParser("export", __doc__)
     parser.add_argument("run", nargs="?", default=argparse.SUPPRESS, metavar="RUN", help="whose checkpoint is exported")
     parser.add_argument("--run", metavar="RUN", help="the same")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")

@@ -12,7 +12,6 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from ..checkpoints import SafeCheckpointIO
-from ..cli import LitCLI, prepare
 from ..errors import UserError
 from ..project import this_project
 from ..session import Session
@@ -40,8 +39,7 @@ class Files(Session, Callback):
     """
 
     def __init__(self, run: str, checkpoint: str) -> None:
-        words = prepare(["predict", f"--run={run}", f"--ckpt_path={checkpoint}"])
-        super().__init__(LitCLI(this_project(), words.args), words.run, words.config_name)
+        super().__init__(this_project(), ["predict", f"--run={run}", f"--ckpt_path={checkpoint}"])
         self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # batches, and the rows of `predict`
         trainer, self.task, data = self.prepare()
         if not hasattr(self.task, "exported"):
@@ -59,7 +57,6 @@ class Files(Session, Callback):
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
     ) -> None:
-        """Keeps a batch and its rows."""
         self.seen.append((batch, outputs))
 
     @torch.no_grad()
@@ -73,7 +70,7 @@ class Files(Session, Callback):
         made: Exported = task.exported(self.seen[0][0])
         about = {
             "task": type(task).__name__,
-            "run": "/".join(self.run.path.absolute().parts[-2:]),
+            "run": self.run.name,
             "checkpoint": self.checkpoint and self.checkpoint.name,
             **made.about,
             **{name: task.hparams[name] for name in self.cli.links.values() if name in task.hparams},  # from the data

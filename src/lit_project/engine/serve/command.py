@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ..entry import look
 from ..errors import UserError
 from ..messages import OptionParser
-from ..project import PROGRAM
 
 if TYPE_CHECKING:
     from .predictor import Predictor
@@ -27,8 +26,7 @@ ROUTES = "there are GET / and POST /predict"
 
 def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = OptionParser(prog=f"{PROGRAM} serve", description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser = OptionParser("serve", __doc__)
     parser.add_argument("run", metavar="RUN", help="its directory, or `latest`")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
     parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000; 0: any that is free")
@@ -81,7 +79,7 @@ class Handler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "")
         known = host.partition(":")[0] in (HERE, "localhost") and self.headers.get("Origin") in (None, f"http://{host}")
         if not known:
-            self._refuse(403, f"only pages of http://{HERE} may ask")
+            self._refuse(403, f"requests from other pages than those of http://{HERE} are refused")
         return known
 
     def do_GET(self) -> None:
@@ -100,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path != "/predict":
             self._refuse(404, ROUTES)
         elif size > MEGABYTES * 1_000_000:
-            self._refuse(413, f"{MEGABYTES} MB are the most")
+            self._refuse(413, f"the limit is {MEGABYTES} MB")
         elif self.headers.get_content_type() == "multipart/form-data":
             self._refuse(400, f"send the bytes alone: curl --data-binary @FILE http://{self.headers['Host']}/predict")
         else:

@@ -18,7 +18,7 @@ const node = (tag, values) => Object.assign(document.createElement(tag), values)
 let asked = 0;
 async function ask(sample) {
   const mine = ++asked;
-  let found = {error: `The picture is too big: ${options.megabytes} MB are the most.`};
+  let found = {error: `The picture is too big: the limit is ${options.megabytes} MB.`};
   if (sample.size <= options.megabytes * 1e6) {
     answer.className = "busy";
     found = await fetch("predict", {method: "POST", body: sample}).then(reply => reply.json())

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ..callbacks.predictions import PredictionTable
-from ..cli import LitCLI, prepare
 from ..errors import UserError
 from ..page import embed_figure, embed_png, page, paragraph
 from ..project import this_project
@@ -40,15 +39,15 @@ class Predictor:
     """
 
     def __init__(self, run: str, checkpoint: str, folder: str) -> None:
-        words = prepare(["predict", f"--run={run}", f"--ckpt_path={checkpoint}", *(f"--trainer.{o}" for o in ALONE)])
-        session = Elsewhere(LitCLI(this_project(), words.args), words.run, words.config_name)
+        words = ["predict", f"--run={run}", f"--ckpt_path={checkpoint}", *(f"--trainer.{o}" for o in ALONE)]
+        session = Elsewhere(this_project(), words)
         session.folder, self.folder = folder, Path(folder)
         parts: Any = session.prepare()
         self.trainer, self.task, self.data = trainer, task, data = parts
         self.kind: Any = "text" if hasattr(task, "served") else getattr(data, "predicts_on", None)
         if self.kind is None:
             raise UserError(f"{type(data).__name__} cannot predict on new samples: it has no `predict_from`")
-        self.title = " / ".join(session.run.path.absolute().parts[-2:])
+        self.title = session.run.name
         self.about = f"{type(task).__name__}, {session.checkpoint and session.checkpoint.name}"
         self.turn = threading.Lock()
         task.all_probabilities = True  # of classes, if it has some

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = OptionParser(prog=f"{PROGRAM} sweep", description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser = OptionParser("sweep", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="such as configs/sweeps/fashion_mnist_mlp.yaml")
     parser.add_argument("--workers", type=int, default=1, help="trials at a time in this process (default: 1)")
     parser.add_argument("--count", type=int, help="trials in all (default: run_cap of the file, or the whole grid)")

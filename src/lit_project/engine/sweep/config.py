@@ -82,7 +82,6 @@ class SweepConfig:
         )
 
     def best(self, values: list[float]) -> float:
-        """The best of some values of the metric."""
         return max(values) if self.maximize else min(values)
 
     def trials(self, wanted: int | None) -> int:

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
 def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = OptionParser(prog=f"{PROGRAM} repeat", description=__doc__, formatter_class=form, allow_abbrev=False)
+    parser = OptionParser("repeat", __doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="a run for each seed")
     parser.add_argument("--folds", type=int, help="a run for each of so many parts of the data, which is its test")
     parser.add_argument("--workers", type=int, default=1, help="runs at a time (default: 1)")

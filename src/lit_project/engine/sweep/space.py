@@ -22,7 +22,6 @@ class Parameter:
     q: float | None = None
 
     def suggest(self, trial: optuna.Trial) -> Any:
-        """Draws a value."""
         drawn = self.drawn
         if isinstance(drawn, CategoricalDistribution):
             if drawn.single():  # a constant is in no plot
@@ -110,7 +109,7 @@ def _range(name: str, low: float, high: float, log: bool = False) -> Parameter:
 def _multiples(name: str, low: float, high: float, q: float, log: bool = False) -> Parameter:
     """The same over the multiples of q within the limits."""
     first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
-    return Parameter(name, IntDistribution(max(first, int(log)), last, log), q)
+    return Parameter(name, IntDistribution(max(first, 1) if log else first, last, log), q)
 
 
 # Arguments are the keys in W&B's YAML; limits of log_uniform are exponents of e.

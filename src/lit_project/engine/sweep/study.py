@@ -88,7 +88,6 @@ class Study:
         return optuna.load_study(study_name=self.name, storage=self.storage, pruner=self.config.pruner)
 
     def attempts(self) -> list[FrozenTrial]:
-        """All attempts at trials."""
         return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
 
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:

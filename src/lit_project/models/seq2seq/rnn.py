@@ -296,7 +296,6 @@ class RNNSeq2Seq(Seq2Seq):
         return finals if self.cell == "lstm" else finals[0]
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
-        """Continues with T tokens; see `Seq2Seq.decode`."""
         embedded_BTE = self.dropout(self.target_embedding(tokens_BT) * self.target_embedding.embedding_dim**0.5)
         output_BTO, state, weights_BTS = self.decoder(embedded_BTE, state, memory)
         return Decoded(self.output(self.norm(output_BTO)), state, weights_BTS)

@@ -20,11 +20,7 @@ from lit_project.text.files import lines_of, read_lines
 
 def option_parser() -> argparse.ArgumentParser:
     """The parser of the command line after `translate`; its errors are `UsageError`s."""
-    parser = OptionParser(
-        prog="lit-project translate",
-        description="Translates with a trained run. Without TEXT and --input it reads standard input.",
-        allow_abbrev=False,
-    )
+    parser = OptionParser("translate", "Translates with a trained run; without TEXT and --input, standard input.")
     add = parser.add_argument
     add("text", nargs="*", metavar="TEXT", help="A sentence; quote it.")
     add("--run", metavar="DIR", help="The run whose checkpoint translates.")

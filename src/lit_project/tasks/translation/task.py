@@ -102,7 +102,7 @@ class Translator(Task):
         self.validation_decoding = validation_decoding or Decoding()
         self.notes["task"] = "translation"  # as the Hugging Face Hub calls it
         self.vocabularies = vocabularies
-        self.preparation = Preparation.from_dict(vocabularies["preparation"])
+        self.preparation = Preparation(**vocabularies["preparation"])
         self.source_vocabulary = Vocabulary.from_dict(vocabularies["source"])
         self.target_vocabulary = Vocabulary.from_dict(vocabularies["target"])
         self.max_length = int(vocabularies["max_length"])
@@ -132,7 +132,6 @@ class Translator(Task):
         return float(np.interp(step, steps, ratios))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of one batch of pairs."""
         inputs_BT, labels_BT = batch.target[:, :-1], batch.target[:, 1:]
         ratio = self.teacher_forcing(self.trainer.global_step)
         logits_BTV = self.net(batch.source, batch.source_lengths, inputs_BT, ratio)
