@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .distributed import print_once
 from .errors import RunError, UserError
+from .precision import scales_loss
 from .run import RunDir, write_text
 from .saving import validated
 from .warm_start import changes
@@ -217,7 +218,7 @@ class RunRecord(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Looks at the training loss; a gradient scaler leaves out the steps of one that is not finite."""
         running = getattr(pl_module, "running", None)
-        if running is not None and getattr(trainer.precision_plugin, "scaler", None) is None:
+        if running is not None and not scales_loss(trainer):
             _check_finite(trainer, "train/loss", running.reduce(pl_module).means().get("loss"))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

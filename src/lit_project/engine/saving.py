@@ -144,7 +144,8 @@ class Saver(Callback):
         every = self.checkpoint and self.checkpoint.every_n_epochs
         if number or due or (every and trainer.current_epoch % every == 0):
             self._save_epoch(trainer)
-        self._leave(number)
+        if number:
+            raise Interrupted(number)
 
     def after_step(self, trainer: Trainer) -> None:
         """Saves if it is due, and leaves if a signal asks for it; both wait for the gradients being accumulated."""
@@ -167,7 +168,8 @@ class Saver(Callback):
             self._keep_counters(trainer, moment)
         else:
             self._save(trainer, moment, may_fail=due and not number)
-            self._leave(number)
+            if number:
+                raise Interrupted(number)
 
     def after_validation(self, trainer: Trainer) -> None:
         if not self._postpone_stop(trainer) and self._cut_short and self._counters is None:
@@ -200,7 +202,8 @@ class Saver(Callback):
         number, due = self._agreed(trainer)
         if (number or due) and not trainer.sanity_checking:
             self._save_within_validation(trainer, pl_module, may_fail=not number)
-        self._leave(number)
+        if number:
+            raise Interrupted(number)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _look_no_longer(pl_module)
@@ -291,10 +294,6 @@ class Saver(Callback):
         self._save(trainer, "validation", may_fail)
         for one in averages:
             one._swap_models(pl_module)
-
-    def _leave(self, number: int) -> None:
-        if number:
-            raise Interrupted(number)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Sets Lightning's counters to the moment; unchanged, some would resume elsewhere or not at all."""

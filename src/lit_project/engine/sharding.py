@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 from torch.optim import LBFGS
 
 from .errors import UserError
+from .precision import scales_loss
 
 
 class Sharded(ModelParallelStrategy):
@@ -171,7 +172,7 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
             f"checkpoints of {type(strategy).__name__} cannot be resumed here: take the strategy Sharded, as the "
             "overlays fsdp2 and tensor_parallel do"
         )
-    if getattr(precision, "scaler", None) is not None:
+    if scales_loss(task.trainer):
         raise UserError(f"precision {precision.precision} scales the loss, not with a sharded net: take bf16-mixed")
     if strategy._layer_sync is not None:
         raise UserError("sync_batchnorm does not go with a sharded net: take layer norm, or the overlay ddp")

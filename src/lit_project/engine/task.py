@@ -19,7 +19,7 @@ from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
 from .metrics import GivenMetrics, Metrics
 from .parameter_groups import ParameterGroups
-from .precision import compile_in_place, set_quickly, wrong_in_channels_last
+from .precision import compile_in_place, scales_loss, set_quickly, wrong_in_channels_last
 from .sampler import global_seed, seed_step
 from .saving import validated
 from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
@@ -142,7 +142,7 @@ class Task(LightningModule):
         """
         if not gradient_clip_val:
             return
-        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+        if scales_loss(self.trainer):
             super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
         elif gradient_clip_algorithm == "value":
             for gradient in local(gradients(optimizer)):

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_project.engine.errors import UserError
 from lit_project.engine.parameter_groups import Group, GroupError, ParameterGroups
+from lit_project.engine.precision import scales_loss
 from lit_project.engine.schedules import OptimizerFactory, Schedule, ScheduleError, configure
 from lit_project.engine.sharding import clip_norm, gradients
 from lit_project.engine.task import Task, no_optimizer
@@ -63,7 +64,7 @@ class SeveralOptimizers(Task):
 
     def configure_optimizers(self) -> Any:
         """One optimizer per part, with its schedules; refuses what cannot work with several of them."""
-        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+        if scales_loss(self.trainer):
             raise UserError(
                 f"precision {self.trainer.precision} scales the loss, which several optimizers cannot undo together: "
                 "take bf16-mixed"

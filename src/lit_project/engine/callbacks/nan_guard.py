@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..distributed import reduced
 from ..errors import UserError, first_of
+from ..precision import scales_loss
 from ..run import BEFORE_NAN
 from ..sharding import local
 
@@ -37,7 +38,7 @@ class NaNGuard(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         gradients = {name: p.grad for name, p in pl_module.named_parameters() if p.grad is not None}
-        if not gradients or getattr(trainer.precision_plugin, "scaler", None) is not None:
+        if not gradients or scales_loss(trainer):
             return
         norms = torch.stack(torch._foreach_norm(local(gradients.values())))
         bad = norms.isfinite().logical_not().float()
