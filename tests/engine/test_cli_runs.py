@@ -106,6 +106,9 @@ def test_an_evaluation_says_which_checkpoint_it_is_of_and_what_was_different_in_
         "warning: mean[0] was 0.305 in training and is 0.5",
         "warning: top_k was None in training and is 2",
     ]
+    sections = json.loads((trained / "metrics.json").read_text())
+    assert "changed" not in sections["validate"]
+    assert "top_k was None in training and is 2" in sections["test"]["changed"]
     monkeypatch.undo()
 
 

@@ -38,6 +38,8 @@ def test_name_must_be_a_plain_folder_name(tmp_path, name):
 def test_open_on_what_is_no_run_is_an_error(tmp_path, run):
     with pytest.raises(RunError, match="no such run directory"):
         RunDir.open(run.config_file)
+    with pytest.raises(RunError, match=f"did you mean {run.path.name}"):
+        RunDir.open(f"{run.path}x")
     with pytest.raises(RunError) as error:
         RunDir.open(tmp_path / "runs" / "example")
     assert "is not a run directory: it has no config.yaml; runs inside it: " in str(error.value)

@@ -122,6 +122,7 @@ def test_the_latest_run_of_a_config(lit, trained):
     assert (first.status, first.run) == (0, trained)
     newer = lit("fit -c configs/regression_quickstart.yaml --trainer.max_epochs=1 --test_after_fit=false")
     assert lit("validate --run latest").run == newer.run
+    assert RunDir.open("latest").path == newer.run
     of_config = lit("validate --run latest -c configs/quickstart.yaml")
     assert (of_config.status, of_config.run) == (0, trained)
     nothing = lit("test --run latest -c configs/mnist_mlp.yaml")

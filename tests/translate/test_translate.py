@@ -29,6 +29,12 @@ def test_arguments_file_and_standard_input_give_the_same(translate, tmp_path):
     assert (tmp_path / "deep" / "out.txt").read_text().splitlines() == given
 
 
+def test_a_blank_line_stays_one(translate):
+    (line,) = translate(HELLO)[1]
+    assert translate(stdin=f"{HELLO}\n \n\n{HELLO}\n".encode())[1] == [line, "", "", line]
+    assert translate("--n_best=1", stdin=f"\n{HELLO}\n".encode())[1] == ["", line]
+
+
 def test_translations_are_those_of_the_task(translate, run):
     task = load(next((run / "checkpoints").glob("best*.ckpt")))
     assert translate(HELLO)[1] == [task.translate([HELLO])[0][0].text]

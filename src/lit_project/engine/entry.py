@@ -67,6 +67,7 @@ _ADVERTISEMENTS = (
     "Seed set to",
     "[rank: ",  # the same, of a process among several
     "Restoring states",
+    "Found current_model_state",
     "Restored all states",
     "Loaded model weights",
     "Loading `train_dataloader`",
@@ -191,6 +192,7 @@ def quiet_lightning() -> None:
         r".*LeafSpec.* is deprecated.*",  # within Lightning
         r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # within Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # a resumed run
+        r".*Be aware that when using `ckpt_path`.*",  # of averages: the checkpoint has them in the place of the weights
     ):
         warnings.filterwarnings("ignore", message)
 

@@ -157,6 +157,7 @@ class RunRecord(Callback):
         self._ended: dict[str, int] = {}  # steps and epochs that loggers knew, if the run ended within an epoch
         self._resumed: dict[str, Any] | None = None
         self.checkpoint: Path | None = None  # whose weights are evaluated
+        self.changed: list[str] = []  # in the model since its training
         self._start = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -281,7 +282,8 @@ class RunRecord(Callback):
             print(f"warning: {section}: {samples:.0f} of {size_of(split)} samples were evaluated", file=sys.stderr)
             values[f"{split}/dataset_size"] = size_of(split)
         checkpoint = str(self.checkpoint) if self.checkpoint else None
-        self.run.record(section, {"checkpoint": checkpoint, **values, **getattr(pl_module, "notes", {})})
+        changed = {"changed": self.changed} if self.changed else {}
+        self.run.record(section, {"checkpoint": checkpoint, **changed, **values, **getattr(pl_module, "notes", {})})
 
 
 def _samples(trainer: Trainer, before: int) -> str:

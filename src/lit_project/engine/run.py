@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
-from .errors import RunError
+from .errors import RunError, did_you_mean
 from .provenance import uncommitted
 
 if TYPE_CHECKING:
@@ -102,14 +102,17 @@ class RunDir:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDir":
-        """An existing run.
+        """An existing run; `latest` is that of `runs/`.
 
         Raises:
             RunError: no such folder, or not one of a run.
         """
         run = cls(Path(path))
         if not run.path.is_dir():
-            raise RunError(f"no such run directory: {path}")
+            if str(path) == "latest":
+                return cls.latest("runs")
+            siblings = [folder.name for folder in run.path.parent.glob("*/")]
+            raise RunError(f"no such run directory: {path}{did_you_mean(run.path.name, siblings)}")
         if not run.config_file.is_file():
             inside = sorted(p.parent for p in run.path.glob("**/config.yaml"))[-3:]
             hint = f"; runs inside it: {', '.join(map(str, inside))}" if inside else ""
@@ -397,5 +400,6 @@ def _typed(texts: Sequence[str]) -> Sequence[Any]:
 
 
 def weights_of(source: str | Path) -> Path:
-    """The checkpoint that is meant: this file, or the best of this run."""
-    return RunDir.open(source).checkpoint() if Path(source).is_dir() else Path(source)
+    """The checkpoint that is meant: this file, or the best of this run, or of the `latest`."""
+    is_run = Path(source).is_dir() or str(source) == "latest"
+    return RunDir.open(source).checkpoint() if is_run else Path(source)

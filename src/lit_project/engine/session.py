@@ -247,6 +247,7 @@ class Session:
             different = check_fits(model, self.checkpoint)
             if self.command != "fit":
                 print_once(f"checkpoint: {self.checkpoint}")
+                self.record.changed = different
             for line in different if is_first() else ():
                 print(f"warning: {line}", file=sys.stderr)
         return trainer, model, self.cli.datamodule

@@ -68,7 +68,7 @@ class Classifier(Task):
         **kwargs: of `Task`: schedulers, parameter_groups, channels_last, compile.
 
     Raises:
-        ValueError: `label_smoothing` next to a `loss`; `top_k` beyond the number of classes.
+        ValueError: fewer than two classes; `label_smoothing` next to a `loss`; `top_k` beyond the number of classes.
     """
 
     def __init__(
@@ -83,6 +83,8 @@ class Classifier(Task):
     ) -> None:
         super().__init__(optimizer, **kwargs)
         num_classes = len(class_names)
+        if num_classes < 2:
+            raise ValueError(f"a classifier needs two classes at least, got {', '.join(class_names) or 'none'}")
         if loss is not None and label_smoothing:
             raise ValueError("label_smoothing belongs to the default loss: set it to 0; your own may take it, too")
         if top_k is None:

@@ -66,6 +66,13 @@ def test_runs_that_began_with_weights_are_a_group_of_their_own(make_run):
     assert compared().keys == ["seed_everything", "init_from"]
 
 
+def test_a_test_with_other_options_than_in_training_is_told(make_run):
+    make_run("a"), make_run("b", test={"changed": ["beam_size was 3 in training and is 1"]})
+    found = compared()
+    assert found.facts == ["tested"]
+    assert [row.facts("tested") for row in found.rows] == [["as trained"], ["beam_size was 3 in training and is 1"]]
+
+
 def test_over_gives_mean_and_standard_deviation_of_the_runs_that_finished(make_run):
     losses = [0.31, 0.34, 0.45]
     for seed, loss in enumerate(losses):

@@ -27,7 +27,7 @@ class Run:
     begun: datetime
     seconds: float  # of all its fits that ended, and of one that runs; nan if it is not known
     options: dict[str, Any]  # of its config, by `options_of`, and which weights it began with
-    facts: dict[str, str]  # commit, versions, processes, devices
+    facts: dict[str, str]  # commit, versions, processes, devices, what was changed for the test
     monitor: str | None  # by which the best checkpoint is chosen
     maximize: bool
     metrics: Numbers  # of the test, of validation at the best epoch, of training at the last one
@@ -62,7 +62,7 @@ class Run:
                 begun=_time(entries[0]["time"] if entries else path.stat().st_mtime),
                 seconds=sum(took) if took else math.nan,
                 options=options,
-                facts=_facts(entries[-1] if entries else {}),
+                facts=_facts(entries[-1] if entries else {}, test),
                 monitor=monitor,
                 maximize=maximize,
                 metrics={**validated, **numbers(test, "test/"), **trained},
@@ -188,13 +188,14 @@ def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
     return found
 
 
-def _facts(entry: Mapping[str, Any]) -> dict[str, str]:
+def _facts(entry: Mapping[str, Any], test: Mapping[str, Any]) -> dict[str, str]:
     git = entry.get("git") or {}
     commit = {"commit": git["commit"][:9] + (" dirty" if git.get("dirty") else "")} if "commit" in git else {}
     versions = {name: str(version) for name, version in entry.get("versions", {}).items()}
     processes = {"processes": str(entry["processes"])} if "processes" in entry else {}
     devices = {"devices": ", ".join(entry["devices"])} if "devices" in entry else {}
-    return {**commit, **versions, **processes, **devices}
+    tested = {"tested": "; ".join(test.get("changed", [])) or "as trained"} if test else {}
+    return {**commit, **versions, **processes, **devices, **tested}
 
 
 def _time(given: str | float) -> datetime:

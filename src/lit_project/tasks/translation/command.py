@@ -85,14 +85,11 @@ def sentences_of(options: argparse.Namespace) -> list[str]:
     if options.text:
         sentences, where = options.text, "TEXT"
     elif options.input is not None:
-        sentences, where = read_lines(Path(options.input)), f"{options.input}, line"
+        sentences, where = read_lines(Path(options.input)), options.input
     else:
-        sentences, where = lines_of(sys.stdin.buffer.read(), "standard input"), "standard input, line"
-    if not sentences:
-        raise UserError(f"{where.removesuffix(', line')} is empty: there is nothing to translate")
-    for number, text in enumerate(sentences, 1):
-        if not text.strip():
-            raise UserError(f"{where} {number} is empty: there is nothing to translate")
+        sentences, where = lines_of(sys.stdin.buffer.read(), "standard input"), "standard input"
+    if not any(text.strip() for text in sentences):
+        raise UserError(f"{where} is empty: there is nothing to translate")
     return sentences
 
 
@@ -124,7 +121,7 @@ def note(text: str) -> None:
 def translated(
     task: Translator, sentences: Sequence[str], decoding: Decoding, batch_size: int, note: Callable[..., None] = note
 ) -> list[list[Translation]]:
-    """The best translations of each sentence; `note` is told what the checkpoint does not know or take."""
+    """The best translations of each sentence, none of a blank one; `note` is told what the checkpoint cannot take."""
     prepared = [task.preparation(text) for text in sentences]
     lengths = [len(ids) for ids in task.source_vocabulary.encode_all(prepared)]
     unknown = list(dict.fromkeys(word for text in prepared for word in task.source_vocabulary.unknown(text)))
@@ -133,7 +130,8 @@ def translated(
     if cut := sum(length > task.max_length for length in lengths):
         note(f"cut at the {task.max_length} tokens that the checkpoint takes: {cut} of {len(sentences)} sentences")
     found: list[list[Translation]] = [[] for _ in sentences]
-    order = sorted(range(len(sentences)), key=lengths.__getitem__)  # batches of like length need little padding
+    order = [place for place, text in enumerate(sentences) if text.strip()]
+    order.sort(key=lengths.__getitem__)  # batches of like length need little padding
     for start in range(0, len(order), batch_size):
         batch = order[start : start + batch_size]
         for place, best in zip(batch, task.translate([sentences[i] for i in batch], decoding), strict=True):
@@ -142,7 +140,7 @@ def translated(
 
 
 def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bool) -> None:
-    """A translation per line; several of a sentence with their scores, and an empty line between sentences.
+    """A translation per line, nothing for a blank one; of several with scores, an empty line between sentences.
 
     Raises:
         UserError: the file cannot be written.
@@ -150,7 +148,7 @@ def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bo
     if scores:
         text = "\n".join("".join(f"{best.score:.4f}\t{best.text}\n" for best in own) for own in found)
     else:
-        text = "".join(f"{own[0].text}\n" for own in found)
+        text = "".join(f"{own[0].text if own else ''}\n" for own in found)
     if output is None:
         print(text, end="", flush=True)
         return

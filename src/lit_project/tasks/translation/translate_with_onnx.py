@@ -1,4 +1,4 @@
-"""Translates greedily by ONNX: `python translate.py "A sentence."`, with numpy, onnxruntime, perhaps sentencepiece."""
+"""`python translate.py "A sentence."`, or lines of standard input; needs numpy, onnxruntime, perhaps sentencepiece."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ HERE, (PAD, UNK, BOS, EOS) = Path(__file__).parent, range(4)
 TEXT, OPTIONS = (json.loads((HERE / "model.json").read_text("utf-8"))[name] for name in ("vocabularies", "decoding"))
 ENCODER, STEP = (InferenceSession(str(HERE / f"{name}.onnx")) for name in ("encoder", "step"))
 prepare, source, target = Preparation(**TEXT["preparation"]), TEXT["source"], TEXT["target"]
-for sentence in sys.argv[1:]:
+for sentence in sys.argv[1:] or sys.stdin.read().splitlines():
     if source["kind"] == "word":
         known = {word: number for number, word in enumerate(source["words"], EOS + 1)}
         ids = [known.get(word, UNK) for word in split_words(prepare(sentence), source["language"])]
@@ -37,4 +37,4 @@ for sentence in sys.argv[1:]:
     else:
         pieces = SentencePieceProcessor(model_proto=base64.b64decode(target["model"]))
         text = "".join(map(pieces.IdToPiece, found)).replace("▁", " ").strip()
-    print(prepare.restore(text))
+    print(prepare.restore(text) if sentence.strip() else "")
