@@ -63,8 +63,6 @@ def sweep(args: Sequence[str]) -> int:
         _check(config, options.file, options.dry_run)
         if options.dry_run:
             return 0
-    if options.report and not options.storage and not folder.is_dir():
-        raise UserError(f"there is no sweep in {folder}; --dir names another folder")
     with stored(folder, options.storage):
         study = Study(folder, config, options.seed, options.storage, options.lost_after)
         return _report(study) if options.report else _run(study, options.workers, most)
