@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 COLOURED = 10  # lines; others are grey
 CHANGES = 6  # classes that gained, and that lost
 PANELS = 4
+ROUNDING = 1e-5  # a smaller change is that of float32
 
 
 def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
@@ -118,6 +119,6 @@ def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]
 
 def summary(told: Sequence[tuple[str, float, float, float]]) -> str:
     """The three greatest gains and losses in a line."""
-    gained = [f"{name} +{number(change)}" for name, _, _, change in told[:3] if change > 0]
-    lost = [f"{name} {number(change)}" for name, _, _, change in told[::-1][:3] if change < 0]
+    gained = [f"{name} +{number(change)}" for name, _, _, change in told[:3] if change > ROUNDING]
+    lost = [f"{name} {number(change)}" for name, _, _, change in told[::-1][:3] if change < -ROUNDING]
     return f"gained: {', '.join(gained) or 'none'}; lost: {', '.join(lost) or 'none'}"
