@@ -192,7 +192,7 @@ def quiet_lightning() -> None:
         r".*LeafSpec.* is deprecated.*",  # within Lightning
         r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # within Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # a resumed run
-        r".*Be aware that when using `ckpt_path`.*",  # of averages: the checkpoint has them in the place of the weights
+        r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # evaluated: the averages are in the place of the weights
     ):
         warnings.filterwarnings("ignore", message)
 
