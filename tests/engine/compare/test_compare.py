@@ -150,16 +150,19 @@ def test_runs_of_several_tasks_share_a_table_with_blanks(make_run, say):
 
 
 def test_classes_and_lengths_that_gained_and_lost_most(make_run, say):
-    first = {f"test/class_accuracy/c{n}": 0.5 for n in range(20)} | {"bleu_by_length": {"1–5": 40.0, "6–10": 30.0}}
+    lengths = {"1–5": 40.0, "6–10": 30.0, "11–15": 9.0}
+    first = {f"test/class_accuracy/c{n}": 0.5 for n in range(20)} | {"bleu_by_length": lengths}
     second = first | {f"test/class_accuracy/c{n}": 0.5 + (n - 10) / 40 for n in range(20)}
-    second |= {"bleu_by_length": {"1–5": 39.0, "6–10": 35.0}, "signatures": {"bleu": "x"}}
+    rounded = 9.0 - 1e-7  # neither gained nor lost
+    second |= {"bleu_by_length": {"1–5": 39.0, "6–10": 35.0, "11–15": rounded}, "signatures": {"bleu": "x"}}
     make_run("a", test=first), make_run("b", test=second)
     found = changes(compared())
     assert [name for name, *_ in found["class accuracy"]] == [f"c{n}" for n in [*range(19, 13, -1), *range(5, -1, -1)]]
-    assert found["bleu by length"] == [("6–10", 30.0, 35.0, 5.0), ("1–5", 40.0, 39.0, -1.0)]
+    same = ("11–15", 9.0, rounded, rounded - 9.0)
+    assert found["bleu by length"] == [("6–10", 30.0, 35.0, 5.0), same, ("1–5", 40.0, 39.0, -1.0)]
     out = say("compare runs")[1]
     assert "class accuracy from a to b: gained: c19 +0.2250, c18 +0.2000, c17 +0.1750; lost: c0 -0.2500," in out
-    assert "bleu by length from a to b: gained: 6–10 +5.0000; lost: 1–5 -1.0000" in out
+    assert "bleu by length from a to b: gained: 6–10 +5.0000; lost: 1–5 -1.0000\n" in out
 
 
 def test_curves_of_a_group_are_the_mean_where_all_runs_have_a_value(make_run):

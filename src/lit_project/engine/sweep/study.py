@@ -26,7 +26,7 @@ DATABASE = "study.db"
 LOST_AFTER = 60  # seconds without a heartbeat, after which another worker takes the trial
 STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped early", TrialState.FAIL: "failed"}
 warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, retries, TPE's options and plots
-warnings.filterwarnings("ignore", ".*reported value is ignored")  # of a trial that goes on with an epoch it had begun
+warnings.filterwarnings("ignore", ".*reported value is ignored")  # a continued trial reports its unfinished epoch again
 retry = RetryHeartbeatStaleTrialCallback()
 
 
