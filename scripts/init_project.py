@@ -8,7 +8,6 @@ See docs/make-it-yours.md.
 """
 
 import argparse
-import hashlib
 import importlib.util
 import json
 import keyword
@@ -162,8 +161,7 @@ def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], comm
         if not path.startswith(engine):
             file = file._replace(content=rename(file.content.decode(), old, name).encode())
         made[rename(path, old, name)] = file
-    content = {path.removeprefix(engine): file.content for path, file in kept.items() if path.startswith(engine)}
-    record = {"commit": commit, "name": name, "keep": list(keep), "engine": engine_hash(content)}
+    record = {"commit": commit, "name": name, "keep": list(keep)}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in record.items())
     made[RECORD] = File(f"# What this project was made from; renewed by each update.\n{lines}".encode())
     return made
@@ -205,14 +203,6 @@ def rename(text: str, old: str, new: str) -> str:
 
     token = "[-_]".join(old.split("_"))
     return re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, text)
-
-
-def engine_hash(files: Mapping[str, bytes]) -> str:
-    """SHA-256 over path, NUL, content, NUL of each file of the engine, in the order of their paths within it."""
-    found = hashlib.sha256()
-    for path in sorted(files):
-        found.update(path.encode() + b"\0" + files[path] + b"\0")
-    return found.hexdigest()
 
 
 def tidy(place: Path, name: str) -> None:

@@ -58,10 +58,10 @@ def update(project: Path, check: bool) -> int:
 def recorded(project: Path) -> dict[str, Any]:
     """What `.template.toml` records, if the project has no changes that are not committed."""
     answers = tomllib.loads((project / RECORD).read_text())
-    if missing := [name for name in ("commit", "name", "keep", "engine") if not answers.get(name)]:
+    if missing := [name for name in ("commit", "name", "keep") if not answers.get(name)]:
         raise TemplateError(
-            f"{RECORD} names no {missing[0]}: a project that was made without git history, or before the engine had a "
-            "folder of its own, cannot be updated; make a new one and move your files into it"
+            f"{RECORD} names no {missing[0]}: a project that was made without git history cannot be updated; make a "
+            "new one and move your files into it"
         )
     if not (project / ".git").exists():
         raise TemplateError(f"{project} is not the root of a git repository: `git init` and commit it first")

@@ -1,7 +1,6 @@
 """The known traps of LightningCLI, each closed."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -94,23 +93,3 @@ def test_command_line_beats_the_hyper_parameters_of_a_checkpoint(lit, trained):
     result = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file} --model.top_k=2")
     assert "test/top2_accuracy" in json.loads((result.run / "metrics.json").read_text())["test"]
     assert yaml.safe_load((trained / "config.yaml").read_text())["model"]["init_args"]["top_k"] is None
-
-
-BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
-    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
-)
-
-
-def test_yaml_that_stands_for_more_than_memory_holds_is_an_error(lit, workspace, trained):
-    (workspace / "bomb.yaml").write_text(BOMB)
-    (workspace / "self.yaml").write_text("data: &d {x: *d}\n")
-    (workspace / "deep.yaml").write_text("data: " + "[" * 1500)
-    (trained / "config.yaml").write_text(BOMB)
-    bombs = ("bomb.yaml", "configs/quickstart.yaml -c bomb.yaml", "self.yaml", "deep.yaml")
-    for command in (*(f"fit -c {file}" for file in bombs), f"test --run {trained}"):
-        result = lit(command)
-        assert result.status == 2
-        assert re.search(r"(bomb|self|deep|config)\.yaml.* is not YAML: (its aliases|too many levels)", result.err), (
-            result.err
-        )
-        assert len(result.err.splitlines()) == 1

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from killing import at_call
 from lit_project.engine.checkpoints import read
@@ -99,11 +98,3 @@ def test_sizes_that_contradict_are_an_error_of_one_line(lit, options, message):
     result = lit(f"{FIT} {options}")
     assert (result.status, len(result.err.splitlines())) == (2, 1)
     assert message in result.err
-
-
-def test_out_of_memory_names_more_micro_batches_of_the_same_step(lit, monkeypatch):
-    at_call(monkeypatch, ImageClassifier, "training_step", 2, torch.OutOfMemoryError("out of memory"))
-    with pytest.raises(torch.OutOfMemoryError) as error:
-        lit(f"{FIT} --data.batch_size=null --data.global_batch_size=64 --trainer.accumulate_grad_batches=2")
-    advice = error.value.__notes__[1]
-    assert "batches of 32 samples: --trainer.accumulate_grad_batches=4 trains the same in half of it" in advice

@@ -133,8 +133,7 @@ def test_what_cannot_be_updated_is_said_in_one_line(both, tmp_path):
     refused(update(template, project), "not committed", ".template.toml")
     for wrong, words in (
         (text.replace(git(template, "rev-parse", "HEAD"), 40 * "1"), ("no commit 111111111111", "git fetch")),
-        (text.replace("engine", "tool"), ("before the engine had a folder of its own", "make a new one")),
-        (text.replace(git(template, "rev-parse", "HEAD"), ""), ("names no commit",)),
+        (text.replace(git(template, "rev-parse", "HEAD"), ""), ("names no commit", "make a new one")),
     ):
         record.write_text(wrong)
         commit(project)

@@ -6,7 +6,6 @@
 import contextlib
 import copy
 import inspect
-import math
 import os
 import random
 import re
@@ -139,17 +138,8 @@ def content_of(config: str) -> dict[str, Any] | None:
     return content
 
 
-MOST_VALUES = 100_000  # of a file, with all that its aliases stand for
-
-
 class _Loader(yaml.SafeLoader):
-    """Refuses duplicate keys of a mapping, where YAML would drop the first, and aliases that multiply without end."""
-
-    def get_single_node(self) -> Any:
-        node = super().get_single_node()
-        if node is not None and (values := _expanded(node, {})) > MOST_VALUES:
-            raise yaml.MarkedYAMLError(problem=f"its aliases (*NAME) stand for {values:,.0f} values")
-        return node
+    """Refuses duplicate keys of a mapping, where YAML would drop the first."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -160,26 +150,9 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _expanded(node: Any, known: dict[int, float]) -> float:
-    """How many values a node stands for; infinitely many if it holds itself."""
-    if id(node) not in known:
-        known[id(node)] = math.inf
-        parts = node.value if isinstance(node, yaml.CollectionNode) else []
-        flat = [one for part in parts for one in part] if isinstance(node, yaml.MappingNode) else parts
-        known[id(node)] = 1 + sum(_expanded(part, known) for part in flat)
-    return known[id(node)]
-
-
 def load_yaml(text: str) -> Any:
-    """What YAML holds.
-
-    Raises:
-        yaml.YAMLError: the text is no YAML, a key occurs twice, or there are too many aliases or brackets.
-    """
-    try:
-        return yaml.load(text, _Loader)
-    except RecursionError as error:
-        raise yaml.MarkedYAMLError(problem="too many levels") from error
+    """What YAML holds; raises yaml.YAMLError if the text is no YAML, or a key occurs twice."""
+    return yaml.load(text, _Loader)
 
 
 def _parsed(text: str) -> Any:

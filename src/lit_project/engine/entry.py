@@ -7,13 +7,11 @@ import atexit
 import contextlib
 import ctypes
 import gc
-import hashlib
 import logging
 import os
 import re
 import signal
 import sys
-import tomllib
 import warnings
 from collections.abc import Sequence
 from glob import glob
@@ -161,22 +159,9 @@ def look(args: Sequence[str], commands: Sequence[str]) -> None:
 
 
 def version(args: Sequence[str]) -> int:
-    """Prints the version of the project, and whether its engine is another than `.template.toml` records."""
-    root = Path(__file__).parent
-    record = root.parents[2] / ".template.toml"
-    recorded = tomllib.loads(record.read_text()).get("engine") if record.is_file() else None
-    edited = "" if recorded in (None, digest(root)) else " (engine edited by hand)"
-    print(f"{PROGRAM} {import_module(PACKAGE).__version__}{edited}")
+    """Prints the version of the project."""
+    print(f"{PROGRAM} {import_module(PACKAGE).__version__}")
     return 0
-
-
-def digest(folder: Path) -> str:
-    """SHA-256 over the files of a folder: names and contents, without caches."""
-    found = hashlib.sha256()
-    for file in sorted(folder.rglob("*"), key=lambda file: file.relative_to(folder).as_posix()):
-        if file.is_file() and "__pycache__" not in file.parts:
-            found.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
-    return found.hexdigest()
 
 
 def quiet_lightning() -> None:

@@ -55,10 +55,6 @@ class Totals:
     def mark(self) -> None:
         self._marked, self._marked_count = dict(self.sums), self.count
 
-    def back_to_mark(self) -> None:
-        """Forgets what was added since."""
-        self.sums, self.count = dict(self._marked), self._marked_count
-
     def since_mark(self) -> "Totals":
         """What was added since the mark."""
         added = Totals()

@@ -25,6 +25,10 @@ from .sharding import total_norm
 
 # SIGUSR1 comes from SLURM, before the time of a job is up
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+OUT_OF_MEMORY = (
+    "out of memory: half the data.batch_size and twice the trainer.accumulate_grad_batches (the latter alone with "
+    "data.global_batch_size) train the same in half of it; trainer.precision=bf16-mixed takes less, too"
+)
 LAST_HOOKS = ("on_train_batch_end", "on_validation_end")  # of the task: after them `Saver` looks
 
 
@@ -105,8 +109,6 @@ class Saver(Callback):
         self._cut_short = False  # whether the training ends within an epoch
         self._counters: dict[str, Any] | None = None  # of Lightning's loops, where it does
         self._within_epoch = False  # whether a run that is resumed had ended so
-        self._done = (-1, 0)  # optimizer steps, and batches of this epoch, after the newest step; not after the last
-        self._evaluates = False  # whether a batch of validation is at work
         self._failed = False  # whether it was said that a save failed
         self._metrics: dict[str, Any] = {}
 
@@ -139,7 +141,7 @@ class Saver(Callback):
         self.signals.deferred = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._trained, self._done = True, (trainer.global_step, 0)
+        self._trained = True
         number, due = self._agreed(trainer)
         every = self.checkpoint and self.checkpoint.every_n_epochs
         if number or due or (every and trainer.current_epoch % every == 0):
@@ -151,8 +153,6 @@ class Saver(Callback):
         """Saves if it is due, and leaves if a signal asks for it; both wait for the gradients being accumulated."""
         if self._postpone_stop(trainer):
             return
-        batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        self._done = (-1, 0) if trainer.is_last_batch else (trainer.global_step, batches)
         number, due = self._agreed(trainer)
         self._counters = None
         if not (number or due or self._cut_short):
@@ -190,12 +190,6 @@ class Saver(Callback):
         self._cut_short = ends(trainer) and not last
         return within
 
-    def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        self._evaluates = not trainer.sanity_checking
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._evaluates = False  # from here on callbacks look at the metrics
-
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         if trainer.state.fn != "fit":
             return
@@ -219,7 +213,7 @@ class Saver(Callback):
             self.checkpoint.keep_epoch(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Says where it happened; what fails within a validation loses nothing of the training."""
+        """Says where it happened, and what helps against a lack of memory."""
         _look_no_longer(pl_module)
         if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
             return
@@ -227,15 +221,8 @@ class Saver(Callback):
         batch = trainer.fit_loop.batch_idx
         where = f"batch {batch}" if batch >= 0 else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
-        if is_out_of_memory(exception):
-            exception.add_note(out_of_memory(trainer))
-        if trainer.world_size > 1 or not _finite(pl_module):
-            return  # the others would wait for this process
-        if self._evaluates:
-            self._save_within_validation(trainer, pl_module, may_fail=True)
-        elif trainer.training and self._can_go_back(trainer, pl_module):
-            pl_module.running.back_to_mark()  # type: ignore[operator,union-attr]
-            self._save(trainer, "step before", may_fail=True)
+        if isinstance(exception, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(exception):
+            exception.add_note(OUT_OF_MEMORY)
 
     def _agreed(self, trainer: Trainer) -> tuple[int, bool]:
         """The signal that any process got, and whether a save is due by the clock of the first or by the steps."""
@@ -279,14 +266,6 @@ class Saver(Callback):
         if self.checkpoint is not None:
             self.checkpoint.keep_epoch(trainer)
 
-    def _can_go_back(self, trainer: Trainer, pl_module: LightningModule) -> bool:
-        """Whether all is as it was after the last step, but for what is counted: no step was begun, no buffer moved."""
-        steps = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.current
-        moves = any(module.training and getattr(module, "track_running_stats", False) for module in pl_module.modules())
-        return self._done[0] == trainer.global_step and steps.ready == steps.completed and not moves and hasattr(
-            pl_module, "running"
-        )  # fmt: skip
-
     def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule, may_fail: bool) -> None:
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # which are in the net's place while it is validated
@@ -304,8 +283,6 @@ class Saver(Callback):
             checkpoint["ended"] = {"steps": logged, "epochs": trainer.current_epoch}
         elif self._moment:
             settle(checkpoint["loops"]["fit_loop"], self._moment)
-        if self._moment == "step before":
-            go_back(checkpoint, type(trainer.datamodule).__qualname__, self._done[1])  # type: ignore[attr-defined]
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
@@ -357,20 +334,6 @@ def recount(trainer: Trainer) -> None:
             setattr(counts, name, count + further)
 
 
-def go_back(checkpoint: dict[str, Any], data: str, batches: int) -> None:
-    """Undoes the batches after the first ones of the epoch, which ended with a step."""
-    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-    further = progress["current"]["ready"] - batches
-    for counts in (progress["total"], progress["current"]):
-        counts.update(dict.fromkeys(("started", "processed", "completed"), counts["ready"] - further))
-        counts["ready"] -= further
-    progress["is_last_batch"] = False
-    loaders = checkpoint["loops"]["fit_loop"]["state_dict"].get("combined_loader", [])
-    for state in [checkpoint.get(data, {}), *loaders]:
-        if "position" in state:
-            state["position"] = batches
-
-
 def _finite(module: LightningModule) -> bool:
     """Whether all weights are numbers."""
     weights = [weight.data for weight in module.parameters() if weight.is_floating_point()]
@@ -391,22 +354,3 @@ def ends(trainer: Trainer) -> bool:
     step = trainer.global_step
     may_stop = trainer.should_stop and trainer.current_epoch >= (trainer.min_epochs or 0)
     return (may_stop and step >= (trainer.min_steps or 0)) or step == trainer.max_steps
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of a GPU or of this machine."""
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
-
-
-def out_of_memory(trainer: Trainer) -> str:
-    """What helps, in numbers of this run."""
-    data, windows = trainer.datamodule, trainer.accumulate_grad_batches  # type: ignore[attr-defined]
-    size, in_all = (getattr(data, name, None) for name in ("batch_size", "global_batch_size"))
-    smaller = "" if in_all else f"--data.batch_size={(size or 0) // 2} "
-    size = trainer.train_dataloader.sampler.batch_size if in_all else size  # type: ignore[union-attr]
-    halves = (
-        f"{smaller}--trainer.accumulate_grad_batches={windows * 2} trains the same in half of it"
-        if isinstance(size, int) and size > 1
-        else "smaller batches and more --trainer.accumulate_grad_batches train the same in less of it"
-    )
-    return f"out of memory with batches of {size} samples: {halves}; --trainer.precision=bf16-mixed takes less, too"
