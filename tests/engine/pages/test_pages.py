@@ -33,7 +33,7 @@ PALE = """() => {
 
 NAMES = ("digits", "regression", "translation", "comparison", "sweep")
 QUICK = {
-    "digits": "quickstart",
+    "digits": "quickstart --trainer.max_epochs=4",
     "regression": "regression_quickstart --trainer.max_epochs=3",
     "translation": "translation_quickstart --trainer.max_epochs=1 --data.size=300 --data.val_size=20 "
     "--data.test_size=20 --model.net.hidden_size=8",
@@ -45,6 +45,7 @@ def pages(tmp_path_factory):
     """Name → file, of real runs with real figures."""
     folder = tmp_path_factory.mktemp("pages")
     sweep = yaml.safe_load((ROOT / "configs" / "sweeps" / "quickstart_cnn.yaml").read_text())
+    del sweep["parameters"]["model.net.dropout"]  # two trials are enough
     sweep["command"] = ["lit-project", "fit", "-c", "configs/quickstart.yaml", "--config", "${args_json_file}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
