@@ -19,6 +19,7 @@ from onnxruntime import InferenceSession
 from lit_project.__main__ import main
 from lit_project.data.digits import Digits
 from lit_project.engine.export import command, files
+from lit_project.engine.run import RunDir
 from lit_project.models.mlp import MLP
 from lit_project.tasks.classification import Classifier
 
@@ -192,6 +193,15 @@ def test_a_file_that_computes_something_else_is_not_written(lit, trained, monkey
     refused(lit, trained, "pt2: differs from `predict`", str(shift), "nothing is written")
 
 
+def test_a_task_that_says_nothing_of_it_is_exported_as_its_forward(lit, trained, exported, monkeypatch):
+    monkeypatch.delattr(Classifier, "exported")
+    assert lit(f"export --format onnx,safetensors {trained}").status == 0
+    images = np.load(exported / "images.npy")[:50]
+    (logits,) = InferenceSession(str(trained / "export" / "model.onnx")).run(["outputs"], {"images": images})
+    task = RunDir(trained).model()
+    np.testing.assert_allclose(logits, task(torch.from_numpy(images)).detach(), atol=1e-5)
+
+
 def test_bad_input_is_an_error_of_one_line(lit, trained, monkeypatch):
     refused(lit, trained, "no format 'onxx'; did you mean onnx?", options="--format pt2,onxx")
     refused(lit, trained, "no format 'zip'; choose from pt2, onnx, safetensors", options="--format zip")
@@ -206,9 +216,6 @@ def test_bad_input_is_an_error_of_one_line(lit, trained, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(MLP, "forward", lambda self, x: self.layers(x.reshape(len(x), -1)))
         refused(lit, trained, "size()[0] as dynamic but your code specialized it to be a constant")
-    with monkeypatch.context() as patch:
-        patch.delattr(Classifier, "exported")
-        refused(lit, trained, "ImageClassifier cannot be exported: it has no method `exported`")
     shutil.rmtree(trained / "checkpoints")
     refused(lit, trained, f"{trained} has no checkpoint")
 

@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..errors import UserError
 from ..project import this_project
 from ..session import Session
 from .formats import in_two, trace, write_onnx, write_pt2, write_safetensors
-from .parts import Exported, Run
+from .parts import Exported, Run, of_forward
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
 MOST = 1e-4  # difference from `predict`: rounding in float32 stays below
@@ -35,16 +36,13 @@ class Files(Session, Callback):
         checkpoint: `best`, `last`, `average` or a file.
 
     Raises:
-        UserError: the run has no such weights, the data are missing, or the task cannot be exported.
+        UserError: the run has no such weights, or the data are missing.
     """
 
     def __init__(self, run: str, checkpoint: str) -> None:
         super().__init__(this_project(), ["predict", f"--run={run}", f"--ckpt_path={checkpoint}"])
         self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # batches, and the rows of `predict`
         trainer, self.task, data = self.prepare()
-        if not hasattr(self.task, "exported"):
-            name = type(self.task).__name__
-            raise UserError(f"{name} cannot be exported: it has no method `exported`, such as Classifier's")
         # torch.export takes nothing that torch.compile has made, and warns of another order in memory
         vars(self.task).update(backend=None, channels_last=False)
         with warnings.catch_warnings(action="ignore"):  # that the run's callbacks are not there
@@ -67,7 +65,8 @@ class Files(Session, Callback):
             UserError: the net cannot be exported, or a file computes something else than `predict`.
         """
         task: Any = self.task
-        made: Exported = task.exported(self.seen[0][0])
+        make = getattr(task, "exported", None) or partial(of_forward, task)
+        made: Exported = make(self.seen[0][0])
         about = {
             "task": type(task).__name__,
             "run": self.run.name,
@@ -84,7 +83,7 @@ class Files(Session, Callback):
         for format in formats:
             if format == "safetensors":
                 write_safetensors(task.net, text, folder / "model.safetensors")
-                runs, files = dict(task.exported(self.seen[0][0]).parts), ["model.safetensors"]
+                runs, files = dict(make(self.seen[0][0]).parts), ["model.safetensors"]
             else:
                 files = [f"{name}.{format}" for name in made.parts]
                 parts = zip(programs.items(), made.parts.values(), files, strict=True)

@@ -63,3 +63,14 @@ class Exported:
     unit: str
     about: Mapping[str, Any] = field(default_factory=dict)
     with_onnx: Mapping[str, str] = field(default_factory=dict)
+
+
+def of_forward(task: nn.Module, batch: Any) -> Exported:
+    """Of a task without the method `exported`: the first tensor of a batch → `outputs`, what `forward` makes of it."""
+    part = Part(task, task.forward, {getattr(batch, "_fields", ("inputs",))[0]: batch[0]}, ["outputs"])
+
+    def difference(runs: Mapping[str, Run], batch: Any, rows: dict[str, list[Any]]) -> float:
+        (found,) = runs["model"](batch[0])
+        return float((found - task(batch[0])).abs().max())
+
+    return Exported({"model": part}, difference, "of the outputs")
