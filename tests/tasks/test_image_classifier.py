@@ -1,5 +1,6 @@
 """What the image classifier computes and reports: by hand, over all samples, whatever the batch size."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -140,6 +141,16 @@ def test_channels_last_with_wrong_gradients_is_refused():
     task.trainer = SimpleNamespace(precision="32-true", strategy=SimpleNamespace(root_device=torch.device("cpu")))
     with pytest.raises(UserError, match="1×1 convolutions with a stride on fewer than 16 channels"):
         task.setup("fit")
+
+
+def test_a_net_of_volumes_keeps_the_usual_order():
+    """`nn.Module.to(memory_format=torch.channels_last)` fails at weights of five axes."""
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    for given, refused in ((None, nullcontext()), (True, pytest.raises(UserError, match="weights of five axes"))):
+        task = classifier(nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.Flatten()), channels_last=given)
+        task.trainer = SimpleNamespace(precision="bf16-mixed", strategy=strategy)
+        with refused:
+            task.setup("fit")
 
 
 def test_prediction_is_a_table_row_a_sample():

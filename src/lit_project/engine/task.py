@@ -111,6 +111,8 @@ class Task(LightningModule):
         last, cpu, problem = self.channels_last, self.trainer.strategy.root_device.type == "cpu", ""
         if self.device_mesh is not None:
             problem = "orders the memory of whole weights, and those of this run are sharded"
+        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would convert them, too
+            problem = "is an order of images (B, C, H, W), and this net has weights of five axes"
         elif cpu and any(map(wrong_in_channels_last, net.modules())):
             problem = (
                 "gives wrong gradients of 1×1 convolutions with a stride on fewer than 16 channels on a CPU "

@@ -33,6 +33,13 @@ def test_contradictions_are_refused(build, message):
         build()
 
 
+def test_layers_of_a_transformer_begin_with_weights_of_their_own():
+    net = TransformerSeq2Seq(V, V, size=8, heads=2, encoder_layers=3, decoder_layers=3)
+    for layers in (net.encoder.layers, net.decoder):
+        first, *others = [[weight for weight in layer.parameters() if weight.ndim > 1] for layer in layers]
+        assert not any(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
 def test_a_source_that_is_longer_than_the_positions_of_location_attention():
     net = make("gru, location, plain")  # 9 positions
     net(*sources(9), inputs(1, 2))

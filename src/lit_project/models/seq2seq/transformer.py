@@ -174,6 +174,9 @@ class TransformerSeq2Seq(Seq2Seq):
             norm=nn.LayerNorm(size),
             enable_nested_tensor=False,  # has no effect with norm_first but a warning
         )
+        self.encoder.layers = nn.ModuleList(  # torch's are copies of one layer, with the same initial weights
+            EncoderLayer(size, heads, feedforward_size, dropout) for _ in range(encoder_layers)
+        )
         self.decoder = nn.ModuleList(
             DecoderLayer(size, heads, feedforward_size, dropout) for _ in range(decoder_layers)
         )
