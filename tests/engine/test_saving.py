@@ -66,6 +66,19 @@ def test_an_error_says_where_and_the_run_goes_on_from_its_last_save(lit, monkeyp
     assert kills.differences(kills.content(whole.run), kills.content(cut)) == []
 
 
+def test_a_schedule_of_accumulation_goes_on_within_an_epoch(lit, monkeypatch, kills):
+    name = "lightning.pytorch.callbacks.GradientAccumulationScheduler"
+    scheduled = f"--trainer.callbacks+=[{{class_path: {name}, init_args: {{scheduling: {{0: 1, 1: 3}}}}}}]"
+    command = [*FIT.split(), scheduled, "--run_name"]
+    whole = lit([*command, "whole"])
+    with monkeypatch.context() as patch:
+        at_call(patch, ImageClassifier, "training_step", 15, signal.SIGUSR1)  # the fifth batch of the second epoch
+        assert lit([*command, "cut"]).status == 128 + signal.SIGUSR1
+    cut = Path("runs/quickstart/cut")
+    assert lit(f"fit --run {cut}").status == 0
+    assert kills.differences(kills.content(whole.run), kills.content(cut)) == []
+
+
 def test_a_disk_that_fills_up_within_an_epoch_is_told_once_and_the_training_goes_on(lit, monkeypatch):
     save, calls = SafeCheckpointIO.save_checkpoint, []
 

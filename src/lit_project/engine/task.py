@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -287,6 +288,9 @@ class Task(LightningModule):
         self._done = self.trainer.global_step
         self.running.mark()
         self._clock.skip()  # a run that is resumed within an epoch does not begin one
+        for one in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(one, GradientAccumulationScheduler):  # nor does it look anywhere else
+                one.on_train_epoch_start(self.trainer)
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}
         if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
