@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 
 from .distributed import print_once, replicas
@@ -171,6 +172,9 @@ class SplitData(LightningDataModule):
     def share(self) -> dict[str, int]:
         """What the batches of this process depend on, as `EpochBatches` takes it."""
         here = replicas(self.trainer)
+        callbacks = getattr(self.trainer, "callbacks", [])
+        if self.global_batch_size and any(isinstance(one, GradientAccumulationScheduler) for one in callbacks):
+            raise DataError("GradientAccumulationScheduler changes what global_batch_size fixes: give batch_size")
         return {
             "seed": global_seed() if self.seed is None else self.seed,
             "accumulate": window(self.trainer) if self.trainer else 1,

@@ -143,8 +143,8 @@ class SequentialLR(lr_scheduler.SequentialLR):
     Args:
         optimizer: given by the task.
         schedulers: in their order.
-        milestones: when each but the first begins, counted in the interval of the schedule; a number below 1 is a
-            share of the run.
+        milestones: when each but the first begins, in steps of the schedule, one per `frequency` intervals; a number
+            below 1 is a share of the run.
 
     Raises:
         ScheduleError: not one milestone less than schedulers, or not ascending, or beyond the end of the run; or a
@@ -301,7 +301,7 @@ def _made(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
     """What a factory of the config makes; what it refuses, such as a negative rate, is the user's to put right."""
     try:
         return factory(argument)
-    except (ValueError, TypeError, RuntimeError) as error:
+    except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
         raise UserError(f"{where}: {error}") from error
 
 

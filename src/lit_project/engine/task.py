@@ -240,7 +240,10 @@ class Task(LightningModule):
     def _note_norm(self, optimizer: Any) -> None:
         """The norm of the gradient before it is clipped, for the steps that are logged."""
         if (self.trainer.global_step + 1) % self._log_every == 0:
-            self._gradient_norm = total_norm(gradients(optimizer))
+            norm = total_norm(gradients(optimizer))
+            if scales_loss(self.trainer) and getattr(optimizer, "_step_supports_amp_scaling", False):
+                norm = norm / self.trainer.precision_plugin.scaler.get_scale()  # type: ignore[attr-defined]  # fused
+            self._gradient_norm = norm
 
     __setattr__ = set_quickly
 
@@ -320,7 +323,8 @@ class Task(LightningModule):
         self._counted = False
         trainer = self.trainer
         seed_step(self._seed, "step", self.current_epoch, batch_idx, replicas(trainer).rank, device=self.device)
-        if (trainer.global_step + 1) % self._log_every == 0 or batch_idx + 1 == trainer.num_training_batches:
+        ends = batch_idx + 1 == trainer.num_training_batches or trainer.global_step + 1 == trainer.max_steps
+        if ends or (trainer.global_step + 1) % self._log_every == 0:
             self._rates = self.learning_rates()  # of this step: at its end the schedulers have moved on
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:

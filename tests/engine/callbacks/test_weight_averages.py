@@ -188,6 +188,8 @@ def test_share_of_the_run_and_starts_that_cannot_be(trainer):
     callback = SWA(start=0.5)
     trainer(max_epochs=4, callbacks=[callback]).fit(task(), datamodule=Images())
     assert callback.first_epoch == 2
+    trainer(max_epochs=100, max_steps=16, callbacks=[callback]).fit(task(), datamodule=Images())  # 4 steps an epoch
+    assert callback.first_epoch == 2
     with pytest.raises(UserError, match="start in epoch 4, but the run ends after 4"):
         trainer(max_epochs=4, callbacks=[SWA(start=4)]).fit(task(), datamodule=Images())
     with pytest.raises(UserError, match="at least 0"):

@@ -1,12 +1,14 @@
 """Training through Lightning: bit by bit what plain PyTorch does, repeatable, exact under accumulation and resume."""
 
 import copy
+import math
 from functools import partial
 
 import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import nn
 from torch.nn import functional as F
 
@@ -148,3 +150,26 @@ def test_a_resumed_epoch_has_the_means_of_all_its_samples_and_each_step_once(tra
     for name in ("train/loss", "train/accuracy", "train/samples"):
         assert resumed.callback_metrics[name] == whole.callback_metrics[name]
     assert [step for step, metrics in lines.lines if "train/loss_step" in metrics] == [6, 7]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_norm_of_scaled_gradients_is_logged_without_the_scale(trainer, fused):
+    """Lightning takes the scale of 16-mixed out before the norm is taken, but of a fused optimizer."""
+    norms = []
+    for plugins in ([], [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]):
+        torch.manual_seed(0)
+        logger, optimizer = Lines(), partial(torch.optim.AdamW, lr=0.1, fused=fused)
+        options = {"max_steps": 1, "log_every_n_steps": 1, "logger": logger, "plugins": plugins}
+        trainer(**options).fit(classifier(optimizer=optimizer), datamodule=Images(batch_size=29, seed=1))
+        norms += [values["train/gradient_norm"] for _, values in logger.lines if "train/gradient_norm" in values]
+    full, scaled = norms
+    assert scaled == pytest.approx(full, rel=0.02)
+
+
+def test_the_rate_of_a_last_step_within_an_epoch_is_logged(trainer):
+    logger, schedules = Lines(), [Schedule(CosineAnnealingLR, "step")]
+    trainer(max_steps=4, log_every_n_steps=100, logger=logger).fit(
+        classifier(schedulers=schedules), datamodule=Images(batch_size=1, seed=1)
+    )
+    (rate,) = [values["lr"] for _, values in logger.lines if "lr" in values]
+    assert rate == pytest.approx(0.1 * (1 + math.cos(math.pi * 3 / 4)) / 2)

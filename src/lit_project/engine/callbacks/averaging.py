@@ -13,7 +13,9 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from ..checkpoints import fast_dev_run
 from ..errors import UserError
+from ..task import Task
 
 
 class Average(WeightAveraging):
@@ -87,14 +89,14 @@ class SWA(Average):
         self.start = start
         self.first_epoch = int(start)
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        super().setup(trainer, pl_module, stage)
-        epochs = max(trainer.max_epochs or 0, 0)  # 0: no end
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        epochs = pl_module.length("epoch") if isinstance(pl_module, Task) else max(trainer.max_epochs or 0, 0)
         if 0 < self.start < 1:
             if not epochs:
                 raise UserError("SWA: a start as a share of the run needs trainer.max_epochs")
             self.first_epoch = int(self.start * epochs)
-        elif stage == "fit" and 0 < epochs <= self.start and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        elif epochs and epochs <= self.start and not fast_dev_run(trainer):
             raise UserError(f"SWA: would start in epoch {self.first_epoch}, but the run ends after {epochs} epochs")
 
     def on_train_batch_end(
