@@ -107,6 +107,7 @@ def test_two_processes_count_as_one(project, kind, tmp_path):
     two = "--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu", "--data.eval_batch_size=7"
     one = "--trainer.devices=1", "--trainer.strategy=auto", "--data.eval_batch_size=100"
     fit = "fit", "-c", project / "configs" / f"tried_{kind}.yaml", "--trainer.max_epochs=2", f"--runs_dir={tmp_path}"
+    fit = *fit, "--trainer.precision=64-true"
     for command in ([*fit, "--run_name=two", *two], ["test", f"--run={tmp_path / f'tried_{kind}' / 'two'}", *one]):
         done = lit(*command)
         assert done.returncode == 0, done.stderr

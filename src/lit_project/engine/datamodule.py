@@ -53,6 +53,12 @@ def window(trainer: Any) -> int:
     return getattr(trainer.lightning_module, "accumulate", None) or trainer.accumulate_grad_batches
 
 
+def accumulation_schedule(trainer: Any) -> GradientAccumulationScheduler | None:
+    """Lightning's callback that changes the `window` from epoch to epoch, if there is one."""
+    callbacks = getattr(trainer, "callbacks", ())
+    return next((one for one in callbacks if isinstance(one, GradientAccumulationScheduler)), None)
+
+
 class SplitData(LightningDataModule):
     """Three splits, each loaded once; the processes share its batches, and a resumed run continues within an epoch.
 
@@ -172,8 +178,7 @@ class SplitData(LightningDataModule):
     def share(self) -> dict[str, int]:
         """What the batches of this process depend on, as `EpochBatches` takes it."""
         here = replicas(self.trainer)
-        callbacks = getattr(self.trainer, "callbacks", [])
-        if self.global_batch_size and any(isinstance(one, GradientAccumulationScheduler) for one in callbacks):
+        if self.global_batch_size and accumulation_schedule(self.trainer):
             raise DataError("GradientAccumulationScheduler changes what global_batch_size fixes: give batch_size")
         return {
             "seed": global_seed() if self.seed is None else self.seed,

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from .datamodule import accumulation_schedule
 from .errors import UserError
 from .parameter_groups import check_options
 
@@ -230,10 +230,10 @@ def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int
     trainer.fit_loop.setup_data()  # counts the batches
     if math.inf in (min(last, left), trainer.num_training_batches):
         return None
-    changing = [one for one in trainer.callbacks if isinstance(one, GradientAccumulationScheduler)]  # type: ignore[attr-defined]
+    changing = accumulation_schedule(trainer)
     epochs: list[int] = []
     while len(epochs) < last and left > 0:
-        factor = accumulate or (changing[0].get_accumulate_grad_batches(len(epochs)) if changing else None)
+        factor = accumulate or (changing.get_accumulate_grad_batches(len(epochs)) if changing else None)
         steps = max(math.ceil(trainer.num_training_batches / (factor or trainer.accumulate_grad_batches)), 1)
         epochs.append(int(min(steps, left)))
         left -= steps

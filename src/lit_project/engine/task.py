@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Self
 
 import torch
 from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -15,6 +14,7 @@ from torchmetrics import Metric
 
 from .checkpoints import read
 from .classes import class_of, drop_weights, make
+from .datamodule import accumulation_schedule
 from .distributed import replicas
 from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
@@ -242,7 +242,8 @@ class Task(LightningModule):
         if (self.trainer.global_step + 1) % self._log_every == 0:
             norm = total_norm(gradients(optimizer))
             if scales_loss(self.trainer) and getattr(optimizer, "_step_supports_amp_scaling", False):
-                norm = norm / self.trainer.precision_plugin.scaler.get_scale()  # type: ignore[attr-defined]  # fused
+                # a fused optimizer takes the scale of 16-mixed out by itself, within its step
+                norm = norm / self.trainer.precision_plugin.scaler.get_scale()  # type: ignore[attr-defined]
             self._gradient_norm = norm
 
     __setattr__ = set_quickly
@@ -291,9 +292,8 @@ class Task(LightningModule):
         self._done = self.trainer.global_step
         self.running.mark()
         self._clock.skip()  # a run that is resumed within an epoch does not begin one
-        for one in self.trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(one, GradientAccumulationScheduler):  # nor does it look anywhere else
-                one.on_train_epoch_start(self.trainer)
+        if (changing := accumulation_schedule(self.trainer)) is not None:  # which it would do at the start of an epoch
+            changing.on_train_epoch_start(self.trainer)
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}
         if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):

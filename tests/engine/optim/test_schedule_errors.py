@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 from torch.utils.data import DataLoader
 
+from lit_project.engine.errors import UserError
 from lit_project.engine.schedules import (
     CosineAnnealingLR,
     LinearLR,
@@ -48,6 +49,12 @@ def error_of(trainer):
 
 def sequence(*milestones, schedulers=(LinearLR, CosineAnnealingLR)):
     return Schedule(partial(SequentialLR, schedulers=schedulers, milestones=milestones), "step")
+
+
+def test_a_cycle_that_rises_for_no_step(trainer):
+    schedule = Schedule(partial(OneCycleLR, cycle_momentum=False, pct_start=0.5), "step")
+    with pytest.raises(UserError, match=r"schedulers\[0\]: .*division by zero"):
+        trainer(max_steps=1).fit(Line([schedule]), DataLoader(torch.ones(10, 2)))
 
 
 def test_milestone_beyond_the_run(error_of):

@@ -94,7 +94,7 @@ class SWA(Average):
         epochs = pl_module.length("epoch") if isinstance(pl_module, Task) else max(trainer.max_epochs or 0, 0)
         if 0 < self.start < 1:
             if not epochs:
-                raise UserError("SWA: a start as a share of the run needs trainer.max_epochs")
+                raise UserError("SWA: a start as a share of the run needs trainer.max_epochs or max_steps")
             self.first_epoch = int(self.start * epochs)
         elif epochs and epochs <= self.start and not fast_dev_run(trainer):
             raise UserError(f"SWA: would start in epoch {self.first_epoch}, but the run ends after {epochs} epochs")
