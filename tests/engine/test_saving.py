@@ -66,6 +66,12 @@ def test_an_error_says_where_and_the_run_goes_on_from_its_last_save(lit, monkeyp
     assert kills.differences(kills.content(whole.run), kills.content(cut)) == []
 
 
+def test_batch_norm_on_a_batch_of_one_sample_says_what_helps(lit):
+    with pytest.raises(ValueError, match="more than 1 value per channel") as error:
+        lit(f"{FIT} --model.net.norm=batch --data.batch_size=1")
+    assert "--data.drop_last=true" in error.value.__notes__[1]
+
+
 def test_a_schedule_of_accumulation_goes_on_within_an_epoch(lit, monkeypatch, kills):
     name = "lightning.pytorch.callbacks.GradientAccumulationScheduler"
     scheduled = f"--trainer.callbacks+=[{{class_path: {name}, init_args: {{scheduling: {{0: 1, 1: 3}}}}}}]"

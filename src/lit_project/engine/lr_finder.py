@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .callbacks.figures import learning_rates, new_figure, save_figure
 from .callbacks.freezing import Unfreezing
+from .datamodule import accumulation_schedule
 from .distributed import is_first, print_once
 from .errors import UserError
 from .schedules import steps_of_epochs
@@ -75,7 +76,8 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     finder = RangeTest()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     freezing = [callback.of_first_epoch() for callback in callbacks if isinstance(callback, Unfreezing)]
-    trainer.callbacks = [*freezing, finder]  # type: ignore[attr-defined]
+    accumulation = accumulation_schedule(trainer)
+    trainer.callbacks = [*freezing, *([accumulation] if accumulation else []), finder]  # type: ignore[attr-defined]
     trainer.loggers = []
     trainer.limit_val_batches = 0
     loop = trainer.fit_loop

@@ -29,6 +29,7 @@ OUT_OF_MEMORY = (
     "out of memory: half the data.batch_size and twice the trainer.accumulate_grad_batches (the latter alone with "
     "data.global_batch_size) train the same in half of it; trainer.precision=bf16-mixed takes less, too"
 )
+ONE_SAMPLE = "batch norm cannot train on a batch of one sample: --data.drop_last=true, or another data.batch_size"
 LAST_HOOKS = ("on_train_batch_end", "on_validation_end")  # of the task: after them `Saver` looks
 
 
@@ -213,7 +214,7 @@ class Saver(Callback):
             self.checkpoint.keep_epoch(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Says where it happened, and what helps against a lack of memory."""
+        """Says where it happened, and for two common errors what helps."""
         _look_no_longer(pl_module)
         if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
             return
@@ -223,6 +224,8 @@ class Saver(Callback):
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
         if isinstance(exception, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(exception):
             exception.add_note(OUT_OF_MEMORY)
+        elif "more than 1 value per channel" in str(exception):
+            exception.add_note(ONE_SAMPLE)
 
     def _agreed(self, trainer: Trainer) -> tuple[int, bool]:
         """The signal that any process got, and whether a save is due by the clock of the first or by the steps."""

@@ -198,6 +198,16 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
             )
 
 
+def check_groups(scheduler: LRScheduler, rates: Sequence[float]) -> None:
+    """Raises ScheduleError if the parameter groups, of these rates, would lose the proportions that were asked for."""
+    name, lowest = type(scheduler).__name__, min(rates)
+    if isinstance(scheduler, lr_scheduler.CyclicLR) and len({*rates}) > len({*scheduler.base_lrs}):
+        raise ScheduleError(f"{name}: one base_lr for parameter groups of different rates; list one for each of them")
+    for part in (scheduler, *getattr(scheduler, "_schedulers", ())):
+        if getattr(part, "eta_min", 0) > lowest:
+            raise ScheduleError(f"{name}: eta_min {part.eta_min} is above the rate of a parameter group, {lowest:.3g}")
+
+
 OptimizerFactory = Callable[[Iterable[Any]], Optimizer]
 
 
@@ -268,6 +278,7 @@ def configure(
     check_options(given, optim)
     for group in optim.param_groups:
         group["lr"] *= group.pop("lr_factor", 1.0)
+    rates = [float(group["lr"]) for group in optim.param_groups]
     configs = []
     for number, schedule in enumerate(schedules):
         name = f"schedulers[{number}]"
@@ -276,6 +287,7 @@ def configure(
         end = length(schedule.interval)
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
             scheduler = _made(name, schedule.scheduler, optim)
+        check_groups(scheduler, rates)
         # an attribute, so that it is saved with the scheduler's state and compared on resume
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):

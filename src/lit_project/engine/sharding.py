@@ -226,6 +226,10 @@ def total_norm(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def clip_norm(gradients: list[Tensor], largest: float) -> None:
-    """As `torch.nn.utils.clip_grad_norm_`, also of whole tensors beside shards."""
+    """As `torch.nn.utils.clip_grad_norm_`, also of whole tensors beside shards.
+
+    A norm that is not finite changes nothing: `NaNGuard` still finds the gradients that are at fault.
+    """
     if gradients:
-        torch._foreach_mul_(local(gradients), (largest / (total_norm(gradients) + 1e-6)).clamp(max=1.0))
+        factor = (largest / (total_norm(gradients) + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(local(gradients), torch.where(factor > 0, factor, 1.0))

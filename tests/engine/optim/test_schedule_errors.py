@@ -9,6 +9,7 @@ from torch.optim import lr_scheduler as torch_schedulers
 from torch.utils.data import DataLoader
 
 from lit_project.engine.errors import UserError
+from lit_project.engine.parameter_groups import Group, ParameterGroups
 from lit_project.engine.schedules import (
     CosineAnnealingLR,
     LinearLR,
@@ -27,8 +28,8 @@ ONE_CYCLE = partial(OneCycleLR, cycle_momentum=False)
 class Line(Task):
     """A line; it must not be trained."""
 
-    def __init__(self, schedulers):
-        super().__init__(partial(torch.optim.SGD, lr=0.1), schedulers)
+    def __init__(self, schedulers, groups=None):
+        super().__init__(partial(torch.optim.SGD, lr=0.1), schedulers, groups)
         self.net = nn.Linear(2, 1)
 
     def training_step(self, batch, batch_idx):
@@ -39,9 +40,9 @@ class Line(Task):
 def error_of(trainer):
     """What the error says that a training of ten batches an epoch ends with before it begins."""
 
-    def run(*schedules, **kwargs):
+    def run(*schedules, groups=None, **kwargs):
         with pytest.raises(ScheduleError) as error:
-            trainer(**{"max_epochs": 1, **kwargs}).fit(Line(schedules), DataLoader(torch.ones(10, 2)))
+            trainer(**{"max_epochs": 1, **kwargs}).fit(Line(schedules, groups), DataLoader(torch.ones(10, 2)))
         return str(error.value)
 
     return run
@@ -92,6 +93,15 @@ def test_plateau_that_watches_an_unknown_metric_names_those_there_are(trainer):
     task = Logs([Schedule(torch_schedulers.ReduceLROnPlateau, "epoch", monitor="val/los")])
     with pytest.raises(ScheduleError, match=r"ReduceLROnPlateau watches 'val/los'; there are: .*train/some.*val/loss"):
         trainer(max_epochs=1).fit(task, DataLoader(torch.ones(10, 2)), DataLoader(torch.ones(1, 2)))
+
+
+def test_groups_that_would_lose_their_rates(error_of):
+    groups = ParameterGroups([Group("slow", ["*.bias"], lr_factor=0.1)])
+    cyclic = partial(torch_schedulers.CyclicLR, base_lr=0.01, max_lr=0.1)
+    assert "one base_lr for parameter groups" in error_of(Schedule(cyclic, "step"), groups=groups)
+    cosine = partial(CosineAnnealingLR, eta_min=0.02)
+    for schedule in (Schedule(cosine, "step"), sequence(3, schedulers=[LinearLR, cosine])):
+        assert "eta_min 0.02 is above the rate of a parameter group, 0.01" in error_of(schedule, groups=groups)
 
 
 def test_frequency_below_one(error_of):
