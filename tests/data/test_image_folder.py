@@ -5,9 +5,8 @@ import shutil
 import torch
 from PIL import Image
 
-from lit_project.data.augmentation import RandomCrop
 from lit_project.engine.images import ImageBatch
-from picture_data import CLASSES, Witness, batches, small, write
+from picture_data import CLASSES, batches, small, write
 
 
 def brightness(images):
@@ -53,21 +52,6 @@ def test_single_folder_is_split_into_three(tmp_path):
     for split, of_each in (("train", 12), ("val", 3), ("test", 5)):
         assert [[classes[value] for value in found[split]].count(label) for label in range(3)] == [of_each] * 3
     assert values(small(tmp_path / "root", test_size=0.25, seed=9), "test") == found["test"]
-
-
-def test_workers_change_neither_order_nor_augmentation(splits, trainer):
-    root, _ = splits
-    seen = []
-    for workers in (0, 2):
-        witness = Witness()
-        data = small(root, num_workers=workers, seed=4, train_transforms=[RandomCrop(1)])
-        trainer(max_epochs=2).fit(witness, datamodule=data)
-        seen.append(witness.batches)
-    for split in ("train", "val"):
-        assert len(seen[0][split]) == len(seen[1][split]) > 0
-        for one, other in zip(seen[0][split], seen[1][split], strict=True):
-            assert torch.equal(one.indices, other.indices)
-            assert torch.equal(one.images, other.images)
 
 
 def test_hidden_files_and_folders_are_neither_classes_nor_samples_and_gifs_are(tmp_path):

@@ -51,14 +51,6 @@ def test_resuming_a_finished_run_changes_nothing_and_says_so(lit, trained):
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
 
-def test_a_schedule_that_ends_with_the_run_refuses_another_length(lit, trained):
-    result = lit(f"fit --run {trained} --trainer.max_epochs=5")
-    assert result.status == 2
-    assert "ends after 30 steps" in result.err
-    assert "50" in result.err
-    assert lit(f"test --run {trained}").status == 0
-
-
 @pytest.mark.parametrize(("change", "expected"), [
     ("--model.optimizer.lr=0.01", "model.optimizer.lr was "),
     ("--model.optimizer=torch.optim.SGD --model.optimizer.lr=0.01", "model.optimizer.class_path was torch.optim."),
@@ -89,7 +81,7 @@ def test_what_only_looks_leaves_a_run_as_it_was(lit, trained, capfd):
     assert (trained / "provenance.json").read_text() == entries
 
 
-def test_warm_start_loads_weights_only_into_a_new_run_and_reports(lit, trained):
+def test_warm_start_loads_weights_only_into_a_new_run(lit, trained):
     options = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false"
     same = lit(f"fit {options} --init_from {trained} --model.optimizer.lr=0 --model.schedulers=null")
     assert same.status == 0, same.err
@@ -98,15 +90,6 @@ def test_warm_start_loads_weights_only_into_a_new_run_and_reports(lit, trained):
     mine = read(same.run / "checkpoints" / "last.ckpt")
     assert mine["global_step"] == 10
     assert all(torch.equal(mine["state_dict"][name], best[name]) for name in best)
-
-    other = lit(f"fit {options} --model.net.hidden_sizes=[32,7] --init_from {trained}")
-    assert other.status == 0, other.err
-    report = other.out
-    assert "loaded: 2" in report  # the first layer
-    assert "missing: 2" in report
-    assert "net.layers.7.weight" in report
-    assert "of another shape: 2" in report
-    assert "(10, 32) instead of (7, 32)" in report
 
 
 def test_a_run_that_ended_within_an_epoch_goes_on_with_the_rest_of_it(lit):

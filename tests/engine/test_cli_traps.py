@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 import yaml
 
 from lit_project.engine.checkpoints import read
@@ -31,19 +30,6 @@ def test_overlays_append_callbacks(lit):
     names = [c["class_path"] for c in yaml.safe_load((result.run / "config.yaml").read_text())["trainer"]["callbacks"]]
     assert [name.rpartition(".")[2] for name in names] == ["Checkpoint", "Figures", "EarlyStopping"]
     assert (result.run / "checkpoints" / "last.ckpt").exists()
-
-
-def test_no_overlay_replaces_callbacks(workspace):
-    for overlay in (workspace / "configs" / "overlays").glob("*.yaml"):
-        assert "callbacks" not in yaml.safe_load(overlay.read_text()).get("trainer", {}), overlay
-
-
-def test_a_checkpoint_is_plain_data(trained):
-    checkpoint = torch.load(trained / "checkpoints" / "last.ckpt", weights_only=True)
-    hparams = checkpoint["hyper_parameters"]
-    assert hparams["net"]["init_args"]["num_classes"] == 10
-    assert hparams["class_names"] == [str(n) for n in range(10)]
-    assert yaml.safe_load(yaml.safe_dump(dict(hparams))) == dict(hparams)
 
 
 LISTS = {

@@ -1,12 +1,10 @@
 """`lit-project --version`, `examples` and `completion`: what they print."""
 
-import gc
 import mmap
 import os
 import platform
 import subprocess
 import sys
-import weakref
 import zipfile
 from pathlib import Path
 
@@ -19,10 +17,6 @@ from lit_project.engine.entry import COMMANDS
 from lit_project.engine.examples import available
 
 ROOT = Path(__file__).parents[2]
-
-
-class Node:
-    """A thing that can hold itself."""
 
 
 def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
@@ -101,18 +95,6 @@ def test_nothing_is_printed_beside_the_config(lit, capfd):
     out, err = capfd.readouterr()
     assert err == ""
     assert yaml.safe_load(out)["trainer"]["max_epochs"]
-
-
-def test_what_a_program_leaves_behind_between_commands_is_garbage(capsys):
-    """Garbage collection passes over what imports made, once, and over nothing else."""
-    printed(capsys, "examples")
-    left = Node()
-    left.itself, there = left, weakref.ref(left)
-    printed(capsys, "examples")
-    assert gc.isenabled()
-    del left
-    gc.collect()
-    assert there() is None
 
 
 def test_the_help_names_every_command(capsys):

@@ -1,13 +1,10 @@
 """Runs with `data.global_batch_size` that are resumed with other numbers of processes and micro-batches."""
 
 import csv
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from test_ddp import ROOT, lit_in
 
 from killing import at_call
 from lit_project.engine.checkpoints import read
@@ -15,7 +12,6 @@ from lit_project.tasks.classification import ImageClassifier
 from lit_project.tasks.translation.task import Translator
 from tiny import TINY
 
-ROOT = Path(__file__).parents[2]
 # without batch norm, dropout and augmentation, which depend on what else is in a batch, or on the process
 FIT = (
     f"fit -c {ROOT}/configs/quickstart.yaml {TINY} --model.net.dropout=0 --data.train_transforms=null "
@@ -62,13 +58,6 @@ def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch, 
     assert difference(whole.run, cut.run) < 1e-13
 
 
-def lit_in(folder, *parts):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, "-m", "lit_project", *" ".join(parts).split()]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("precision", "largest"), [(DOUBLE, 1e-12), ("", 1e-6)])
@@ -76,12 +65,13 @@ def test_four_epochs_in_one_process_are_those_in_one_two_four_and_one(tmp_path, 
     """Steps of 8 samples, the last of an epoch of 1, for up to four micro-batches; cut within epochs."""
     steps = "--model.schedulers=null --data.batch_size=null --data.global_batch_size=8 --trainer.max_epochs=4"
     fit = f"{FIT} {precision} {steps}"
-    lit_in(tmp_path, fit, "--run_name=whole")
+    lit_in(tmp_path, *fit.split(), "--run_name=whole")
     runs = tmp_path / "runs" / "quickstart"
     command = f"{fit} --run_name=parts"
     for processes, accumulate, steps in ((1, 1, 100), (2, 2, 300), (4, 1, 500), (1, 4, -1)):
         launch = f"--trainer.strategy={'ddp' if processes > 1 else 'auto'} --trainer.devices={processes}"
-        lit_in(tmp_path, command, launch, f"--trainer.accumulate_grad_batches={accumulate} --trainer.max_steps={steps}")
+        limits = f"--trainer.accumulate_grad_batches={accumulate} --trainer.max_steps={steps}"
+        lit_in(tmp_path, *f"{command} {launch} {limits}".split())
         command = f"fit --run {runs / 'parts'}"
     found = difference(runs / "whole", runs / "parts")
     print(f"largest difference of a weight {precision[:27]}: {found:.1e}")
@@ -90,8 +80,6 @@ def test_four_epochs_in_one_process_are_those_in_one_two_four_and_one(tmp_path, 
 
 @pytest.mark.parametrize(("options", "message"), [
     ("--data.global_batch_size=64", "give one of batch_size and global_batch_size, got 128 and 64: --data.batch_size="),
-    ("--data.batch_size=null --data.global_batch_size=100 --trainer.accumulate_grad_batches=3",
-     "with trainer.accumulate_grad_batches 3; the nearest that can: 99 and 102"),
     ('--data.batch_size=null --data.global_batch_size=64 --trainer.callbacks=[{"class_path":'
      '"lightning.pytorch.callbacks.GradientAccumulationScheduler","init_args":{"scheduling":{"0":2}}}]',
      "GradientAccumulationScheduler changes what global_batch_size fixes"),

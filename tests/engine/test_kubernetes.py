@@ -1,6 +1,5 @@
 """scripts/kubernetes.yaml against the schema of Kubeflow's Trainer, torchrun's options and ours."""
 
-import copy
 import json
 import os
 import re
@@ -38,14 +37,6 @@ def pod_of(job):
 def test_it_has_the_form_of_its_schema():
     assert fits(JOB)
     assert IoK8sApiCoreV1PersistentVolumeClaim.from_dict(CLAIM).to_dict() == CLAIM
-    unknown, wrong, deep = copy.deepcopy(JOB), copy.deepcopy(JOB), copy.deepcopy(JOB)
-    unknown["spec"]["podTemplateOverrides"] = []  # of Trainer 2.1
-    wrong["spec"]["trainer"]["numNodes"] = "2"
-    pod_of(deep)["containers"][0]["volumeMounts"][0]["mount_path"] = "/x"
-    assert not fits(unknown)
-    assert not fits(deep)
-    with pytest.raises(ValueError, match="numNodes"):
-        fits(wrong)
 
 
 def test_its_parts_know_each_other_and_the_image():

@@ -2,8 +2,6 @@
 
 import csv
 
-import pytest
-
 from lit_project.engine.record import MetricsCSV
 
 
@@ -78,14 +76,13 @@ def test_new_run_overwrites_and_a_resumed_one_continues(tmp_path):
     assert rows(tmp_path) == [{"step": 0, "loss": 9.0}]
 
 
-@pytest.mark.parametrize("cut", [1, 4, 9])
-def test_resume_after_a_crash_that_cut_the_last_line_short(tmp_path, cut):
+def test_resume_after_a_crash_that_cut_the_last_line_short(tmp_path):
     logger = MetricsCSV(tmp_path)
     log(logger, *((step, {"epoch": 0, "loss": step + 0.125}) for step in range(4)))
     state = logger.state_dict()
     log(logger, (4, {"epoch": 0, "loss": 4.125}))
     file = tmp_path / "metrics.csv"
-    file.write_bytes(file.read_bytes()[:-cut])
+    file.write_bytes(file.read_bytes()[:-9])
     log(resumed(tmp_path, state), (10, {"loss": 1.0}))
     kept = [{"epoch": 0, "step": step, "loss": step + 0.125} for step in range(4)]
     assert rows(tmp_path) == [*kept, {"step": 10, "loss": 1.0}]

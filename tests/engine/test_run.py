@@ -151,13 +151,6 @@ def test_a_run_keeps_the_patch_of_each_fit(run, monkeypatch):
     }  # fmt: skip
 
 
-def test_the_checkpoint_before_a_nan_is_not_resumed_from(run):
-    """Its position in the epoch is behind the batches that failed, which no step has seen."""
-    save(run, "last.ckpt", 7)
-    save(run, "before-nan.ckpt", 9)
-    assert run.newest()[0].name == "last.ckpt"
-
-
 def test_numbers_of_predictions_are_numbers(run):
     table = 'index,class_name,score,target,size\n0,"7, or 1",0.5,1.5,1_2\n1,8,2,,3_4\n'
     write_text(run.path / "predictions" / "new.csv", table)

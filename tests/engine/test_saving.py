@@ -167,16 +167,6 @@ def test_a_signal_to_any_of_two_processes_ends_both_after_the_same_step(tmp_path
     assert "interrupted; continue with" in (tmp_path / "0.log").read_text()
 
 
-@pytest.mark.parametrize(("option", "message"), [
-    ("every_minutes: 0", "every_minutes must be above 0, got 0; null is never"),
-    ("every_n_steps: 0", "every_n_steps must be at least 1, got 0"),
-])  # fmt: skip
-def test_numbers_that_say_nothing_are_refused(lit, option, message):
-    result = lit([*FIT.split(), f"--trainer.callbacks=[{{class_path: Checkpoint, init_args: {{{option}}}}}]"])
-    assert result.status == 2
-    assert message in result.err
-
-
 def test_within_an_epoch_the_samples_of_a_step_stay_as_many(lit, monkeypatch):
     """Other batches, or another number of processes, would leave samples out or repeat them."""
     with monkeypatch.context() as patch:

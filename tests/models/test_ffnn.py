@@ -1,21 +1,10 @@
 """The feed-forward network: its formula, its size, its options."""
 
-from itertools import pairwise
-
 import pytest
 import torch
 from torch.nn import functional as F
 
 from lit_project.models.mlp import FFNN
-
-
-@pytest.mark.parametrize(("layers", "inputs", "outputs"), [(0, 1, 1), (1, 3, 1), (3, 10, 4)])
-def test_shape_and_size(layers, inputs, outputs):
-    net = FFNN(inputs, outputs, hidden_layers=layers, hidden_size=7)
-    assert net(torch.rand(5, inputs)).shape == (5, outputs)
-    widths = [inputs, *[7] * layers, outputs]
-    expected = sum((a + 1) * b for a, b in pairwise(widths))
-    assert sum(parameter.numel() for parameter in net.parameters()) == expected
 
 
 @pytest.mark.parametrize(("activation", "function"), [("relu", F.relu), ("tanh", torch.tanh)])

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch.autograd import gradcheck
 from torch.nn import functional as F
 
 from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy
@@ -60,8 +59,3 @@ def test_focal_loss_of_a_certain_sample_is_zero_and_flat(gamma):
     loss.backward()
     assert loss.item() == 0
     assert logits.grad.tolist() == [[0, 0, 0]]
-
-
-def test_focal_loss_has_the_right_derivative(batch):
-    logits, targets = batch
-    assert gradcheck(lambda x: FocalLoss(0.5)(x, targets), logits.requires_grad_())

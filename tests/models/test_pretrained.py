@@ -11,7 +11,7 @@ from lit_project.models.pretrained import TorchvisionNet
 from published import publish
 
 COLOUR, GREY = (3, 96, 96), (1, 96, 96)
-CLASSIFIERS = {"resnet18": "fc", "densenet121": "classifier", "googlenet": "fc"}
+CLASSIFIERS = {"resnet18": "fc", "googlenet": "fc"}
 
 
 @pytest.fixture
@@ -40,9 +40,7 @@ def features(architecture, images):
     return theirs(images)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "kind"), [("resnet18", "file"), ("densenet121", "name"), ("googlenet", "name")]
-)
+@pytest.mark.parametrize(("architecture", "kind"), [("resnet18", "file"), ("googlenet", "name")])
 @torch.no_grad()
 def test_official_weights_give_the_features_that_torchvision_gives(cached, architecture, kind):
     file = cached(architecture)

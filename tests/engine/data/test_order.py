@@ -60,13 +60,6 @@ def test_drop_last_gives_full_batches_without_repetition_and_leaves_out_less_tha
     assert checked > 90
 
 
-def test_without_shuffle_the_samples_come_in_order():
-    order = EpochBatches(7, 3, shuffle=False, seed=5)
-    for epoch in range(3):
-        order.set_epoch(epoch)
-        assert [batch.tolist() for batch in order] == [[0, 1, 2], [3, 4, 5], [6]]
-
-
 @pytest.mark.parametrize("processes", [1, 3])
 def test_order_depends_on_seed_and_epoch_alone(processes):
     torch.manual_seed(1)
@@ -132,15 +125,6 @@ def test_workers_that_are_ahead_move_no_position():
     seen = [next(batches), next(batches)]
     assert ahead.state_dict() == {"epoch": 0, "position": 2, "batch": 6, "step": 6}
     assert seen == list(loader())[:2]
-
-
-def test_state_at_the_end_of_an_epoch_begins_the_next_one_at_its_start():
-    order, resumed = loader(), loader()
-    list(order)
-    resumed.load_state_dict(order.state_dict())
-    for one in (order, resumed):
-        one.sampler.set_epoch(1)
-    assert list(resumed) == list(order)
 
 
 def test_a_position_among_other_batches_is_refused():

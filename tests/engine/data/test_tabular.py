@@ -54,18 +54,6 @@ def test_statistics_are_those_of_training_alone():
     assert (data.input_size, data.output_size) == (3, 2)
 
 
-def test_batches_hold_every_row_once():
-    data = table(batch_size=4, eval_batch_size=3)
-    for split in SPLITS:
-        features, targets = data.splits[split]
-        batches = list(data.loader(split))
-        for batch in batches:
-            assert batch.features.dtype == batch.targets.dtype == torch.float32
-            assert torch.equal(batch.features, features[batch.indices])
-            assert torch.equal(batch.targets, targets[batch.indices])
-        assert sorted(torch.cat([batch.indices for batch in batches]).tolist()) == list(range(data.size_of(split)))
-
-
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [

@@ -62,12 +62,6 @@ def test_one_cycle_takes_the_peak_of_each_parameter_group_from_the_optimizer(tra
     assert [max(rates) for rates in zip(*task.rates, strict=True)] == close([0.1, LR])
 
 
-def test_every_group_follows_the_schedule_from_its_own_rate(train):
-    task = train(Schedule(CosineAnnealingLR, "step"), kind=Groups)
-    assert [rate for rate, _ in task.rates] == close(cosine(step, 10, peak=0.1) for step in range(10))
-    assert [rate for _, rate in task.rates] == close(cosine(step, 10) for step in range(10))
-
-
 @pytest.mark.parametrize(("milestone", "border"), [(4, 4), (0.25, 5)])
 def test_warm_up_then_cosine(train, milestone, border):
     parts = [partial(LinearLR, start_factor=0.1), CosineAnnealingLR]

@@ -50,11 +50,6 @@ def test_examples_show_every_value(read):
     assert {e["c"] for e in examples} == {0.5, 2.0}
 
 
-def test_hyperband(read):
-    pruner = read(early_terminate={"type": "hyperband", "min_iter": 2}).pruner
-    assert (pruner._min_resource, pruner._reduction_factor) == (2, 3)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -168,9 +168,7 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
         ("--folds 2 --data.init_args.fold=0", "--data.fold cannot be set, because the runs differ in it"),
         ("--seeds 1 --run_name=mine", "--run_name cannot be set: repeat names the runs, in the folder --dir"),
         ("--seeds 1 --trainer.max_epoch=2", "did you mean --trainer.max_epochs?"),
-        ("--seeds 1 -c configs/overlays/emo.yaml", "did you mean configs/overlays/ema.yaml?"),
         ("--seeds 1 --dir configs/quickstart.yaml", "cannot use the study in configs/quickstart.yaml: "),
-        ("--seeds 1 --workers 0", "--workers must be at least 1, got 0"),
     ],
 )
 def test_mistakes_are_told_before_the_first_run(lit, options, message):

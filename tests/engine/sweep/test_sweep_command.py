@@ -1,10 +1,6 @@
 """`lit-project sweep` with real fits: the shipped sweeps, mistakes before the first trial, and a stop."""
 
 import json
-import os
-import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -147,34 +143,3 @@ def test_a_disk_that_is_full(lit, written, monkeypatch):
         event.remove(Engine, "connect", full)
     assert result.status == 2
     assert "cannot use the study in sweeps/sweep: attempt to write a readonly database" in result.err
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(280)
-def test_the_same_command_goes_on_with_what_it_was_stopped_in(workspace, written, lit):
-    file = written({"trainer.max_epochs": {"values": [2, 40]}})
-    folder = workspace / "sweeps" / "sweep"
-    long = folder / "quickstart" / "trial-0001"
-
-    def stop():
-        while not (long / "checkpoints" / "last.ckpt").exists():
-            time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=stop).start()
-    first = lit(f"sweep {file}")
-    assert (first.status, first.out.splitlines()[-1]) == (143, "interrupted; the same command continues")
-    assert "2 trials: 1 finished, 1 stopped" in first.out
-    before = (folder / "quickstart" / "trial-0000" / "metrics.json").stat().st_mtime_ns
-    result = lit(f"sweep {file} --workers 2")
-    assert result.status == 0, result.err
-    assert "2 trials, 2 at a time, 2 begun" in result.out
-    assert "trial 1 resumed" in result.out
-    assert "trial 0 " not in result.out
-    assert (folder / "quickstart" / "trial-0000" / "metrics.json").stat().st_mtime_ns == before
-    assert json.loads((long / "metrics.json").read_text())["fit"]["epochs"] == 40
-    best = yaml.safe_load((folder / "best.yaml").read_text())
-    assert best["test_after_fit"] is True
-    assert not (long / "wandb").exists()
-    assert best["model"]["init_args"]["net"]["class_path"] == "lit_project.models.mlp.MLP"
-    assert "2 trials: 2 finished" in lit(f"sweep {file} --report").out

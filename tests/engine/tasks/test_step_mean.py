@@ -45,15 +45,6 @@ CLIPPED = {"gradient_clip_val": 0.05}
 BY_VALUE = {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}
 
 
-@pytest.mark.parametrize(("batch_size", "clip"), [(1, {}), (8, CLIPPED), (28, BY_VALUE)])
-def test_micro_batches_equal_the_big_batch(trainer, batch_size, clip):
-    """The window is cut off by the epoch's end (Lightning divides by 100 all the same), its last batch ragged."""
-    whole = trained(trainer, SIZE, **clip)
-    parts = trained(trainer, batch_size, accumulate_grad_batches=100, **clip)
-    assert difference(whole, net().state_dict()) > 0.01
-    assert difference(whole, parts) < 1e-13
-
-
 def windows(data, epoch, sizes):
     """The epoch's batches in windows of so many."""
     data.setup("fit")

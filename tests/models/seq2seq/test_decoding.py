@@ -44,11 +44,6 @@ def both(net, source, lengths, options, limits=None):
     return greedy(net, memory, limits, options), beam_search(net, memory, limits, options)
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_greedy_is_beam_search_of_size_1(name):
-    same(*both(shared(name), *sources(*LENGTHS), Decoding(length_penalty=0.5, **SHORT)))
-
-
 @pytest.mark.parametrize(("name", "penalty"), [(FEW[0], 0.0), (FEW[1], 0.6), (FEW[2], 0.6)])
 def test_a_beam_that_holds_everything_equals_brute_force(name, penalty):
     net = shared(name, SMALL)

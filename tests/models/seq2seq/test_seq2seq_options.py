@@ -60,16 +60,6 @@ def test_tied_and_shared_embeddings_are_one_parameter(kind):
         assert (net.output.weight is net.target_embedding.weight) == tied
 
 
-@pytest.mark.parametrize("name", ["gru, general, all", "transformer, shared"])
-def test_tied_weights_survive_a_checkpoint_and_a_change_of_precision(name):
-    net = make(name).float().double()
-    assert net.output.weight is net.target_embedding.weight
-    other = make(name, seed=5)
-    other.load_state_dict(net.state_dict())
-    source, lengths = sources(3, 5)
-    assert close(other(source, lengths, inputs(2, 4)), net(source, lengths, inputs(2, 4)))
-
-
 @pytest.mark.parametrize("name", ["gru, general, deep", "lstm, general, deep encoder"])
 @torch.no_grad()
 def test_final_states_of_the_encoder(name):
