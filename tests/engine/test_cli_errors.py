@@ -40,6 +40,7 @@ CASES = {
     f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
     "predict -c configs/regression_quickstart.yaml --allow_untrained=true --probabilities": ["Regressor has no prob"],
     f"{Q} --model.net=timm.create_model --model.net.model_name=resnet10": ["no model 'resnet10'; near: resnet10t, "],
+    "fit configs/quickstart.yaml": ["a config is given by -c configs/quickstart.yaml"],
     f"{Q} --run_name=~": ["--run_name needs a value"],
     f"test{Q.removeprefix('fit')} --init_strict=true": ["init_strict is not an option of test"],
     "fit -c configs": ["configs is a folder"],
@@ -92,6 +93,8 @@ def test_mistake(lit, command, workspace):
     ("old", "new", "words"),
     [
         ("hidden: 64", "hiden: 64", ["model: ", "'hiden'", "did you mean hidden"]),
+        ("    net:", "    nett:", ["model: ", "'nett.", "did you mean net?"]),
+        ("model:", "modl:", ["'modl.", "did you mean model?"]),
         ("max_epochs: 15", "max_epoch: 15", ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
         ("interval: step", "interval: stp", ["interval", "stp", "did you mean step"]),
         ("        interval: step\n", "", ["interval"]),  # it has no default
@@ -120,6 +123,10 @@ from lit_project.models.mlp import MLP
 
 class Wide(MLP):
     pass
+
+class Broken(torch.nn.Module):
+    def __init__(self, num_classes: int):
+        torch.nn.Linear(num_classes)
 
 def called(x: int = 0) -> MLP:
     raise AssertionError
@@ -154,10 +161,12 @@ def test_data_that_do_not_say_what_the_net_needs(lit, mine):
     assert len(result.err.strip().splitlines()) == 1
 
 
-def test_a_part_that_refuses_to_be_made_says_why(lit, mine):
+def test_a_part_that_cannot_be_made_says_why_and_a_bug_where(lit, mine, workspace):
     result = lit(f"{Q} --trainer.logger+={mine}.Refusing")
     assert result.status == 2
     assert result.err.strip() == f"error: {mine}.Refusing: no such server"
+    line = MINE.splitlines().index("        torch.nn.Linear(num_classes)") + 1
+    assert f"'out_features' ({workspace / mine}.py:{line})" in lit(f"{Q} --model.net={mine}.Broken").err
 
 
 @pytest.mark.parametrize("key", ["optimizer", "net", "loss", "schedulers"])

@@ -27,11 +27,14 @@ class Pictures(Dataset):
         if len(self.classes) < 2:
             raise DataError(f"{folder} needs two class folders at least; it has: {', '.join(self.classes) or 'none'}")
         if class_names and self.classes != list(class_names):
-            differing = ", ".join(sorted(set(self.classes) ^ set(class_names))) or "their order, which must be sorted"
-            raise DataError(f"{folder} has other classes than expected; they differ in: {differing}")
+            here, there = set(self.classes), set(class_names)
+            sides = (("no", there - here), ("also", here - there))
+            facts = [f"{word} {', '.join(sorted(names))}" for word, names in sides if names]
+            why = "; ".join(facts) or "their order must be sorted"
+            raise DataError(f"{folder} has other classes than expected: {why}")
         found = {name: _pictures_in(folder / name) for name in self.classes}
         if empty := [name for name, files in found.items() if not files]:
-            raise DataError(f"{folder} has no image in {', '.join(empty)}")
+            raise DataError(f"no image in {folder}/{empty[0]}: every folder is a class; delete those that are none")
         self.samples = [(file, target) for target, files in enumerate(found.values()) for file in files]
         self.targets = [target for _, target in self.samples]
 

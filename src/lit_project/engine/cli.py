@@ -27,7 +27,7 @@ from .datamodule import made
 from .distributed import is_first
 from .errors import UserError, did_you_mean
 from .lr_finder import What
-from .messages import CONFIG, SUBCOMMANDS, UsageError, pairs, reason_in
+from .messages import CONFIG, SUBCOMMANDS, UsageError, pairs, place_of, reason_in
 from .project import PROGRAM, Project, this_project
 from .run import RunDir
 
@@ -373,7 +373,7 @@ class LitCLI(LightningCLI):
             if missing := missing_link(self.plain["model"], self.plain["data"], self.links):
                 raise UserError(missing) from error
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # of the object that could not be made
-            raise UserError(": ".join([*class_path, reason_in(str(error))])) from error
+            raise UserError(": ".join([*class_path, reason_in(str(error))]) + place_of(error)) from error
         check_links(self.plain["model"], self.datamodule, self.links)
         values = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         self.model.save_hyperparameters(values, logger=False)

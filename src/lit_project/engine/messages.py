@@ -5,11 +5,13 @@ nearest valid name.
 import argparse
 import inspect
 import re
+import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
+from traceback import extract_tb
 from typing import Any, Never
 
 from .errors import UserError, did_you_mean, nearest
@@ -114,6 +116,17 @@ def explain(error: Exception, args: Sequence[str]) -> str:
     return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
 
 
+def place_of(error: BaseException) -> str:
+    """` (FILE:LINE)` of a mistake in a program, in the innermost code that is no library's; else nothing."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, ValueError | OSError | ImportError | UserError):  # said on purpose, about a value
+        return ""
+    libraries = *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parent)
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
 def reason_in(message: str) -> str:
     """The innermost and most telling reason in a nested message; the types that were expected are one reason."""
     own = message[max(message.rfind("Problem with given class_path"), 0) :]  # not those of other types tried before
@@ -142,7 +155,11 @@ def _option_meant(reason: str, parser: Any) -> str:
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
     if dashed:
         return "" if dashed[0] in options else did_you_mean(dashed[0], options)
-    return did_you_mean(quoted[-1], [option.removeprefix("--") for option in options])  # a key at the top of a config
+    if config := re.search(r"\S+\.ya?ml$", reason):
+        return f"; a config is given by -c {config[0]}"
+    top = quoted[-1].partition(".")[0]  # a key at the top of a config, or what is in it
+    names = [option.removeprefix("--") for option in options]
+    return did_you_mean(quoted[-1] if top in names else top, names)
 
 
 def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> str:
@@ -161,7 +178,8 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
     if not reason.startswith(("Option", "unrecognized")):
         return ""
     known = _parameters_in_use(args, message)
-    wrong = [name for name in (*key.split(".")[1:], *quoted) if name not in known]
+    named = [name.partition(".")[0] for name in quoted]  # of nett.init_args.layers
+    wrong = [name for name in (*key.split(".")[1:], *named) if name not in known]
     return next((hint for name in wrong if (hint := did_you_mean(name, known))), "")
 
 

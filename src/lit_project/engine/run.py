@@ -93,12 +93,14 @@ class RunDir:
             except FileExistsError as error:
                 if name is not None:
                     raise RunError(
-                        f"{path} exists and is not written to: choose another --run_name, or resume it with "
-                        f"`fit --run {path}`"
+                        f"{path} exists and is not written to: choose another --run_name, delete it, or resume it "
+                        f"with `fit --run {path}`"
                     ) from error
             except OSError as error:
-                raise RunError(f"cannot make the run directory {parent}: {error.strerror}") from error
-        raise RunError(f"cannot make a run directory in {parent}")
+                raise RunError(
+                    f"cannot make a run in {parent} (--runs_dir is another place): {error.strerror}"
+                ) from error
+        raise RunError(f"cannot make a run in {parent}")
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDir":

@@ -47,9 +47,7 @@ def render_page(run: Run) -> str:
     for folder in sorted({file.parent for file in run.path.glob("figures/*/*.png")}):
         drawn += sorted(folder.glob("*.png"))[-MOST_PER_FOLDER:]
     parts = [paragraph(_summary(run)), heading("Results"), table(*_numbers(run, sections))]
-    best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
-    used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
-    parts.append(paragraph("; ".join([f"{best}train: the last epoch", *used]), soft=True))
+    parts.append(paragraph(_weights_of(run, sections), soft=True))
     for title, section, split in (("Test", "test", "test"), ("Validation", "validate", "val"), ("Training", "", "")):
         found = [file for file in drawn if file.name.startswith(split)]
         drawn = [file for file in drawn if file not in found]
@@ -166,6 +164,13 @@ def _commands(run: Run) -> str:
     return "\n".join(f"{PROGRAM} {use}" for use in (*more, *uses, f"fit -c {path}/config.yaml"))
 
 
+def _weights_of(run: Run, sections: dict[str, Any]) -> str:
+    """Which weights the columns of the results are of."""
+    best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
+    used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
+    return "; ".join([f"{best}train: the last epoch", *used])
+
+
 def render_card(run: Run) -> str:
     """The model card, with metadata as the Hugging Face Hub reads them."""
     sections, data = RunDir(run.path).metrics(), _short(run, "data") or "unknown"
@@ -194,6 +199,7 @@ def render_card(run: Run) -> str:
         f"{_summary(run)} Trained with PyTorch Lightning; all options are in `config.yaml`.",
         "## Results",
         "\n".join(f"| {' | '.join(row)} |" for row in shown),
+        _weights_of(run, sections),
         "## How to use it",
         f"```bash\n{_commands(run)}\n```\n",
     ))  # fmt: skip

@@ -200,7 +200,8 @@ class Session:
         for kind, what in NEW_SAMPLES.items():
             if self.options[kind]:
                 if getattr(datamodule, "predicts_on", None) != kind:
-                    raise UserError(f"{type(datamodule).__name__} cannot predict on {what}")
+                    other = f"; see `{PROGRAM} translate --help`" if hasattr(model, "translate") else ""
+                    raise UserError(f"{type(datamodule).__name__} cannot predict on {what}{other}")
                 table.inputs = datamodule.predict_from(self.options[kind])
                 table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
         trainer.predict(

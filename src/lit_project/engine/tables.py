@@ -102,7 +102,7 @@ class CSVFile:
         except ValueError:
             value = math.nan
         if not abs(value) <= LARGEST:
-            what = f"{text.strip()!r} is not a finite number"
+            what = f"{text.strip()!r} is not a finite number" if text.strip() else "an empty cell"
             raise DataError(f"{self.file}, line {line}, column {column!r}: {what}{advice}")
         return value
 

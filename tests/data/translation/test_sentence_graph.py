@@ -69,7 +69,7 @@ def test_keys_of_sentences_without_letters_differ():
 
 @pytest.mark.parametrize(
     ("sizes", "message"),
-    [({"val": 9000}, "val_size 9000 is too large"), ({"test": -1}, "test_size"), ({"val": 10, "test": 20}, "leave")],
+    [({"val": 9000}, "val_size=9000 is too large"), ({"test": -1}, "test_size"), ({"val": 10, "test": 20}, "leave")],
 )
 def test_splits_that_cannot_be(sizes, message):
     pairs = [(f"s{i}", f"t{i}") for i in range(30)]

@@ -77,8 +77,8 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
         taken = free[: int(np.searchsorted(np.cumsum(sizes[free]), wanted)) + 1] if wanted else free[:0]
         if sizes[taken].sum() < wanted:
             raise DataError(
-                f"{name}_size {wanted} is too large: of {len(pairs)} pairs only {int(sizes[free].sum())} more can be "
-                "held out without a sentence that also occurs in train"
+                f"--data.{name}_size={wanted} is too large: of {len(pairs)} pairs only {int(sizes[free].sum())} more "
+                "can be held out without a sentence that also occurs in train"
             )
         owner[taken] = number
     split = {name: np.flatnonzero(owner[labels] == number) for number, name in enumerate(("train", "val", "test"))}
