@@ -64,7 +64,7 @@ def test_new_rows_are_predicted_by_the_names_of_their_columns(lit, run, workspac
 BAD = {
     "absent.csv": (None, ["no such file: absent.csv"]),
     "column.csv": ("A,b\n1,2\n", ["no column 'a'", "did you mean A?"]),
-    "hole.csv": ("a,b\n1,2\n3,\n", ["hole.csv, line 3, column 'b': '' is not a finite number"]),
+    "hole.csv": ("a,b\n1,2\n3,\n", ["hole.csv, line 3, column 'b': an empty cell"]),
 }
 
 
