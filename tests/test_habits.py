@@ -24,7 +24,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 def made(commands: str) -> list[str]:
     """The targets of `make TARGET…` in a text."""
-    return re.findall(r"(?:^|[\n;&\"]|&& )\s*make ([a-z-]+)", commands)
+    return re.findall(r"(?:^|[\n;&(\"]|&& )\s*make ([a-z-]+)", commands)
 
 
 # ---------------------------------------------------------------------------------------------- workflow and hooks

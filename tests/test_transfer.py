@@ -1,11 +1,13 @@
 """Fine-tuning from the command line: where weights come from, and what users get wrong."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from lit_project.engine.checkpoints import read
+from lit_project.engine.run import RunDir
 from lit_project.tasks.classification import ImageClassifier
 
 DEBUG = "-c configs/overlays/debug.yaml --test_after_fit=false --trainer.limit_train_batches=1"
@@ -50,6 +52,8 @@ def test_a_trained_run_needs_no_weights_from_elsewhere(lit, image_folder, imagen
     for command in ("test --run", "predict --run", "fit --run"):
         again = lit(f"{command} {result.run}")
         assert again.status == 0, again.err
+    rows = RunDir(result.run).predictions("test")
+    assert [Path(row["file"]).parent.name for row in rows] == [("cat", "dog")[int(row["target"])] for row in rows]
     file = result.run / "checkpoints" / "last.ckpt"
     task = ImageClassifier.load_from_checkpoint(file, weights_only=True)
     assert torch.equal(task.net.head[1].weight, read(file)["state_dict"]["net.head.1.weight"])

@@ -1,6 +1,9 @@
 """Overlays on a translation."""
 
+import pytest
 
+
+@pytest.mark.slow
 def test_tensorboard_gets_attention_maps(lit):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
+from lit_project.engine.datamodule import Split
 from lit_project.engine.errors import DataError
 from lit_project.engine.images import UNREADABLE, DatasetImages, is_picture, plain
 
@@ -109,6 +110,17 @@ class ImageFolder(DatasetImages):
             **kwargs,
         )
         self.crop = crop
+
+    def inputs(self, split: Split) -> dict[int, dict[str, str]]:
+        """The `file` of each image of a split, for the table of predictions."""
+        return {number: {"file": file} for number, file in enumerate(_files_of(self.splits[split]))}
+
+
+def _files_of(dataset: Any) -> list[str]:
+    if isinstance(dataset, Subset):
+        files = _files_of(dataset.dataset)
+        return [files[number] for number in dataset.indices]
+    return [file for file, _ in dataset.samples]
 
 
 def _read_splits(root: Path, class_names: list[str] | None) -> dict[str, Any]:

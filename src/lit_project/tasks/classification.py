@@ -86,7 +86,7 @@ class Classifier(Task):
         if num_classes < 2:
             raise ValueError(f"a classifier needs two classes at least, got {', '.join(class_names) or 'none'}")
         if loss is not None and label_smoothing:
-            raise ValueError("label_smoothing belongs to the default loss: set it to 0; your own may take it, too")
+            raise ValueError("label_smoothing is for the default loss: --model.label_smoothing=0")
         if top_k is None:
             top_k = 3 if num_classes > 3 else 1
         if not 1 <= top_k <= num_classes:

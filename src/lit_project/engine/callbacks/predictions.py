@@ -18,7 +18,8 @@ class PredictionTable(Callback):
 
     Args:
         file: where to; its folder is made.
-        inputs: of new samples, in their order: index in the table → columns that say what was predicted on.
+        inputs: of new samples, in their order: index in the table → columns that say what was predicted on; default:
+            what `inputs("test")` of the data module gives, if it has it.
 
     Attributes:
         rows: those of the table.
@@ -40,6 +41,8 @@ class PredictionTable(Callback):
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         rows = sorted(of_all(self._rows, trainer), key=lambda row: row["index"])
+        if self.inputs is None and hasattr(trainer.datamodule, "inputs"):  # type: ignore[attr-defined]
+            self.inputs = trainer.datamodule.inputs("test")  # type: ignore[attr-defined]
         if self.inputs is not None:
             found = {row["index"] for row in rows}
             samples = list(self.inputs.items())
