@@ -20,9 +20,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
 from lit_project.data.parallel_text.toy_grammar import ToyGrammar
-from lit_project.data.tables import ClassicFunction
 from lit_project.engine.entry import quiet_lightning
-from lit_project.engine.tables import TableBatch
+from lit_project.engine.sampler import derive
+from lit_project.engine.tables import TableBatch, TabularData
 from lit_project.models.mlp import FFNN
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.tasks.regression import Regressor
@@ -31,8 +31,14 @@ from lit_project.tasks.translation.task import Translator
 SGD = partial(torch.optim.SGD, lr=0.1)
 
 
-class Rows(ClassicFunction):
-    """Rows of the classic function as float64, so that what is left of a difference is a mistake."""
+class Rows(TabularData):
+    """Features 0, log x and 5 x of the target x, as float64, so that what is left of a difference is a mistake."""
+
+    def __init__(self, size: int, **kwargs: Any) -> None:
+        x = 0.1 + 9.9 * torch.rand(size, generator=torch.Generator().manual_seed(derive(2018)))
+        features = torch.stack([torch.zeros(size), x.log(), 5 * x], dim=1)
+        names = ["zero", "log x", "5 x"]
+        super().__init__(features=features, targets=x[:, None], feature_names=names, target_names=["x"], **kwargs)
 
     def on_after_batch_transfer(self, batch: TableBatch, dataloader_idx: int) -> TableBatch:
         """Widens."""

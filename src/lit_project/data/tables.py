@@ -1,4 +1,4 @@
-"""Tables: measured ones that come with scikit-learn, a CSV file of yours, a function to learn."""
+"""Tables: measured ones that come with scikit-learn, a CSV file of yours."""
 
 from pathlib import Path
 from typing import Any
@@ -6,28 +6,7 @@ from typing import Any
 import torch
 
 from lit_project.engine.errors import DataError
-from lit_project.engine.sampler import derive
 from lit_project.engine.tables import STATISTICS, CSVFile, TabularData
-
-FUNCTION_SEED = 2018  # a constant of its own, so that the table does not depend on the seed of a run
-
-
-class ClassicFunction(TabularData):
-    """The three features `0`, `log x` and `5x` of the target `x`: a regression whose answer is known.
-
-    x is uniform in [0.1, 10), from a generator of its own. The first feature is constant.
-
-    Args:
-        size: number of rows.
-        **kwargs: of `TabularData`.
-    """
-
-    def __init__(self, size: int = 1000, **kwargs: Any) -> None:
-        generator = torch.Generator().manual_seed(derive(FUNCTION_SEED))
-        x = 0.1 + 9.9 * torch.rand(size, generator=generator)
-        features = torch.stack([torch.zeros(size), x.log(), 5 * x], dim=1)
-        names = ["zero", "log x", "5 x"]
-        super().__init__(features=features, targets=x[:, None], feature_names=names, target_names=["x"], **kwargs)
 
 
 class Diabetes(TabularData):

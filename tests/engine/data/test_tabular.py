@@ -4,7 +4,7 @@ import pytest
 import torch
 from sklearn.datasets import load_diabetes
 
-from lit_project.data.tables import ClassicFunction, Diabetes
+from lit_project.data.tables import Diabetes
 from lit_project.engine.datamodule import random_split
 from lit_project.engine.errors import DataError
 from lit_project.engine.tables import TabularData
@@ -69,18 +69,6 @@ def test_statistics_are_those_of_training_alone():
 def test_impossible_arguments_are_errors(kwargs, message):
     with pytest.raises(DataError, match=message):
         table(**kwargs)
-
-
-def test_classic_function(seed_run):
-    seed_run(1)
-    data = ClassicFunction(size=200)
-    assert sum(data.size_of(split) for split in SPLITS) == 200
-    for features, targets in data.splits.values():
-        x = targets[:, 0]
-        assert (x >= 0.1).all()
-        assert torch.allclose(features, torch.stack([torch.zeros_like(x), x.log(), 5 * x], 1))
-    seed_run(2)
-    assert torch.equal(ClassicFunction(size=200).splits["train"][0], data.splits["train"][0])
 
 
 def test_diabetes_is_the_original_unscaled():
