@@ -24,6 +24,7 @@ CASES = {
     f"{Q} --model.net.hiden=3": ["model.net.hiden", "did you mean hidden"],
     f"{Q} --model.net CNM": ["model.net", "CNM", "did you mean CNN"],
     f"{Q} --model lit_project.tasks.ImageClasifier": ["ImageClasifier", "did you mean ImageClassifier"],
+    f"{Q} --model.net=mine.Wide": ["model.net: No module named 'mine'", "start in the folder of mine.py"],
     f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
     f"{Q} --model.optimizer.lr=-0.1": ["optimizer: ", "learning rate: -0.1"],
     f"{Q} --model.optimizer=os.system": ["model.optimizer: ", "os.system", "must not name"],
@@ -95,6 +96,7 @@ def test_mistake(lit, command, workspace):
         ("hidden: 64", "hiden: 64", ["model: ", "'hiden'", "did you mean hidden"]),
         ("    net:", "    nett:", ["model: ", "'nett.", "did you mean net?"]),
         ("model:", "modl:", ["'modl.", "did you mean model?"]),
+        ("class_path: CNN", "classpath: CNN", ["model.net: ", "classpath: did you mean class_path?"]),
         ("max_epochs: 15", "max_epoch: 15", ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
         ("interval: step", "interval: stp", ["interval", "stp", "did you mean step"]),
         ("        interval: step\n", "", ["interval"]),  # it has no default

@@ -173,6 +173,11 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
         classes |= {name: name for name in index()}
         near = nearest(quoted[1] if quoted else last, classes)
         return f"; did you mean {classes[near]}?" if near else ""
+    if reason.startswith("Not a valid subclass"):
+        words = set(re.findall(r"(\w+)'?[:=]", message)) - {"class_path"}
+        return next((f"; {word}: did you mean class_path?" for word in words if nearest(word, ["class_path"])), "")
+    if reason.startswith("No module named"):
+        return f": install it, or start in the folder of {quoted[0]}.py"
     if reason.startswith("Expected a"):
         return did_you_mean(last, quoted)
     if not reason.startswith(("Option", "unrecognized")):
