@@ -1,4 +1,7 @@
-"""Fixtures: the command line in-process, in an empty folder, offline, on small data of the real shapes."""
+"""Fixtures: the command line in-process, in an empty folder, offline, on small data of the real shapes.
+
+torch and Lightning are imported by what needs them: the process that hands out the tests to others does not.
+"""
 
 import os
 
@@ -15,10 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from PIL import Image
 
-from picture_data import write
 from tiny import TINY, blank_figures
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def image_folder(workspace: Path) -> Path:
     """`data/images` with two classes of 40 small pictures: dark cats and bright dogs."""
+    import torch
+
     generator = torch.Generator().manual_seed(0)
     for number, name in enumerate(("cat", "dog")):
         folder = workspace / "data" / "images" / name
@@ -174,6 +177,8 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.fixture
 def splits(tmp_path: Path) -> tuple[Path, dict[str, int]]:
     """`root/train`, `root/val`, `root/test` of 21, 9 and 6 images."""
+    from picture_data import write
+
     classes = {}
     for split, count, start in (("train", 7, 0), ("val", 3, 50), ("test", 2, 100)):
         classes |= write(tmp_path / "root" / split, count, start)
