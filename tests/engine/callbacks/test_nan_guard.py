@@ -72,6 +72,15 @@ def test_it_ends_the_run_and_says_where(trainer, tmp_path):
     assert torch.equal(module.net.head.weight, weights.seen[-1])  # without the guard they are NaN
 
 
+def test_it_changes_nothing_else(trainer):
+    trained = []
+    for callbacks in ([], [NaNGuard()]):
+        module = task(bad=1.0)
+        trainer(max_epochs=4, callbacks=callbacks).fit(module, datamodule=Images())
+        trained.append(module.net.head.weight)
+    assert torch.equal(*trained)
+
+
 def test_accumulated_batches_are_all_named(trainer):
     with pytest.raises(NonFiniteError) as caught:
         trainer(max_epochs=4, callbacks=[NaNGuard()], accumulate_grad_batches=2).fit(task(), datamodule=Images())

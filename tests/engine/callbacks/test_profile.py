@@ -206,6 +206,19 @@ def test_validation_and_saving_are_measured(trainer, tmp_path):
     assert "flop_per_second" not in found  # no batch but those that are measured
 
 
+def test_nothing_of_the_measuring_outlives_an_error(trainer):
+    class Failing(ImageClassifier):
+        def training_step(self, batch, batch_idx):
+            if batch_idx == 1:  # whose operations are counted
+                raise ValueError("on purpose")
+            return super().training_step(batch, batch_idx)
+
+    task = Failing(net(), sgd, ["a", "b"])
+    with pytest.raises(ValueError, match="on purpose"):
+        trainer(callbacks=[Profile()], max_epochs=1, limit_val_batches=0).fit(task, datamodule=Images(0))
+    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+
+
 @pytest.mark.parametrize(
     ("percent", "product", "words"),
     [

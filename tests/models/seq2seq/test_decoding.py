@@ -145,6 +145,24 @@ def test_blocking_changes_nothing_where_nothing_repeats():
     assert 4 < changed < 28
 
 
+@pytest.mark.parametrize("name", FEW)
+def test_sentences_that_have_ended_are_not_computed(name, monkeypatch):
+    net, rows = make(name), []
+    with torch.no_grad():
+        net.output.bias[EOS] -= 1.5  # they end neither at once nor all at their limit
+    decode = net.decode
+    monkeypatch.setattr(net, "decode", lambda tokens, *rest: rows.append(len(tokens)) or decode(tokens, *rest))
+    source, lengths = sources(*LENGTHS, 3, 9, 2)
+    found = Decoding().search(net, source, lengths)
+    assert sum(rows) == sum(len(best.tokens) + 1 for (best,) in found)
+    assert rows[0] > rows[-1]
+    rows.clear()
+    Decoding(beam_size=3).search(net, source, lengths)
+    assert rows[0] == len(lengths)  # a hypothesis each, then three
+    assert rows[1:] == sorted(rows[1:], reverse=True)
+    assert 3 * len(lengths) >= rows[1] > rows[-1]
+
+
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_sentences_come_back_in_their_order_however_many_are_searched_at_a_time(beam_size, monkeypatch):
     net, options = shared(FEW[2]), Decoding(beam_size=beam_size, **SHORT)
