@@ -76,7 +76,7 @@ def changed(line, column, text):
     [
         (changed(5, 1, ""), {}, "line 5, column 'b': an empty cell; feature_names can"),
         (changed(5, 1, " NA "), {}, "line 5, column 'b': 'NA' is not a finite number; feature_names can leave the"),
-        (changed(2, 2, "nan"), {}, "line 2, column 'y': 'nan' is not a finite number; targets are numbers"),
+        (changed(2, 2, "nan"), {}, "line 2, column 'y': 'nan' is not a finite number; targets must be numbers"),
         (changed(3, 0, "1_000"), {}, "line 3, column 'a': '1_000' is not"),
         (changed(3, 0, "inf"), {}, "line 3, column 'a': 'inf' is not"),
         (changed(21, 0, "1e39"), {}, "line 21, column 'a': '1e39' is not"),

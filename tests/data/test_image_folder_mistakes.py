@@ -46,6 +46,14 @@ def test_classes_that_differ_between_splits_or_from_class_names_are_an_error(spl
         small(root)
 
 
+def test_a_folder_without_images_is_named(splits):
+    root, _ = splits
+    for file in (root / "train" / "bee").iterdir():
+        file.unlink()
+    with pytest.raises(DataError, match="train/bee has no images: each folder is a class"):
+        small(root)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_unreadable_image_is_an_error_that_names_the_file(splits, workers, monkeypatch):
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)  # torch then waits 5 s for a worker

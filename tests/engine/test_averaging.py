@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 
 from lit_project.engine.checkpoints import read
@@ -35,10 +36,11 @@ def test_a_run_keeps_its_last_epochs_and_tests_their_mean(lit, workspace):
         torch.testing.assert_close(value, expected)
 
 
-def test_the_test_after_a_fit_is_the_test_of_its_run(lit, recwarn):
+@pytest.mark.parametrize("overlay", ["ema", "swa"])
+def test_the_test_after_a_fit_is_the_test_of_its_run(lit, overlay, recwarn):
     # a constant rate, at which the average and the last weights are far apart
     result = lit(
-        f"fit -c configs/quickstart.yaml -c configs/overlays/ema.yaml {TINY} --trainer.max_epochs=4",
+        f"fit -c configs/quickstart.yaml -c configs/overlays/{overlay}.yaml {TINY} --trainer.max_epochs=4",
         "--model.schedulers=null --run_name=averaged --data.batch_size=16",
     )
     assert result.status == 0, result.err

@@ -35,7 +35,7 @@ class Pictures(Dataset):
             raise DataError(f"{folder} has other classes than expected: {why}")
         found = {name: _pictures_in(folder / name) for name in self.classes}
         if empty := [name for name, files in found.items() if not files]:
-            raise DataError(f"no image in {folder}/{empty[0]}: every folder is a class; delete those that are none")
+            raise DataError(f"{folder}/{empty[0]} has no images: each folder is a class, so add some or delete it")
         self.samples = [(file, target) for target, files in enumerate(found.values()) for file in files]
         self.targets = [target for _, target in self.samples]
 

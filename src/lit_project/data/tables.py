@@ -73,7 +73,7 @@ class CSV(TabularData):
                 raise DataError(f"{both[0]!r} is both feature and target")
             if not features:
                 raise DataError(f"{file}: there is no feature column")
-            last = source.read(targets, "; targets are numbers")
+            last = source.read(targets, "; targets must be numbers")
             table = torch.cat([source.read(features, "; feature_names can leave the column out"), last], dim=1)
         super().__init__(
             features=table[:, : len(features)],

@@ -76,8 +76,8 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     finder = RangeTest()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     freezing = [callback.of_first_epoch() for callback in callbacks if isinstance(callback, Unfreezing)]
-    accumulation = accumulation_schedule(trainer)
-    trainer.callbacks = [*freezing, *([accumulation] if accumulation else []), finder]  # type: ignore[attr-defined]
+    kept = filter(None, [*freezing, accumulation_schedule(trainer)])
+    trainer.callbacks = [*kept, finder]  # type: ignore[attr-defined]
     trainer.loggers = []
     trainer.limit_val_batches = 0
     loop = trainer.fit_loop

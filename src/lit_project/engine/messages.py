@@ -117,10 +117,10 @@ def explain(error: Exception, args: Sequence[str]) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """` (FILE:LINE)` of a mistake in a program, in the innermost code that is no library's; else nothing."""
+    """` (FILE:LINE)` of a bug: the innermost frame outside libraries and the engine; empty for a refused value."""
     while error.__cause__ is not None:
         error = error.__cause__
-    if isinstance(error, ValueError | OSError | ImportError | UserError):  # said on purpose, about a value
+    if isinstance(error, ValueError | OSError | ImportError | UserError):  # raised on purpose
         return ""
     libraries = *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parent)
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]

@@ -98,7 +98,7 @@ class RunDir:
                     ) from error
             except OSError as error:
                 raise RunError(
-                    f"cannot make a run in {parent} (--runs_dir is another place): {error.strerror}"
+                    f"cannot make a run in {parent}: {error.strerror}; --runs_dir chooses another folder"
                 ) from error
         raise RunError(f"cannot make a run in {parent}")
 

@@ -200,8 +200,7 @@ class Session:
         for kind, what in NEW_SAMPLES.items():
             if self.options[kind]:
                 if getattr(datamodule, "predicts_on", None) != kind:
-                    other = f"; see `{PROGRAM} translate --help`" if hasattr(model, "translate") else ""
-                    raise UserError(f"{type(datamodule).__name__} cannot predict on {what}{other}")
+                    raise UserError(f"{type(datamodule).__name__} cannot predict on {what}")
                 table.inputs = datamodule.predict_from(self.options[kind])
                 table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
         trainer.predict(

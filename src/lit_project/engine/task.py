@@ -292,7 +292,7 @@ class Task(LightningModule):
         self._done = self.trainer.global_step
         self.running.mark()
         self._clock.skip()  # a run that is resumed within an epoch does not begin one
-        if (changing := accumulation_schedule(self.trainer)) is not None:  # which it would do at the start of an epoch
+        if (changing := accumulation_schedule(self.trainer)) is not None:  # a resume skips its hook
             changing.on_train_epoch_start(self.trainer)
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}

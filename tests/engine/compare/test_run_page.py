@@ -136,6 +136,7 @@ def test_the_model_card_is_one_of_the_hub_with_results_and_counts(make_run):
     assert results["test accuracy"].dataset_args == {"samples": 40}
     assert (results["val loss"].dataset_split, results["val loss"].metric_value) == ("validation", 0.3)
     card = (run / "README.md").read_text()
+    assert "val: the best epoch by val/loss; train: the last epoch" in card
     (run / "README.md").write_text(card.replace(MARK, "My words."))
     write(run)
     assert "My words." in (run / "README.md").read_text()
