@@ -21,8 +21,10 @@ from torch import Tensor
 
 from lit_project.data.parallel_text.toy_grammar import ToyGrammar
 from lit_project.engine.entry import quiet_lightning
+from lit_project.engine.exact import StepMean
 from lit_project.engine.sampler import derive
 from lit_project.engine.tables import TableBatch, TabularData
+from lit_project.engine.task import Task
 from lit_project.models.mlp import FFNN
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.tasks.regression import Regressor
@@ -53,20 +55,22 @@ class Pairs(ToyGrammar):
         return super().pairs(split)[: 120 if split == "train" else 10]
 
 
-class MeanRegressor(Regressor):
+class Customary(Task):
+    """The customary loss, mixed in before a task: each micro-batch and process has the same weight."""
+
+    def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
+        """Counts, and leaves the mean of the batch as it is."""
+        super().step(mean, count, **sums)
+        self._step_mean = StepMean()  # forgets the count
+        return mean
+
+
+class MeanRegressor(Customary, Regressor):
     """With the customary loss."""
 
-    def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
-        """Unweighted."""
-        return loss
 
-
-class MeanTranslator(Translator):
+class MeanTranslator(Customary, Translator):
     """With the customary loss."""
-
-    def weighted(self, loss: Tensor, count: int | Tensor) -> Tensor:
-        """Unweighted."""
-        return loss
 
 
 class Final(Callback):
