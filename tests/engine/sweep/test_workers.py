@@ -101,8 +101,8 @@ def test_several_processes_share_a_study_and_its_count(sweep, read, tmp_path):
     assert sorted(row.values["number"] for row in one.study.rows()) == list(range(9))
 
 
-def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep):
-    number = signal.SIGTERM
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep, number):
     one = sweep(curve=[[0.1] * 20], number=[1, 2], pause=0.1)
     one.then["trial 0 started"] = (os.kill, os.getpid(), number)
     assert one.run() == 128 + number
