@@ -209,14 +209,6 @@ class Checkpoint(ModelCheckpoint):
             self.dirpath = str(Path(trainer.default_root_dir) / "checkpoints")
         super().setup(trainer, pl_module, stage)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Names the metrics there are if the one of validation to watch is not among them."""
-        missing = str(self.monitor).startswith("val/") and self.monitor not in trainer.callback_metrics
-        if missing and not trainer.sanity_checking:
-            known = ", ".join(sorted(n for n in trainer.callback_metrics if n.count("/") < 2))
-            raise UserError(f"the checkpoint callback watches {self.monitor!r}; there are: {known}")
-        super().on_validation_end(trainer, pl_module)
-
     def keep_epoch(self, trainer: Trainer) -> None:
         """Keeps `last.ckpt` as that of the epoch that has ended, if one has, as `keep_last` says."""
         last, epoch = Path(str(self.dirpath), "last.ckpt"), trainer.current_epoch - 1

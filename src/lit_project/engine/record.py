@@ -266,7 +266,9 @@ class RunRecord(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.state.fn == "validate":
             self._evaluated(trainer, pl_module, "validate", "val")
-        elif not trainer.sanity_checking:
+            return
+        _check_watched(trainer)
+        if not trainer.sanity_checking:
             _check_finite(trainer, "val/loss", trainer.callback_metrics.get("val/loss"))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -311,6 +313,15 @@ def monitored(trainer: Trainer) -> list[str]:
     """The metrics that callbacks follow: a checkpoint is chosen by them, or the training stopped."""
     callbacks = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks]
     return [str(name) for name in (getattr(callback, "monitor", None) for callback in callbacks) if name]
+
+
+def _check_watched(trainer: Trainer) -> None:
+    """Refuses a metric that no validation logs, already before the first epoch, as that is looked at then."""
+    watching = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks, *trainer.lr_scheduler_configs]
+    for name in [str(one.monitor) for one in watching if getattr(one, "strict", True)]:
+        if name.startswith("val/") and name not in trainer.callback_metrics:
+            there = ", ".join(sorted(known for known in trainer.callback_metrics if known.count("/") < 2))
+            raise UserError(f"monitor: {name} is no metric of the validation; there are: {there}")
 
 
 def one_line(metrics: Mapping[str, Tensor]) -> str:
