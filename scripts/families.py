@@ -59,6 +59,7 @@ FAMILIES = {
         files="scripts/task_kinds/*sequence/*",
         keys={MAIN: "input_size encoder", PYPROJECT: "encoder lit-project[encoder]"},
     ),
+    "table": Family(files="scripts/task_kinds/table/*", keys={MAIN: "columns"}),
     "translation": Family(
         files="""
             PACKAGE/data/parallel_text/* PACKAGE/models/seq2seq/* PACKAGE/text/* PACKAGE/tasks/translation/*

@@ -23,6 +23,8 @@ PROJECT = Project(
         "target_std": "target_std",
         "input_size": "net.init_args.input_size",
         "output_size": "net.init_args.output_size",
+        # table: columns of numbers and words → the net that takes both
+        "columns": "net.init_args.columns",
         # sequence: texts as tokens → their pretrained encoder
         "encoder": "net.init_args.encoder",
         # translation: TranslationData → Translator and its net

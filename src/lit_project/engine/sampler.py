@@ -88,6 +88,8 @@ class EpochBatches(Sampler[Tensor]):
     ) -> None:
         self.size, self.global_batch_size, self.shuffle = size, global_batch_size, shuffle
         self.seed, self.num_replicas, self.rank = seed, num_replicas, rank
+        if not size:
+            raise DataError("there are no samples to make batches of")
         self.epoch = self.start = 0
         self.parts = num_replicas * accumulate  # of a step
         self.batch_size = batch_size or whole_parts(global_batch_size or 0, num_replicas, accumulate)

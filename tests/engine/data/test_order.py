@@ -144,10 +144,11 @@ def test_too_few_samples_are_an_error():
         (3, 2, 4, False),
         (7, 4, 2, True),
         (7, 1, 2, False),
-        (0, 4, 1, False),
     ):
         with pytest.raises(
             DataError, match=f"{size} samples do not make equally many batches for {processes} process"
         ) as error:
             EpochBatches(size, batch_size, shuffle=True, drop_last=drop_last, num_replicas=processes)
         assert ("--trainer.devices=1" in str(error.value)) == (processes > 1)
+    with pytest.raises(DataError, match="there are no samples"):
+        EpochBatches(0, 4, shuffle=False)
