@@ -55,11 +55,11 @@ FAMILIES = {
     # kinds of new_task.py
     "multilabel": Family(files="scripts/task_kinds/multilabel/*", keys={}),
     "segmentation": Family(files="scripts/task_kinds/segmentation/*", keys={}),
+    "table": Family(files="scripts/task_kinds/table/*", keys={MAIN: "columns"}),
     "sequence": Family(
         files="scripts/task_kinds/*sequence/*",
         keys={MAIN: "input_size encoder", PYPROJECT: "encoder lit-project[encoder]"},
     ),
-    "table": Family(files="scripts/task_kinds/table/*", keys={MAIN: "columns"}),
     "translation": Family(
         files="""
             PACKAGE/data/parallel_text/* PACKAGE/models/seq2seq/* PACKAGE/text/* PACKAGE/tasks/translation/*
