@@ -318,7 +318,7 @@ def monitored(trainer: Trainer) -> list[str]:
 def _check_watched(trainer: Trainer) -> None:
     """Refuses a metric that no validation logs, already before the first epoch, as that is looked at then."""
     watching = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks, *trainer.lr_scheduler_configs]
-    for name in [str(one.monitor) for one in watching if getattr(one, "strict", True)]:
+    for name in [str(getattr(one, "monitor", None)) for one in watching if getattr(one, "strict", True)]:
         if name.startswith("val/") and name not in trainer.callback_metrics:
             there = ", ".join(sorted(known for known in trainer.callback_metrics if known.count("/") < 2))
             raise UserError(f"monitor: {name} is no metric of the validation; there are: {there}")
