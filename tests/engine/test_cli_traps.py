@@ -73,6 +73,13 @@ def test_every_spelling_of_a_config_names_the_run(flag):
     assert prepare(["fit", f"{flag}configs/quickstart.yaml", "-c", "other.yaml"]).config_name == "quickstart"
 
 
+def test_a_column_may_be_called_as_a_class_is():
+    classes = ["--data=CSV", "--data.train_transforms+=RandomCrop", "--model.parameter_groups=ParameterGroups"]
+    words = prepare(["fit", "--data.target_names=Group", "--data.file=CSV", *classes]).args
+    assert words[1:3] == ["--data.target_names=Group", "--data.file=CSV"]
+    assert all("=lit_project." in word for word in words[3:])
+
+
 def test_command_line_beats_the_hyper_parameters_of_a_checkpoint(lit, trained):
     file = trained / "checkpoints" / "last.ckpt"
     assert read(file)["hyper_parameters"]["top_k"] is None

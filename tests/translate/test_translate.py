@@ -80,7 +80,7 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
-def test_on_a_terminal_it_goes_line_by_line(translate, monkeypatch, capfd, run):
+def test_on_a_terminal_it_goes_line_by_line(translate, monkeypatch, tmp_path):
     given = translate(HELLO)[1] + translate("I zorglub.")[1]
     for end in (b"", b"\n" + HELLO.encode() + b"\n"):  # Ctrl-D, or an empty line
         monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(f"{HELLO}\nI zorglub.\n".encode() + end)))
@@ -88,5 +88,8 @@ def test_on_a_terminal_it_goes_line_by_line(translate, monkeypatch, capfd, run):
         assert (status, lines) == (0, given)
         assert "zorglub" in err
         assert "empty line" in err
+    monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(f"{HELLO}\nI zorglub.\n".encode())))
+    assert translate("--output", str(tmp_path / "all.txt"))[0] == 0
+    assert (tmp_path / "all.txt").read_text().splitlines() == given
     monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"")))
     assert "draws one sentence" in translate("--attention", "x.png")[2]

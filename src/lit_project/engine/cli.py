@@ -88,7 +88,9 @@ def prepare(args: Sequence[str]) -> Invocation:
             if (found := here(content)) != content:
                 value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
             named = value[:1].isupper() or value in this_project().functions
-            is_class = named and option.startswith(("--data", "--model", "--trainer"))
+            # other values of the data are texts: a column may be called Group, as a class here is
+            of_data = option == "--data" or option.rstrip("+").endswith("transforms")
+            is_class = named and (of_data or option.startswith(("--model", "--trainer")))
             words.append(f"{option}={full_path(value) if is_class else value}")
     if run is not None and any(word.startswith("--print_config") for word in words):
         words.append("--run=null")  # which no config may name

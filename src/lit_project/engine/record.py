@@ -7,6 +7,7 @@ import math
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, TextIO
@@ -316,13 +317,18 @@ def monitored(trainer: Trainer) -> list[str]:
 
 
 def _check_watched(trainer: Trainer) -> None:
-    """Refuses a metric that the validation does not log: before the first epoch, if all of it can be told by then."""
+    """Refuses a metric that the validation does not log.
+
+    Before the first epoch only a slip of the pen: the few batches that are looked at then may lack others.
+    """
     watching = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks, *trainer.lr_scheduler_configs]
     for name in [str(getattr(one, "monitor", None)) for one in watching if getattr(one, "strict", True)]:
-        early = trainer.sanity_checking and name.count("/") > 1  # of a class that the first batches may lack
-        if name.startswith("val/") and name not in trainer.callback_metrics and not early:
-            there = ", ".join(sorted(known for known in trainer.callback_metrics if known.count("/") < 2))
-            raise UserError(f"monitor: {name} is no metric of the validation; there are: {there}")
+        if not name.startswith("val/") or name in trainer.callback_metrics:
+            continue
+        there = sorted(known for known in trainer.callback_metrics if known.count("/") < 2)
+        slip = name.count("/") < 2 and get_close_matches(name, there, cutoff=0.7)
+        if slip or not trainer.sanity_checking:
+            raise UserError(f"monitor: {name} is no metric of the validation; there are: {', '.join(there)}")
 
 
 def one_line(metrics: Mapping[str, Tensor]) -> str:

@@ -46,24 +46,31 @@ class CSVFile:
                 missing value or one that is no number, which ends with the `advice`.
         """
         chosen = self._places(columns)
-        rows = []
-        lines = self._lines()
-        next(lines)
-        for _, line, cells in lines:
-            if len(cells) != len(self.names):
-                raise DataError(
-                    f"{self.file}, line {line}: {len(cells)} values for the {len(self.names)} columns of line 1"
-                )
-            rows.append([self._number(cells[k], line, self.names[k], advice) for k in chosen])
-        if not rows:
-            raise DataError(f"{self.file} has a line of names and no rows")
+        rows = [
+            [self._number(cells[k], line, self.names[k], advice) for k in chosen] for _, line, cells in self._rows()
+        ]
         return torch.tensor(rows, dtype=torch.double)
 
     def cells(self) -> dict[int, dict[str, str]]:
-        """The cells of each row by column. Rows are numbered from 0 below the names, blank lines counted."""
+        """The cells of each row by column. Rows are numbered from 0 below the names, blank lines counted.
+
+        Raises:
+            DataError: no rows, or a line of another length than the first.
+        """
+        return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self._rows()}
+
+    def _rows(self) -> Iterator[tuple[int, int, list[str]]]:
+        """The number of each row, the line on which it begins, and its cells."""
         lines = self._lines()
         first, _, _ = next(lines)
-        return {place - first - 1: dict(zip(self.names, cells, strict=False)) for place, _, cells in lines}
+        number = None
+        for place, line, cells in lines:
+            if len(cells) != len(self.names):
+                count = f"{len(cells)} values for the {len(self.names)} columns of line 1"
+                raise DataError(f"{self.file}, line {line}: {count}")
+            yield (number := place - first - 1), line, cells
+        if number is None:
+            raise DataError(f"{self.file} has a line of names and no rows")
 
     def _lines(self) -> Iterator[tuple[int, int, list[str]]]:
         """The lines that are not blank: how many stand before each, and the number of the line on which it begins."""

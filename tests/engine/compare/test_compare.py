@@ -91,11 +91,12 @@ def test_over_gives_mean_and_standard_deviation_of_the_runs_that_finished(make_r
 
 
 def test_of_one_group_each_metric_has_a_line_and_folds_are_pooled(make_run):
-    """Also metrics in which all agree; no counts. Half of the samples are right in one fold, all in the other."""
+    """Also metrics in which all agree; no counts. Half of the pixels are right in one fold, all in the other."""
     config = {**make_run.config, "data": {"class_path": "p.Data", "init_args": {"folds": 2}}}
-    for fold, (right, samples) in enumerate(((0.5, 30), (1.0, 10))):
+    for fold, (right, pixels) in enumerate(((0.5, 30), (1.0, 10))):
         config["data"]["init_args"]["fold"] = fold
-        make_run(f"f{fold}", config=config, test={"test/accuracy": right, "test/f1": 0.9, "test/samples": samples})
+        counts = {"test/pixels": pixels, "test/samples": 2}  # images
+        make_run(f"f{fold}", config=config, test={"test/accuracy": right, "test/f1": 0.9, **counts})
     found = compared("data.fold")
     assert [re.split("  +", line) for line in in_terminal(table_of(found))][3:] == [
         ["test/accuracy", "0.7500 ± 0.3536", "0.6250"], ["test/f1", "0.9000 ± 0.0000"]

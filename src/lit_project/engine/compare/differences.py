@@ -33,9 +33,10 @@ class Row:
         return mean_sd([run.metrics[name] for run in self.counted if name in run.metrics])
 
     def pooled(self, name: str) -> tuple[float, str, float] | None:
-        """Of several folds: the mean over all their samples or tokens, which of them, and how many there are."""
+        """Of several folds: the mean over all their samples, tokens or pixels, which of these, and how many."""
         runs = [run for run in self.counted if name in run.metrics]
-        unit = "test/tokens" if any("test/tokens" in run.metrics for run in runs) else "test/samples"
+        units = (unit for unit in ("test/tokens", "test/pixels") if any(unit in run.metrics for run in runs))
+        unit = next(units, "test/samples")
         weights = [run.metrics.get(unit, 0) for run in runs]
         folds = {run.options.get("data.fold") for run in runs}
         if len(folds) < 2 or not POOLED.fullmatch(name) or not all(weights):

@@ -63,9 +63,11 @@ def translate(args: Sequence[str]) -> int:
         raise UserError(str(error)) from error
     if on_terminal:
         note(f"translating from {task.source_language} to {task.language}; an empty line or Ctrl-D ends")
+        found = []
         with suppress(EOFError):
             while text := input().strip():
-                write(translated(task, [text], decoding, 1), options.output, decoding.n_best > 1)
+                found += translated(task, [text], decoding, 1)
+                write(found if options.output else found[-1:], options.output, decoding.n_best > 1)
         return 0
     found = translated(task, sentences, decoding, options.batch_size)
     if options.attention is not None:
