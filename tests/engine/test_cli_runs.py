@@ -106,6 +106,14 @@ def test_a_best_checkpoint_that_is_gone_is_missed(lit, trained):
     assert f"checkpoint: {trained}/checkpoints/last.ckpt\n" in result.out
 
 
+def test_a_folder_of_runs_in_the_home_folder_is_one(lit, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # a shell does not replace the ~ after =
+    fit = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --runs_dir=~/runs --run_name=mine")
+    run = tmp_path / "home" / "runs" / "quickstart" / "mine"
+    assert {"config.yaml", "metrics.csv", "checkpoints"} <= {path.name for path in run.iterdir()}
+    assert lit("predict --run=~/runs/quickstart/mine").status == fit.status == 0
+
+
 def test_untrained_weights_are_tested_only_on_request(lit):
     refused = lit(f"test -c configs/quickstart.yaml {TINY}")
     assert refused.status == 2

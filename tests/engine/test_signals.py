@@ -1,5 +1,6 @@
 """A run that a signal ends: it finishes its step, saves, says how to continue, and loses nothing."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import torch
 from killing import at_call
 from lit_project.engine.checkpoints import read
 from lit_project.engine.run import RunDir
+from lit_project.engine.saving import Signals
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
@@ -85,6 +87,23 @@ def test_a_signal_while_the_last_figures_are_drawn_leaves_the_test(lit, monkeypa
     assert resumed.status == 0
     assert "nothing to do" in resumed.out
     assert "test/accuracy" in resumed.out
+
+
+def test_a_signal_ends_a_prediction(lit, monkeypatch, trained):
+    at_call(monkeypatch, ImageClassifier, "predict_step", 1, signal.SIGTERM)
+    assert lit(f"predict --run {trained}").status == 143
+
+
+def test_a_process_that_loads_batches_leaves_signals_to_the_one_that_trains():
+    signals = Signals()
+    signals.install()
+    try:
+        worker = multiprocessing.get_context("fork").Process(target=signal.raise_signal, args=[signal.SIGINT])
+        worker.start()
+        worker.join()
+    finally:
+        signals.remove()
+    assert worker.exitcode == 0
 
 
 def test_a_second_ctrl_c_does_not_wait(lit, monkeypatch):

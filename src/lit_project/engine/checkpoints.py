@@ -122,10 +122,8 @@ def average(checkpoints: Sequence[Path], target: Path) -> Path:
     so is everything but the optimizer's state, which is left out.
 
     Raises:
-        CheckpointError: no checkpoint, or their weights differ in names or shapes.
+        CheckpointError: their weights differ in names or shapes.
     """
-    if not checkpoints:
-        raise CheckpointError("there is no checkpoint to average")
     content: dict[str, Any] = read(checkpoints[0])
     weights = content["state_dict"]
     sums = {name: value.double() for name, value in weights.items() if value.is_floating_point()}
@@ -194,17 +192,7 @@ class Checkpoint(ModelCheckpoint):
         self.seconds = math.inf if every_minutes is None else 60 * every_minutes
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Puts the checkpoints into the run directory.
-
-        Raises:
-            UserError: the metric to watch is one of validation, and there will be none.
-        """
-        watches_validation = self.monitor is not None and self.monitor.startswith("val/")
-        if stage == "fit" and watches_validation and trainer.limit_val_batches == 0 and not fast_dev_run(trainer):
-            raise UserError(
-                f"the checkpoint callback watches {self.monitor}, but trainer.limit_val_batches is 0: give it another "
-                "monitor, or null for the last checkpoint only"
-            )
+        """Puts the checkpoints into the run directory."""
         if self.dirpath is None:
             self.dirpath = str(Path(trainer.default_root_dir) / "checkpoints")
         super().setup(trainer, pl_module, stage)

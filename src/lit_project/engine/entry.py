@@ -61,7 +61,6 @@ _ADVERTISEMENTS = (
     "💡",
     "GPU available",
     "TPU available",
-    "HPU available",
     "Seed set to",
     "[rank: ",  # the same, of a process among several
     "Restoring states",
@@ -168,9 +167,7 @@ def quiet_lightning() -> None:
     """Drops advertisements, and notices that the command line gives itself; warnings and errors stay."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed"):  # fmt: skip
-        logger = logging.getLogger(name)
-        if _wanted not in logger.filters:
-            logger.addFilter(_wanted)
+        logging.getLogger(name).addFilter(_wanted)
     for message in (
         r"You requested to overfit but .*",  # `SplitData.shuffles` takes care of it
         r".*number of training batches .* is smaller than the logging interval.*",

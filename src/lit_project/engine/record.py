@@ -168,6 +168,7 @@ class RunRecord(Callback):
             UserError: the processes were given different configs.
         """
         path, config = trainer.strategy.broadcast((str(self.run.path), self.config))
+        trainer._default_root_dir = path  # type: ignore[attr-defined]  # where callbacks of all processes write
         self.run = RunDir(Path(path))
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
             found = changes(yaml.safe_load(config), yaml.safe_load(self.config), "")
@@ -176,6 +177,8 @@ class RunRecord(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock; a run that was resumed after it had been stopped early has nothing more to do."""
+        if not trainer.enable_validation:
+            _check_watched(trainer)
         self._start = perf_counter()
         for one in trainer.early_stopping_callbacks:
             trainer.should_stop |= one.stopped_epoch > 0 or one.wait_count >= max(1, one.patience)
@@ -325,7 +328,7 @@ def _check_watched(trainer: Trainer) -> None:
     for name in [str(getattr(one, "monitor", None)) for one in watching if getattr(one, "strict", True)]:
         if not name.startswith("val/") or name in trainer.callback_metrics:
             continue
-        there = sorted(known for known in trainer.callback_metrics if known.count("/") < 2)
+        there = sorted(known for known in trainer.callback_metrics if known.count("/") < 2) or ["none without it"]
         slip = name.count("/") < 2 and get_close_matches(name, there, cutoff=0.7)
         if slip or not trainer.sanity_checking:
             raise UserError(f"monitor: {name} is no metric of the validation; there are: {', '.join(there)}")

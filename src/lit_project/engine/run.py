@@ -81,7 +81,7 @@ class RunDir:
         Raises:
             RunError: it exists, the name is not a plain folder name, or it cannot be written.
         """
-        parent = Path(runs) / config
+        parent = Path(runs).expanduser() / config
         if name is not None and (name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", name)):
             raise RunError(f"run_name must be a plain folder name, got {name!r}")
         stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
@@ -109,7 +109,7 @@ class RunDir:
         Raises:
             RunError: no such folder, or not one of a run.
         """
-        run = cls(Path(path))
+        run = cls(Path(path).expanduser())
         if not run.path.is_dir():
             if str(path) == "latest":
                 return cls.latest("runs")
@@ -128,7 +128,7 @@ class RunDir:
         Raises:
             RunError: no run is there.
         """
-        files = list(Path(runs).glob(f"{config or '*'}/*/config.yaml"))
+        files = list(Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml"))
         if not files:
             raise RunError(f"there is no run in {Path(runs, config or '')}")
         return cls(max(files, key=lambda file: file.stat().st_mtime_ns).parent)
@@ -182,10 +182,8 @@ class RunDir:
     def state(self) -> str:
         """`running`, `finished`, `failed`, `stopped` (by a signal), or `killed`: the process left no word of its end.
 
-        `unfinished` is a run of an earlier version, or of the learning rate finder, that did not end a training.
-
         Raises:
-            RunError: provenance.json or metrics.json is broken.
+            RunError: provenance.json is broken.
         """
         if (self.path / ".lock").exists():
             try:
@@ -195,9 +193,7 @@ class RunDir:
                 return "running"
             except OSError:  # in a folder that cannot be written to nothing is trained
                 pass
-        last = {"status": ..., **(self.entries() or [{}])[-1]}["status"]
-        if last is ...:
-            return "finished" if "fit" in self.metrics() else "unfinished"
+        last = (self.entries() or [{}])[-1].get("status")
         return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
 
     def end(self, status: int, seconds: float | None = None) -> None:

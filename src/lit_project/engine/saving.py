@@ -45,7 +45,8 @@ class Signals:
     """Receives the signals that end a run: Ctrl-C, SIGTERM, SIGUSR1, SIGHUP.
 
     Outside of a training they raise Interrupted at once. Within it they are `deferred` until the next moment at which
-    it can be saved; a second Ctrl-C does not wait. What was ignored when the process began (`nohup`) stays so.
+    it can be saved; a second Ctrl-C does not wait. What was ignored when the process began (`nohup`) stays so. Workers
+    that load batches leave all to the process that they load for.
 
     Attributes:
         number: the first signal; 0 before any.
@@ -53,13 +54,14 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self.number, self.deferred = 0, False
+        self.number, self.deferred, self.process = 0, False, os.getpid()
         self._before: dict[int, Any] = {}
 
     def install(self) -> None:
         """Replaces the handlers; again after Lightning has put its own in front."""
         if threading.current_thread() is not threading.main_thread():
             return
+        self.process = os.getpid()
         for number in SIGNALS:
             handler = signal.getsignal(number)
             if handler is not signal.SIG_IGN and handler != self.receive:
@@ -72,6 +74,8 @@ class Signals:
             signal.signal(*self._before.popitem())
 
     def receive(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self.process:
+            return
         again = number == self.number == signal.SIGINT
         self.number = self.number or number
         if again or not self.deferred:
@@ -91,7 +95,7 @@ class Saver(Callback):
 
     A training that ends within an epoch (`max_steps`, `max_time`, early stopping) is saved as it was after that step.
 
-    It comes first among the callbacks, which have not begun an epoch when it saves the one before, and looks at a step
+    It comes before other callbacks, which have not begun an epoch when it saves the one before, and looks at a step
     after the last of its hooks, which is the task's. Several processes agree on each decision.
 
     The command line has one; your own `Trainer` takes `callbacks=[Saver(), Checkpoint(…)]`.

@@ -250,15 +250,6 @@ def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int
     return epochs
 
 
-def run_length(trainer: Trainer, interval: str, accumulate: int | None = None) -> int | None:
-    """Length of the run in optimizer steps or in epochs (`interval`: `step`, `epoch`); None without end."""
-    epochs = steps_of_epochs(trainer, accumulate)
-    if epochs is None:  # data without end may still have a limit
-        limit = trainer.max_steps if interval == "step" else trainer.max_epochs
-        return limit if limit and limit > 0 else None
-    return sum(epochs) if interval == "step" else len(epochs)
-
-
 def configure(
     parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
     optimizer: OptimizerFactory,

@@ -6,7 +6,6 @@
 import os
 import shlex
 import shutil
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from filelock import BaseFileLock
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.plugins.io import CheckpointIO
-from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from .callbacks.predictions import PredictionTable
 from .callbacks.progress import ProgressLines, RichProgress
@@ -48,6 +46,7 @@ def run(project: Project, args: Sequence[str]) -> int:
     session, status = None, 1
     try:
         session = Session(project, args)
+        session.signals.install()
         {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
         status = session.status
     except Exception as error:
@@ -68,13 +67,6 @@ def run(project: Project, args: Sequence[str]) -> int:
             connection.end(first is None)
     except Interrupted as ended:
         status = ended.status
-    except SIGTERMException:  # a SystemExit of status 0, of a run without the callback Checkpoint
-        status = 128 + signal.SIGTERM
-    except (KeyboardInterrupt, SystemExit) as ended:
-        if isinstance(ended, SystemExit) and not isinstance(ended.__context__, KeyboardInterrupt):
-            raise  # --help
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning turned it off to end in order
-        status = 128 + signal.SIGINT
     finally:
         if session is not None:
             session.close(status)
@@ -131,9 +123,9 @@ class Session:
         facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
-                logger.description = {**yaml.safe_load(self.config), "provenance": facts}
+                logger.description = {**self.cli.plain, "provenance": facts}
         if self.checkpoint is not None:
-            check_kept(run.path, self.config)
+            check_kept(run.path, self.cli.plain)
             print_once(f"resuming from {self.checkpoint}")
         elif options.init_from:
             weights = weights_of(options.init_from)
@@ -141,7 +133,7 @@ class Session:
             print_once(f"weights from {weights}:\n{found}")
         if options.find or options.plot_lr:
             if is_first() and self.given is None:
-                run.describe(self.config, facts)
+                run.describe(self.config, {**facts, "status": 0})
             if options.find:
                 find(options.find, trainer, model, datamodule)
             else:
@@ -154,7 +146,6 @@ class Session:
         # fit
         smoke = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
         self.record.provenance = None if smoke else facts
-        self.signals.install()
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
         except RuntimeError as error:
@@ -286,7 +277,7 @@ class Session:
         """
         if not self.options.resume:
             return None
-        run = RunDir(Path(self.options.runs_dir, self.config_name, self.options.run_name))
+        run = RunDir(Path(self.options.runs_dir, self.config_name, self.options.run_name).expanduser())
         self.given = run if run.path.is_dir() else None
         if not run.config_file.is_file():
             return self.given
@@ -294,7 +285,7 @@ class Session:
         if self.cli.drawn and "seed_everything" in recorded:
             self.cli.seed_again(recorded["seed_everything"])
             self.config = self.cli.config_text()
-        found = changes(recorded, yaml.safe_load(self.config), "")
+        found = changes(recorded, self.cli.plain, "")
         different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
         if different:
             raise UserError(

@@ -23,7 +23,7 @@ from .parameter_groups import ParameterGroups
 from .precision import compile_in_place, scales_loss, set_quickly, wrong_in_channels_last
 from .sampler import global_seed, seed_step
 from .saving import validated
-from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, run_length
+from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, steps_of_epochs
 from .sharding import clip_norm, gradients, local, shard, total_norm
 
 
@@ -265,7 +265,11 @@ class Task(LightningModule):
 
     def length(self, interval: str) -> int | None:
         """Length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None without end."""
-        return run_length(self.trainer, interval, self.accumulate)
+        epochs = steps_of_epochs(self.trainer, self.accumulate)
+        if epochs is None:  # data without end may still have a limit
+            limit = self.trainer.max_steps if interval == "step" else self.trainer.max_epochs
+            return limit if limit and limit > 0 else None
+        return sum(epochs) if interval == "step" else len(epochs)
 
     @property
     def all_schedules(self) -> list[Schedule]:

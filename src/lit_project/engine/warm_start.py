@@ -45,14 +45,14 @@ def check_fits(model: nn.Module, checkpoint: Path) -> list[str]:
     ]
 
 
-def check_kept(run: Path, config: str) -> None:
+def check_kept(run: Path, config: Mapping[str, Any]) -> None:
     """Raises UserError if a run that is resumed would have another optimizer or other schedules than it has.
 
     Its checkpoint would silently restore the old ones. Resuming without any schedule is possible.
     """
     file = run / "config.yaml"
-    texts = (file.read_text(), config)
-    before, now = (here(yaml.safe_load(text))["model"].get("init_args", {}) for text in texts)
+    both = (here(yaml.safe_load(file.read_text())), config)
+    before, now = (one["model"].get("init_args", {}) for one in both)
     for part in FROM_CHECKPOINT:
         if part == "schedulers" and not now.get(part):
             continue

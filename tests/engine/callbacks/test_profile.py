@@ -73,15 +73,18 @@ def test_a_run_that_is_resumed_within_an_epoch_is_profiled_from_there_on(lit, tr
 
 @pytest.mark.slow
 def test_each_of_two_processes_measures_and_the_first_one_prints(tmp_path):
-    command = f"{PROFILED} -c configs/overlays/ddp.yaml --trainer.accelerator=cpu --trainer.max_epochs=2"
-    command = command.replace("configs/", f"{ROOT}/configs/") + f" --runs_dir={tmp_path} --run_name=two"
+    command = f"{PROFILED} --trainer.accelerator=cpu --trainer.max_epochs=2"
+    command = (
+        command.replace("configs/", f"{ROOT}/configs/") + f" --runs_dir={tmp_path}"
+    )  # only the first knows its name
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2 -m -- lit_project"
     done = subprocess.run(
-        [sys.executable, "-m", "lit_project", *command.split()],
+        [sys.executable, *torchrun.split(), *command.split()],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    run = tmp_path / "quickstart" / "two"
+    (run,) = (tmp_path / "quickstart").iterdir()
     assert {path.name for path in run.glob("*_1.json")} == {"profile_1.json", "trace_1.json"}
     both = [json.loads((run / name).read_text()) for name in ("profile.json", "profile_1.json")]
     assert [found["batches"] for found in both] == [10, 10]

@@ -10,14 +10,13 @@ import time
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import yaml
 
 from lit_project.engine.compare.columns import number
-from lit_project.engine.sweep import command, repeat, worker
+from lit_project.engine.sweep import command, worker
 from tiny import TINY
 
 QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=2"
@@ -178,12 +177,6 @@ def test_mistakes_are_told_before_the_first_run(lit, options, message):
     assert message in result.err
     assert result.err.count("\n") == 1
     assert not Path("repeats").exists()
-
-
-def test_ctrl_c_before_the_first_run(lit, monkeypatch):
-    monkeypatch.setattr(repeat, "_read", Mock(side_effect=KeyboardInterrupt))
-    result = lit(f"repeat {QUICK} --seeds 1")
-    assert (result.status, result.out) == (130, "repeat: 1 runs, 1 at a time\ninterrupted; no run has begun\n")
 
 
 def test_without_optuna(lit, monkeypatch):

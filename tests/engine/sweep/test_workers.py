@@ -144,7 +144,7 @@ def test_the_trial_of_a_killed_worker_is_taken_by_another(sweep, tmp_path, monke
 def test_each_worker_has_its_part_of_the_machine(monkeypatch):
     for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert environment_of(0, 4)["OMP_NUM_THREADS"] == "2"
     assert "CUDA_VISIBLE_DEVICES" not in environment_of(0, 1)  # one trial may use both

@@ -10,13 +10,10 @@ time.
 import argparse
 import json
 import shlex
-import signal
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from ..compare.columns import columns_of, in_terminal, table_of
 from ..compare.differences import Comparison, Row
@@ -59,11 +56,7 @@ def repeat(args: Sequence[str]) -> int:
         if (key := option.partition("=")[0].replace(".init_args", "").removeprefix("--")) in [*over, "data.folds"]:
             raise UserError(f"--{key} cannot be set, because the runs differ in it")
     print(f"repeat: {len(points)} runs, {options.workers} at a time", flush=True)
-    try:
-        name, config = _read(overrides, points, over)
-    except KeyboardInterrupt:
-        print("interrupted; no run has begun", flush=True)
-        return 128 + signal.SIGINT
+    name, config = _read(overrides, points, over)
     folder = options.dir or Path("repeats", name if options.folds is None else f"{name}-{options.folds}-folds")
     from .study import Study
     from .worker import Workers
@@ -114,7 +107,7 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     cli = LitCLI(this_project(), invocation.args)
     if "data.fold" in over:
         _check_folds(cli)
-    options = dict(options_of(yaml.safe_load(cli.config_text())))
+    options = dict(options_of(cli.plain))
     metric, maximize = monitor_of(options)
     same = {key: value for key, value in options.items() if key not in over}
     same |= {key: cli.options[key] for key in ("init_from", "init_prefixes", "init_strict")} | {"over": over}

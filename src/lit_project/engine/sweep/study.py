@@ -14,7 +14,6 @@ from filelock import FileLock
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
@@ -66,7 +65,6 @@ class Study:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.folder, self.config, self.seed = folder, config, seed
-        self.direction = StudyDirection.MAXIMIZE if config.maximize else StudyDirection.MINIMIZE
         self.name = folder.name if url else "sweep"  # the folder may be moved
         url = url or f"sqlite:///{folder / DATABASE}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +75,7 @@ class Study:
                 storage=self.storage,
                 study_name=self.name,
                 load_if_exists=True,
-                direction=self.direction,
+                direction="maximize" if config.maximize else "minimize",
             )
             stored = study.user_attrs.get("sweep", config.identity)
             study.set_user_attr("sweep", stored)

@@ -198,7 +198,7 @@ class Curve:
 
 def environment_of(slot: int, workers: int) -> dict[str, str]:
     """The environment of a trial: its part of the cores, one of the GPUs if there are several, and no W&B."""
-    environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers)), **os.environ}
+    environment = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // workers)), **os.environ}
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
     if workers > 1 and len(gpus) > 1:
         environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
