@@ -37,7 +37,7 @@ CASES = {
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/los": [
         "monitor: val/los is no metric of the validation; there are: val/accuracy, val/loss"
     ],
-    f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is no metric of the validation", "none without it"],
+    f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is no metric of the validation", "none (no validation)"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
     f"{Q} --model.metrics=[MulticlasF1Score]": ["model.metrics", "did you mean torchmetrics", "MulticlassF1Score?"],
     f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],

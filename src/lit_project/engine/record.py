@@ -328,7 +328,7 @@ def _check_watched(trainer: Trainer) -> None:
     for name in [str(getattr(one, "monitor", None)) for one in watching if getattr(one, "strict", True)]:
         if not name.startswith("val/") or name in trainer.callback_metrics:
             continue
-        there = sorted(known for known in trainer.callback_metrics if known.count("/") < 2) or ["none without it"]
+        there = sorted(known for known in trainer.callback_metrics if known.count("/") < 2) or ["none (no validation)"]
         slip = name.count("/") < 2 and get_close_matches(name, there, cutoff=0.7)
         if slip or not trainer.sanity_checking:
             raise UserError(f"monitor: {name} is no metric of the validation; there are: {', '.join(there)}")
