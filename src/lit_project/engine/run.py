@@ -182,8 +182,10 @@ class RunDir:
     def state(self) -> str:
         """`running`, `finished`, `failed`, `stopped` (by a signal), or `killed`: the process left no word of its end.
 
+        `unfinished` is a run of an earlier version, or of the learning rate finder, that did not end a training.
+
         Raises:
-            RunError: provenance.json is broken.
+            RunError: provenance.json or metrics.json is broken.
         """
         if (self.path / ".lock").exists():
             try:
@@ -193,7 +195,9 @@ class RunDir:
                 return "running"
             except OSError:  # in a folder that cannot be written to nothing is trained
                 pass
-        last = (self.entries() or [{}])[-1].get("status")
+        last = {"status": ..., **(self.entries() or [{}])[-1]}["status"]
+        if last is ...:
+            return "finished" if "fit" in self.metrics() else "unfinished"
         return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
 
     def end(self, status: int, seconds: float | None = None) -> None:

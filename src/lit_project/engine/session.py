@@ -133,7 +133,7 @@ class Session:
             print_once(f"weights from {weights}:\n{found}")
         if options.find or options.plot_lr:
             if is_first() and self.given is None:
-                run.describe(self.config, {**facts, "status": 0})
+                run.describe(self.config, facts)
             if options.find:
                 find(options.find, trainer, model, datamodule)
             else:

@@ -161,6 +161,9 @@ def test_what_processes_and_micro_batches_do_not_divide_is_refused_with_the_near
 
 
 def test_no_samples_are_an_error():
-    for kwargs in ({"size": 0}, {"size": G - 1, "drop_last": True}):
-        with pytest.raises(DataError, match=f"with global_batch_size {G}"):
+    for kwargs, message in (
+        ({"size": 0}, "no samples"),
+        ({"size": G - 1, "drop_last": True}, f"with global_batch_size {G}"),
+    ):
+        with pytest.raises(DataError, match=message):
             images(**kwargs)
