@@ -26,7 +26,6 @@ FILE = RESULTS / "ablation.json"
 OVERLAY = "configs/overlays"
 NET = ["--model.net.depth=8", "--model.net.width=16", "--model.label_smoothing=0", "--model.test_time_flips=[]"]
 CROP = "{class_path: lit_project.data.augmentation.RandomCrop, init_args: {padding: 2}}"
-FLIP = "{class_path: lit_project.data.augmentation.RandomHorizontalFlip}"
 SGD = "--model.optimizer"
 # ingredient → options on top of the base
 INGREDIENTS: dict[str, list[str]] = {

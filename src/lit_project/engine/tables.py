@@ -16,6 +16,15 @@ TAB = "\t"
 LARGEST = torch.finfo(torch.float32).max  # tables are kept as float32
 
 
+def number_in(cell: str) -> float:
+    """The number in a cell; NaN for anything but a finite one of float32."""
+    try:
+        value = float(cell.replace("_", "x"))  # Python reads 1_000 as a number
+    except ValueError:
+        return math.nan
+    return value if abs(value) <= LARGEST else math.nan
+
+
 class CSVFile:
     """A CSV file in UTF-8 whose first line names the columns; blank lines are left out.
 
@@ -104,11 +113,8 @@ class CSVFile:
         return [self.names.index(name) for name in columns]
 
     def _number(self, text: str, line: int, column: str, advice: str) -> float:
-        try:
-            value = float(text.replace("_", "x"))  # Python reads 1_000 as a number
-        except ValueError:
-            value = math.nan
-        if not abs(value) <= LARGEST:
+        value = number_in(text)
+        if math.isnan(value):
             what = f"{text.strip()!r} is not a finite number" if text.strip() else "an empty cell"
             raise DataError(f"{self.file}, line {line}, column {column!r}: {what}{advice}")
         return value

@@ -35,8 +35,9 @@ class Row:
     def pooled(self, name: str) -> tuple[float, str, float] | None:
         """Of several folds: the mean over all their samples, tokens or pixels, which of these, and how many."""
         runs = [run for run in self.counted if name in run.metrics]
-        units = (unit for unit in ("test/tokens", "test/pixels") if any(unit in run.metrics for run in runs))
-        unit = next(units, "test/samples")
+        unit = next(
+            (u for u in ("test/tokens", "test/pixels") if any(u in run.metrics for run in runs)), "test/samples"
+        )
         weights = [run.metrics.get(unit, 0) for run in runs]
         folds = {run.options.get("data.fold") for run in runs}
         if len(folds) < 2 or not POOLED.fullmatch(name) or not all(weights):
