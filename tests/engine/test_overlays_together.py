@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lit_project.engine.checkpoints import read
 
@@ -17,6 +18,15 @@ def test_overlays_of_the_trainer_fit_every_family(lit):
             with pytest.raises(SystemExit) as ended:  # the end of --print_config; a mistake would return 2
                 lit(f"fit -c configs/{config} {files} --print_config")
             assert ended.value.code == 0
+
+
+def test_mixup_and_cutmix_add_up(lit, capfd):
+    overlays = "-c configs/overlays/mixup.yaml -c configs/overlays/cutmix.yaml"
+    with pytest.raises(SystemExit):
+        lit(f"fit -c configs/quickstart.yaml {overlays} --print_config")
+    mixing = yaml.safe_load(capfd.readouterr().out)["model"]["init_args"]["mixing"]
+    assert mixing["mixup_alpha"] == 0.2
+    assert mixing["cutmix_alpha"] == 1.0
 
 
 def test_tensorboard_gets_scalars_images_and_graph_and_loggers_add_up(lit):

@@ -28,7 +28,7 @@ class Mixing:
         ValueError: a negative α, or nothing to do.
     """
 
-    mixup_alpha: float = 0.2
+    mixup_alpha: float = 0.0
     cutmix_alpha: float = 0.0
     cutmix_share: float = 0.5
     probability: float = 1.0
