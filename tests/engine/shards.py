@@ -43,7 +43,7 @@ def test_halves_of_the_hidden_layers(two):
     whole_sizes = {name: parameter.shape for name, parameter in task.named_parameters()}
     shard(task, two(1, 2))
     split = {name for name, p in task.named_parameters() if isinstance(p, DTensor) and p.to_local().numel() < p.numel()}
-    layers = [f"net.encoder.layers.0.linear{n}" for n in "12"] + [f"net.decoder.0.feedforward.{n}" for n in "02"]
+    layers = [f"net.{stack}.0.feedforward.{n}" for stack in ("encoder", "decoder") for n in "02"]
     assert split == {f"{layer}.weight" for layer in layers} | {f"{layer}.bias" for layer in layers[::2]}
     assert {name: parameter.shape for name, parameter in task.named_parameters()} == whole_sizes
     shard(task, two(1, 2))  # a second stage of the same trainer changes nothing

@@ -7,6 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half precision becomes float32, for sums of exponentials, as in torch's own losses; of any shape."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 class SmoothedCrossEntropy(nn.CrossEntropyLoss):
     """Cross-entropy with a target of 1 - ε for the right class and ε/(K - 1) for each other.
 
@@ -24,7 +29,7 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
         super().__init__(label_smoothing=smoothing)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        logits, classes = _precise(input), input.shape[1]
+        logits, classes = at_least_float32(input), input.shape[1]
         target = target.to(logits.dtype) if target.is_floating_point() else target
         return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing * classes / (classes - 1))
 
@@ -49,16 +54,11 @@ class FocalLoss(nn.Module):
         self.register_buffer("weight", None if weight is None else torch.tensor(weight), persistent=False)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        log_p = _precise(logits).log_softmax(dim=1).gather(1, targets[:, None]).squeeze(1)
+        log_p = at_least_float32(logits).log_softmax(dim=1).gather(1, targets[:, None]).squeeze(1)
         # 1 - p, kept from 0, where the power of a γ below 1 has no derivative
         rest = (-log_p.expm1()).clamp_min(torch.finfo(log_p.dtype).tiny)
         loss = -(rest**self.gamma) * log_p
         return (loss if self.weight is None else loss * self.weight[targets]).mean()
-
-
-def _precise(logits: Tensor) -> Tensor:
-    """At least float32, as torch computes its own losses under autocast."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @dataclass
@@ -80,10 +80,8 @@ class WeightPenalty:
         """The penalty of a module's weights, a scalar; 0 where none trains."""
         weights = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
         total = torch.zeros((), device=next((p.device for p in module.parameters()), None))
-        if not weights:
-            return total
         if self.l1:
-            total = total + self.l1 * torch.stack([w.abs().sum() for w in weights]).sum()
+            total = total + self.l1 * sum(w.abs().sum() for w in weights)
         if self.l2:
-            total = total + self.l2 * torch.stack([w.square().sum() for w in weights]).sum()
+            total = total + self.l2 * sum(w.square().sum() for w in weights)
         return total

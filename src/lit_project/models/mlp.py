@@ -68,7 +68,7 @@ class MLP(nn.Module):
         return {name: ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}
 
 
-class FFNN(nn.Module):
+class FFNN(MLP):
     """`hidden_layers` fully connected layers of the same width, and a linear output layer.
 
     Each hidden layer is linear → activation → dropout. No activation follows the output layer: it gives any number.
@@ -91,16 +91,4 @@ class FFNN(nn.Module):
         dropout: float = 0.0,
         activation: Activation = "relu",
     ) -> None:
-        super().__init__()
-        layers: list[nn.Module] = []
-        width = input_size
-        for _ in range(hidden_layers):
-            layers += [nn.Linear(width, hidden_size), ACTIVATIONS[activation]()]
-            if dropout > 0:
-                layers.append(Dropout(dropout))
-            width = hidden_size
-        self.layers = nn.Sequential(*layers, nn.Linear(width, output_size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`(B, input_size)` → `(B, output_size)`."""
-        return self.layers(x)
+        super().__init__((input_size,), output_size, [hidden_size] * hidden_layers, activation, dropout)

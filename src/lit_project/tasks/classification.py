@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
-from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
+from torchmetrics.classification import MulticlassConfusionMatrix
 
 from lit_project.engine.errors import UserError
 from lit_project.engine.exact import Totals
@@ -96,7 +96,7 @@ class Classifier(Task):
         self.class_names = list(class_names)
         # The data module checks the targets once per split, so that the metrics need not at each step.
         self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
-        self.top_k = MulticlassAccuracy(num_classes, top_k=top_k, average="micro", validate_args=False)
+        self.top_k = top_k
         self.calibration = Calibration()
         self.all_probabilities = False  # whether `predict_step` gives those of all classes
         self.confusion_matrix: Tensor | None = None  # of the last evaluation: [target, prediction], counts
@@ -127,17 +127,18 @@ class Classifier(Task):
         self.in_detail = self.trainer.state.fn != "fit"
         self.confusion.reset()
         self.calibration.reset()
-        self.top_k.reset()
 
     def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
         """Counts one batch; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
         inputs, targets = batch[0], batch[1]
         logits = self(inputs).float() if split == "val" else self.test_logits(inputs)
-        self.step(self.evaluation_loss(logits, targets), len(targets))
+        sums = {}
+        if self.top_k > 1:
+            sums[f"top{self.top_k}_accuracy"] = (logits.topk(self.top_k).indices == targets[:, None]).sum()
+        self.step(self.evaluation_loss(logits, targets), len(targets), **sums)
         self.confusion.update(logits, targets)
         if self.in_detail:
             self.calibration.update(logits, targets)
-        self.top_k.update(logits, targets)
         return {"logits": logits, "targets": targets}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
@@ -156,12 +157,10 @@ class Classifier(Task):
             self.notes["confusion"] = confusion
             self.notes["calibration"] = self.calibration.compute()
         values = {
-            **totals.means(),  # the loss, and the sums that a subclass adds
+            **totals.means(),  # the loss, top-k accuracy, and the sums that a subclass adds
             "accuracy": (right.sum() / counts.sum()).item(),
             "samples": counts.sum().item(),
         }
-        if self.top_k.top_k > 1:
-            values[f"top{self.top_k.top_k}_accuracy"] = self.top_k.compute().item()
         for name, hits, count in zip(self.class_names, right.tolist(), samples.tolist(), strict=True):
             if count > 0:  # a class without samples has no recall
                 values[f"class_accuracy/{name}"] = hits / count

@@ -47,9 +47,9 @@ def test_recurrent_layers_are_those_of_torch(cell, layers):
     embedded = torch.randn(2, 1, 6).double()
     _, last, weights = net.decoder(embedded, state, memory)
     context = weights @ memory.states
-    first = [part.transpose(0, 1).contiguous() for part in (state if cell == "lstm" else (state,))]
-    _, expected = net.decoder.rnn(torch.cat([embedded, context], dim=-1), tuple(first) if cell == "lstm" else first[0])
-    for ours, theirs in zip(*((last, expected) if cell == "lstm" else ([last], [expected])), strict=True):
+    first = tuple(part.transpose(0, 1).contiguous() for part in state)
+    _, expected = net.decoder.rnn(torch.cat([embedded, context], dim=-1), first if cell == "lstm" else first[0])
+    for ours, theirs in zip(last, expected if cell == "lstm" else (expected,), strict=True):
         assert close(ours, theirs.transpose(0, 1), 1e-12)
 
 

@@ -65,7 +65,7 @@ def test_decoder_step_by_step(kind):
     embedding = net.target_embedding.weight.numpy() * net.target_embedding.embedding_dim**0.5
     for b in range(2):
         states = memory.states[b][source[b] != PAD].numpy()
-        hidden = memory.final[b, 0].numpy()  # copied
+        hidden = memory.final[0][b, 0].numpy()  # copied
         for t, token in enumerate(tokens[b].tolist()):
             x = embedding[token]
             if kind in ("location", "additive"):  # attention first, its context goes into the step

@@ -35,7 +35,7 @@ def test_contradictions_are_refused(build, message):
 
 def test_layers_of_a_transformer_begin_with_weights_of_their_own():
     net = TransformerSeq2Seq(V, V, size=8, heads=2, encoder_layers=3, decoder_layers=3)
-    for layers in (net.encoder.layers, net.decoder):
+    for layers in (net.encoder, net.decoder):
         first, *others = [[weight for weight in layer.parameters() if weight.ndim > 1] for layer in layers]
         assert not any(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
@@ -70,8 +70,7 @@ def test_final_states_of_the_encoder(name):
     states, final = net.encoder.rnn(embedded)  # not packed: nothing is padded here
     assert close(ours_states, states)
     both = net.encoder.rnn.bidirectional
-    finals = zip(ours_final, final, strict=True) if "lstm" in name else [(ours_final, final)]
-    for ours, theirs in finals:
+    for ours, theirs in zip(ours_final, final if "lstm" in name else (final,), strict=True):
         for layer in range(2):
             ends = [theirs[2 * layer], theirs[2 * layer + 1]] if both else [theirs[layer]]
             assert close(ours[:, layer], torch.cat(ends, dim=-1))
@@ -87,9 +86,9 @@ def test_bridges():
         assert close(torch.cat([state[:, 0], state[:, 1]], dim=-1), expected)
     net = make("gru, additive, deep")
     memory = net.encode(source, lengths)
-    assert torch.equal(net.start(memory), memory.final)
+    assert torch.equal(net.start(memory)[0], memory.final[0])
     net = make("gru, additive, zero")
-    assert torch.equal(net.start(net.encode(source, lengths)), torch.zeros(2, 1, 8).double())
+    assert torch.equal(net.start(net.encode(source, lengths))[0], torch.zeros(2, 1, 8).double())
 
 
 @torch.no_grad()
@@ -115,14 +114,14 @@ def test_layers_of_the_transformer_are_those_of_torch():
     net = transformer(dropout=0.0).double()
     sizes = {"d_model": 8, "nhead": 2, "dim_feedforward": 32, "dropout": 0.0, "batch_first": True, "norm_first": True}
     encoder, decoder = nn.TransformerEncoderLayer(**sizes).double(), nn.TransformerDecoderLayer(**sizes).double()
-    encoder.load_state_dict(net.encoder.layers[0].state_dict())
-    # in the order in which torch names them: self-attention, cross-attention, feed-forward, norms
-    decoder.load_state_dict(dict(zip(decoder.state_dict(), net.decoder[0].state_dict().values(), strict=True)))
+    for ours, theirs in ((net.encoder[0], encoder), (net.decoder[0], decoder)):
+        # in the order in which torch names them: self-attention, cross-attention, feed-forward, norms
+        theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
     source, target = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 4, 8, dtype=torch.float64)
     padding = torch.arange(5) >= torch.tensor([[5], [3]])
     none_yet = source.new_zeros(2, 0, 16)
     ours_in, theirs_in = source.clone().requires_grad_(), source.clone().requires_grad_()
-    states = net.encoder.layers[0](ours_in, src_key_padding_mask=padding.double() * -1e9)
+    states = net.encoder[0](ours_in, ~padding)
     ours = net.decoder[0](target, none_yet, Memory(states, ~padding), False)[0]
     past = nn.Transformer.generate_square_subsequent_mask(4, dtype=torch.float64)
     states = encoder(theirs_in, src_key_padding_mask=padding)
@@ -131,7 +130,7 @@ def test_layers_of_the_transformer_are_those_of_torch():
     ours.square().sum().backward()
     theirs.square().sum().backward()
     assert close(ours_in.grad, theirs_in.grad)
-    for mine, torchs in zip([net.encoder.layers[0], net.decoder[0]], [encoder, decoder], strict=True):
+    for mine, torchs in zip([net.encoder[0], net.decoder[0]], [encoder, decoder], strict=True):
         for one, other in zip(mine.parameters(), torchs.parameters(), strict=True):
             assert close(one.grad, other.grad)
 

@@ -171,7 +171,7 @@ def _states(subject: Subject) -> Iterator[tuple[str, str]]:
     for tense, (state, forms), how in product(TENSES, STATES.items(), ("", "very", "not")):
         being = TO_BE[tense][subject.person]
         if how == "not":
-            being = f"{'n' + chr(39) if _vowel(being) else 'ne '}{being} pas"
+            being = _join("n'" if _vowel(being) else "ne", being) + " pas"
         adjective = forms[2 * subject.plural + subject.feminine]
         french = f"{being} très {adjective}" if how == "very" else f"{being} {adjective}"
         many = subject.plural or subject.person == 1

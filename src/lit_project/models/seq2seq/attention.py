@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from lit_project.models.seq2seq.base import full
+from lit_project.models.losses import at_least_float32
 
 
 def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
@@ -12,19 +12,19 @@ def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
         scores: any real numbers, `(…, T, S)`.
         mask: bool, of a shape that broadcasts to theirs: true where there is a token; at least one per row.
     """
-    return full(scores).masked_fill(~mask, float("-inf")).softmax(dim=-1)  # half precision is too coarse
+    return at_least_float32(scores).masked_fill(~mask, float("-inf")).softmax(dim=-1)  # half precision is too coarse
 
 
 class Attention(nn.Module):
-    """Base: a subclass has `keys` and `scores`."""
+    """Base: queries are compared with the states by products, unless a subclass has other `keys` or `scores`."""
 
     def keys(self, states_BSD: Tensor) -> Tensor:
         """What queries are compared with, `(B, S, K)`; computed once per source."""
-        raise NotImplementedError
+        return states_BSD
 
     def scores(self, query_BTH: Tensor, keys_BSK: Tensor) -> Tensor:
         """How well the tokens of the source fit the queries, `(B, T, S)`."""
-        raise NotImplementedError
+        return query_BTH.to(keys_BSK.dtype) @ keys_BSK.mT
 
     def forward(
         self, query_BTH: Tensor, keys_BSK: Tensor, states_BSD: Tensor, mask_BS: Tensor
@@ -45,19 +45,12 @@ class DotAttention(Attention):
                 "(a bidirectional encoder gives 2 × hidden_size): take 'general'"
             )
 
-    def keys(self, states_BSD: Tensor) -> Tensor:
-        """The states themselves, `(B, S, H)`."""
-        return states_BSD
 
-    def scores(self, query_BTH: Tensor, keys_BSH: Tensor) -> Tensor:
-        return query_BTH.to(keys_BSH.dtype) @ keys_BSH.mT
-
-
-class GeneralAttention(DotAttention):
+class GeneralAttention(Attention):
     """Score = query · W state (Luong et al. 2015, "general")."""
 
     def __init__(self, query_size: int, state_size: int) -> None:
-        nn.Module.__init__(self)
+        super().__init__()
         self.project = nn.Linear(state_size, query_size, bias=False)
 
     def keys(self, states_BSD: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lit_project.text.vocabulary import PAD
+
 
 class Memory(NamedTuple):
     """What the encoder says of a batch of sources.
@@ -14,7 +16,7 @@ class Memory(NamedTuple):
         mask: bool `(B, S)`, true where there is a token.
         keys: what the attention compares with queries, `(B, S, K)`; computed once per sentence. Of a Transformer keys
             and values of all layers of the decoder, side by side.
-        final: state for the decoder to begin with: a tensor or a tuple of tensors, batch first; None for none.
+        final: state for the decoder to begin with: a tuple of tensors, batch first; None for none.
     """
 
     states: Tensor
@@ -37,11 +39,6 @@ class Decoded(NamedTuple):
     attention: Tensor | None
 
 
-def full(values: Tensor) -> Tensor:
-    """Half precision becomes float32, for sums of exponentials; others stay as they are; of any shape."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
-
-
 def select(tree: Any, index_B: Tensor) -> Any:
     """Rows of all tensors in nested tuples: reorders, repeats or drops the sentences of a memory or a state."""
     if isinstance(tree, Tensor):
@@ -50,6 +47,29 @@ def select(tree: Any, index_B: Tensor) -> Any:
         items = [select(item, index_B) for item in tree]
         return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
     return tree
+
+
+class TokenEmbedding(nn.Embedding):
+    """An embedding whose vectors are at most `max_length` long (Euclidean; None for any).
+
+    `nn.Embedding(max_norm=...)` rewrites the weights of the tokens that it looks up, in place: training step by step
+    with tied weights then fails, results depend on the rest of the batch, and processes drift apart.
+    """
+
+    def __init__(self, size: int, embedding_size: int, max_length: float | None = None) -> None:
+        super().__init__(size, embedding_size, padding_idx=PAD)
+        self.max_length = max_length
+        # variance 1 / E, so that a tied output layer begins with logits of variance about 1
+        nn.init.normal_(self.weight, std=embedding_size**-0.5)
+        with torch.no_grad():
+            self.weight[PAD].zero_()
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Vectors `(..., E)` of tokens `(...)`."""
+        embedded = super().forward(tokens)
+        if self.max_length is None:
+            return embedded
+        return embedded * (self.max_length / embedded.norm(dim=-1, keepdim=True).clamp(min=self.max_length))
 
 
 class Seq2Seq(nn.Module):

@@ -10,12 +10,13 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from lit_project.engine.dropout import Dropout
 from lit_project.models.seq2seq.attention import (
     AdditiveAttention,
+    Attention,
     DotAttention,
     GeneralAttention,
     LocationAttention,
     attention_weights,
 )
-from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
+from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq, TokenEmbedding
 from lit_project.models.seq2seq.repeated import Repeated
 from lit_project.text.vocabulary import PAD
 
@@ -53,26 +54,18 @@ class RNNEncoder(nn.Module):
         self.rnn = recurrent(cell, embedding.embedding_dim, hidden_size, layers, dropout, bidirectional=bidirectional)
         self.norm = nn.LayerNorm(self.size) if layer_norm else nn.Identity()
 
-    def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Any]:
-        """States `(B, S, D)`, and the last one of each layer `(B, layers, D)`: for an LSTM a pair (hidden, cell)."""
+    def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """States `(B, S, D)`, and the last hidden one of each layer `(B, layers, D)`, beside it the cell of an LSTM."""
         embedded_BSE = self.dropout(self.embedding(source_BS) * self.embedding.embedding_dim**0.5)
         packed = pack_padded_sequence(embedded_BSE, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
         states, final = self.rnn(packed)
         states_BSD = pad_packed_sequence(states, batch_first=True, total_length=source_BS.shape[1])[0]
-        last = tuple(map(self._batch_first, final)) if isinstance(final, tuple) else self._batch_first(final)
-        return self.norm(states_BSD), last
+        return self.norm(states_BSD), tuple(map(self._batch_first, final if isinstance(final, tuple) else (final,)))
 
     def _batch_first(self, final: Tensor) -> Tensor:
         """`(layers × directions, B, H)` → `(B, layers, D)`, directions side by side."""
         by_layer = final.view(-1, self.directions, *final.shape[1:])
         return torch.cat(by_layer.unbind(1), dim=-1).transpose(0, 1).contiguous()
-
-
-def _layers_first(state: Any) -> Any:
-    """States are kept batch first, `(B, layers, H)`; `nn.GRU` wants `(layers, B, H)`."""
-    if isinstance(state, tuple):
-        return tuple(_layers_first(part) for part in state)
-    return state.transpose(0, 1).contiguous()
 
 
 def recurrent_step(x_BG: Tensor, h_BG: Tensor, hidden_BH: Tensor, *cell_BH: Tensor) -> tuple[Tensor, ...]:
@@ -103,7 +96,7 @@ class RNNDecoder(nn.Module):
 
     def __init__(
         self,
-        attention: DotAttention | AdditiveAttention | LocationAttention | None,
+        attention: Attention | None,
         embedding_size: int,
         hidden_size: int,
         state_size: int,
@@ -136,8 +129,9 @@ class AttentionAfter(RNNDecoder):
 
     def forward(self, embedded_BTE: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any, Tensor | None]:
         """Outputs `(B, T, O)`, the state after the last token, and weights `(B, T, S)`."""
-        hidden_BTH, state = self.rnn(embedded_BTE, _layers_first(state))
-        state = _layers_first(state)
+        first = tuple(part.transpose(0, 1).contiguous() for part in state)  # nn.GRU wants (layers, B, H)
+        hidden_BTH, last = self.rnn(embedded_BTE, first if len(first) > 1 else first[0])
+        state = tuple(part.transpose(0, 1).contiguous() for part in (last if len(first) > 1 else (last,)))
         weights = None
         if self.attention is not None:
             assert memory.keys is not None
@@ -160,8 +154,7 @@ class AttentionBefore(RNNDecoder):
         """Outputs `(B, T, O)`, the state after the last token, and weights `(B, T, S)`."""
         assert memory.keys is not None
         assert self.attention is not None
-        parts = state if isinstance(state, tuple) else (state,)  # hidden, and cell of an LSTM
-        states = [tuple(part[:, layer] for part in parts) for layer in range(self.rnn.num_layers)]
+        states = [tuple(part[:, layer] for part in state) for layer in range(self.rnn.num_layers)]
         autocast = torch.is_autocast_enabled(embedded_BTE.device.type)
         dtype = torch.get_autocast_dtype(embedded_BTE.device.type) if autocast else embedded_BTE.dtype
         layers = [[weight.to(dtype) for weight in layer] for layer in self.rnn.all_weights]  # once, not in each step
@@ -189,7 +182,7 @@ class AttentionBefore(RNNDecoder):
             weights.append(weight_B1S)
         seen_BTX = torch.cat([torch.stack(hiddens, dim=1), torch.cat(contexts, dim=1), embedded_BTE], dim=-1)
         last = tuple(torch.stack(part, dim=1) for part in zip(*states, strict=True))
-        return self.read_out(seen_BTX), last if len(last) > 1 else last[0], torch.cat(weights, dim=1)
+        return self.read_out(seen_BTX), last, torch.cat(weights, dim=1)
 
 
 class RNNSeq2Seq(Seq2Seq):
@@ -244,12 +237,12 @@ class RNNSeq2Seq(Seq2Seq):
         if attention == "none" and bridge == "zero":
             raise ValueError("attention 'none' with bridge 'zero' leaves the decoder without the source")
         self.shared_embeddings = shared_embeddings
-        self.cell, self.bridge_kind = cell, bridge
+        self.bridge_kind = bridge
         self.decoder_shape = decoder_layers, hidden_size
-        self.target_embedding = ClippedEmbedding(target_size, embedding_size, embedding_max_norm)
+        self.target_embedding = TokenEmbedding(target_size, embedding_size, embedding_max_norm)
         source_embedding = self.target_embedding
         if not shared_embeddings:
-            source_embedding = ClippedEmbedding(source_size, embedding_size, embedding_max_norm)
+            source_embedding = TokenEmbedding(source_size, embedding_size, embedding_max_norm)
         self.dropout = Dropout(dropout)
         self.encoder = RNNEncoder(
             source_embedding, hidden_size, encoder_layers, bidirectional, cell, dropout, layer_norm
@@ -284,41 +277,17 @@ class RNNSeq2Seq(Seq2Seq):
         return Memory(states_BSD, source_BS != PAD, keys, final)
 
     def start(self, memory: Memory) -> Any:
-        """The decoder's first state `(B, layers, H)`; a pair of them for an LSTM."""
-        finals = memory.final if isinstance(memory.final, tuple) else (memory.final,)
+        """The decoder's first hidden state `(B, layers, H)`, beside it the cell of an LSTM."""
+        finals = memory.final
         if self.bridge_kind == "linear":  # from the top layer
             parts = [torch.tanh(layer(final[:, -1])) for layer, final in zip(self.bridge, finals, strict=True)]
             finals = tuple(part.unflatten(1, self.decoder_shape) for part in parts)
         elif self.bridge_kind == "zero":
             finals = tuple(final.new_zeros(final.shape[0], *self.decoder_shape) for final in finals)
         # autocast computes the bridge in half precision and leaves the recurrence in float32
-        finals = tuple(final.to(memory.states.dtype) for final in finals)
-        return finals if self.cell == "lstm" else finals[0]
+        return tuple(final.to(memory.states.dtype) for final in finals)
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
         embedded_BTE = self.dropout(self.target_embedding(tokens_BT) * self.target_embedding.embedding_dim**0.5)
         output_BTO, state, weights_BTS = self.decoder(embedded_BTE, state, memory)
         return Decoded(self.output(self.norm(output_BTO)), state, weights_BTS)
-
-
-class ClippedEmbedding(nn.Embedding):
-    """An embedding whose vectors are at most `max_length` long (Euclidean; None for any).
-
-    `nn.Embedding(max_norm=...)` rewrites the weights of the tokens that it looks up, in place: training step by step
-    with tied weights then fails, results depend on the rest of the batch, and processes drift apart.
-    """
-
-    def __init__(self, size: int, embedding_size: int, max_length: float | None) -> None:
-        super().__init__(size, embedding_size, padding_idx=PAD)
-        self.max_length = max_length
-        # variance 1 / E, so that a tied output layer begins with logits of variance about 1
-        nn.init.normal_(self.weight, std=embedding_size**-0.5)
-        with torch.no_grad():
-            self.weight[PAD].zero_()
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Vectors `(..., E)` of tokens `(...)`."""
-        embedded = super().forward(tokens)
-        if self.max_length is None:
-            return embedded
-        return embedded * (self.max_length / embedded.norm(dim=-1, keepdim=True).clamp(min=self.max_length))

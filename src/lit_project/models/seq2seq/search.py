@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lit_project.models.seq2seq.base import Memory, Seq2Seq, full, select
+from lit_project.models.losses import at_least_float32
+from lit_project.models.seq2seq.base import Memory, Seq2Seq, select
 from lit_project.text.vocabulary import BOS, EOS, PAD
 
 MOST_HYPOTHESES = 1000  # memory and time of a search grow with them, and translations get worse long before
@@ -92,7 +93,7 @@ def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, opt
 
     Where the net gives no numbers they are all -inf.
     """
-    scores_BV = full(logits_BV).log_softmax(dim=-1).nan_to_num_(nan=float("-inf"), neginf=float("-inf"))
+    scores_BV = at_least_float32(logits_BV).log_softmax(dim=-1).nan_to_num_(nan=float("-inf"), neginf=float("-inf"))
     scores_BV[:, [PAD, BOS]] = float("-inf")
     n = options.no_repeat_ngram
     if n and tokens_BT.shape[1] >= n:

@@ -9,8 +9,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from torch.nn import functional as F
 
 from lit_project.engine.dropout import Dropout
+from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.attention import attention_weights
-from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq, full
+from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq, TokenEmbedding
 from lit_project.text.vocabulary import PAD
 
 
@@ -40,36 +41,34 @@ def attend(
     weights_BTS = None
     if need_weights:
         assert mask is not None
-        scores = full(query @ key.mT) / math.sqrt(query.shape[-1])
+        scores = at_least_float32(query @ key.mT) / math.sqrt(query.shape[-1])
         weights_BTS = attention_weights(scores, mask).mean(dim=1)
     return attention.out_proj(attended.transpose(1, 2).flatten(2)), weights_BTS
 
 
-class EncoderLayer(nn.TransformerEncoderLayer):
-    """`nn.TransformerEncoderLayer` that normalises before each part, with dropout of each part's output alone.
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each normalised before; arguments: see `DecoderLayer`.
 
-    It computes the same faster: for gradients, `nn.MultiheadAttention` fills and adds a tensor for each of query, key
-    and value. Arguments: see `DecoderLayer`.
+    It computes what `nn.TransformerEncoderLayer` does, faster: for gradients, `nn.MultiheadAttention` fills and adds a
+    tensor for each of query, key and value.
     """
 
     def __init__(self, size: int, heads: int, feedforward_size: int, dropout: float) -> None:
-        super().__init__(size, heads, feedforward_size, 0.0, batch_first=True, norm_first=True)
-        self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout)
+        super().__init__()
+        self.self_attention = nn.MultiheadAttention(size, heads, batch_first=True)
+        self.feedforward = nn.Sequential(
+            nn.Linear(size, feedforward_size), nn.ReLU(), nn.Linear(feedforward_size, size)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2))
+        self.dropout = Dropout(dropout)
 
-    def forward(
-        self,
-        src: Tensor,
-        src_mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> Tensor:
-        """`(B, S, D)` → `(B, S, D)`. `src_key_padding_mask` `(B, S)` is added to scores; no other mask is looked at."""
-        assert src_key_padding_mask is not None
-        size = src.shape[2]
-        query_BSD, seen_BSX = project(self.self_attn, self.norm1(src), 0, 3).split([size, 2 * size], dim=-1)
-        attended = attend(self.self_attn, query_BSD, seen_BSX, src_key_padding_mask[:, None, None], False)[0]
-        x_BSD = src + self.dropout1(attended)
-        return x_BSD + self.dropout2(self.linear2(F.relu(self.linear1(self.norm2(x_BSD)))))
+    def forward(self, x_BSD: Tensor, mask_BS: Tensor) -> Tensor:
+        """`(B, S, D)` → `(B, S, D)`; the mask is true where there is a token."""
+        size = x_BSD.shape[2]
+        query_BSD, seen_BSX = project(self.self_attention, self.norms[0](x_BSD), 0, 3).split([size, 2 * size], dim=-1)
+        attended, _ = attend(self.self_attention, query_BSD, seen_BSX, mask_BS[:, None, None], False)
+        x_BSD = x_BSD + self.dropout(attended)
+        return x_BSD + self.dropout(self.feedforward(self.norms[1](x_BSD)))
 
 
 class DecoderLayer(nn.Module):
@@ -159,24 +158,13 @@ class TransformerSeq2Seq(Seq2Seq):
         feedforward_size = feedforward_size or 4 * size
         self.size = size
         self.shared_embeddings = shared_embeddings
-        self.target_embedding = nn.Embedding(target_size, size, padding_idx=PAD)
-        self.source_embedding = (
-            self.target_embedding if shared_embeddings else nn.Embedding(source_size, size, padding_idx=PAD)
-        )
-        for embedding in dict.fromkeys((self.target_embedding, self.source_embedding)):  # a set has no order
-            nn.init.normal_(embedding.weight, std=size**-0.5)
-            with torch.no_grad():
-                embedding.weight[PAD].zero_()
+        self.target_embedding = TokenEmbedding(target_size, size)
+        self.source_embedding = self.target_embedding if shared_embeddings else TokenEmbedding(source_size, size)
         self.dropout = Dropout(dropout)
-        self.encoder = nn.TransformerEncoder(
-            EncoderLayer(size, heads, feedforward_size, dropout),
-            encoder_layers,
-            norm=nn.LayerNorm(size),
-            enable_nested_tensor=False,  # has no effect with norm_first but a warning
-        )
-        self.encoder.layers = nn.ModuleList(  # torch's are copies of one layer, with the same initial weights
+        self.encoder = nn.ModuleList(
             EncoderLayer(size, heads, feedforward_size, dropout) for _ in range(encoder_layers)
         )
+        self.encoder_norm = nn.LayerNorm(size)
         self.decoder = nn.ModuleList(
             DecoderLayer(size, heads, feedforward_size, dropout) for _ in range(decoder_layers)
         )
@@ -187,7 +175,7 @@ class TransformerSeq2Seq(Seq2Seq):
 
     def blocks(self) -> list[nn.Module]:
         """Parts that run once in a forward pass, of which one at a time need be whole in memory (FSDP2)."""
-        return [*self.encoder.layers, *self.decoder]
+        return [*self.encoder, *self.decoder]
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
         """Splits the feed-forward layers: the first by its outputs, the second by its inputs (Shoeybi et al. 2019).
@@ -195,12 +183,11 @@ class TransformerSeq2Seq(Seq2Seq):
         Attention is not split, because `nn.MultiheadAttention` keeps queries, keys and values of all heads in one
         matrix; nor are the embeddings, which other layers share.
         """
-        layers = [(f"encoder.layers.{number}.linear", "1", "2") for number in range(len(self.encoder.layers))]
-        layers += [(f"decoder.{number}.feedforward.", "0", "2") for number in range(len(self.decoder))]
         return {
-            f"{layer}{part}": style
-            for layer, first, second in layers
-            for part, style in ((first, ColwiseParallel()), (second, RowwiseParallel()))
+            f"{stack}.{number}.feedforward.{part}": style
+            for stack, layers in (("encoder", self.encoder), ("decoder", self.decoder))
+            for number in range(len(layers))
+            for part, style in ((0, ColwiseParallel()), (2, RowwiseParallel()))
         }
 
     def _embed(self, embedding: nn.Embedding, tokens_BT: Tensor, first: int) -> Tensor:
@@ -215,8 +202,10 @@ class TransformerSeq2Seq(Seq2Seq):
         once. In training they are None: each layer computes its own, as a layer sharded by FSDP2 must.
         """
         mask_BS = source_BS != PAD
-        embedded_BSD = self._embed(self.source_embedding, source_BS, 0)
-        states_BSD = self.encoder(embedded_BSD, src_key_padding_mask=~mask_BS)
+        states_BSD = self._embed(self.source_embedding, source_BS, 0)
+        for layer in self.encoder:
+            states_BSD = layer(states_BSD, mask_BS)
+        states_BSD = self.encoder_norm(states_BSD)
         layers: list[Any] = [] if self.training else [*self.decoder]
         keys = [layer.source_keys(states_BSD) for layer in layers]
         return Memory(states_BSD, mask_BS, torch.cat(keys, dim=-1) if keys else None)

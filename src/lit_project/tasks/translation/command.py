@@ -132,8 +132,8 @@ def translated(
     if cut := sum(length > task.max_length for length in lengths):
         note(f"cut at the {task.max_length} tokens that the checkpoint takes: {cut} of {len(sentences)} sentences")
     found: list[list[Translation]] = [[] for _ in sentences]
-    order = [place for place, text in enumerate(sentences) if text.strip()]
-    order.sort(key=lengths.__getitem__)  # batches of like length need little padding
+    # batches of like length need little padding; of a blank sentence nothing is left
+    order = sorted((place for place, length in enumerate(lengths) if length), key=lengths.__getitem__)
     for start in range(0, len(order), batch_size):
         batch = order[start : start + batch_size]
         for place, best in zip(batch, task.translate([sentences[i] for i in batch], decoding), strict=True):

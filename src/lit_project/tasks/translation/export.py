@@ -57,8 +57,7 @@ class Unpacked(nn.Module):
             forward = x_BSD.gather(1, last_B11.expand(-1, 1, x_BSD.shape[2]))[:, 0, :size]
             finals.append((torch.cat([forward[None], hidden[1:]]), *cell))
         states_BSD = encoder.norm(x_BSD * (1 - padding_BS1))
-        last = tuple(encoder._batch_first(torch.cat(parts)) for parts in zip(*finals, strict=True))
-        return states_BSD, last if lstm else last[0]
+        return states_BSD, tuple(encoder._batch_first(torch.cat(parts)) for parts in zip(*finals, strict=True))
 
 
 class FromFiles(Seq2Seq):
@@ -96,20 +95,17 @@ def exported(task: Translator, batch: Any) -> Exported:
     with torch.no_grad():
         memory = net.encode(batch.source, batch.source_lengths)
         state = net.start(memory)
-    alone = isinstance(state, Tensor)  # not a tuple
     shared = 2 if memory.keys is None else 3
 
     def encode(source_BS: Tensor) -> tuple[Tensor, ...]:
         memory = net.encode(source_BS, (source_BS != PAD).sum(dim=1))
-        state = net.start(memory)
-        return *memory[:shared], *((state,) if alone else state)
+        return *memory[:shared], *net.start(memory)
 
     def step(token_B1: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        state = inputs[shared] if alone else inputs[shared:]
-        decoded = net.decode(token_B1, state, Memory(*inputs[:shared]))
-        return decoded.logits[:, -1], *((decoded.state,) if alone else decoded.state)
+        decoded = net.decode(token_B1, inputs[shared:], Memory(*inputs[:shared]))
+        return decoded.logits[:, -1], *decoded.state
 
-    states = {f"state_{place}": part for place, part in enumerate((state,) if alone else state)}
+    states = {f"state_{place}": part for place, part in enumerate(state)}
     inputs = {**dict(zip(Memory._fields, memory[:shared], strict=False)), **states}
     grows = any(part.shape[1] == 0 for part in states.values())  # what the tokens so far have left, as a Transformer's
     free = dict.fromkeys(Memory._fields, "batch source") | {name: "batch past" for name in states if grows}

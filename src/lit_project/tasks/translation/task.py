@@ -13,7 +13,8 @@ from lit_project.engine.errors import CheckpointError, DataError, UserError
 from lit_project.engine.exact import Totals
 from lit_project.engine.schedules import OptimizerFactory
 from lit_project.engine.task import Task
-from lit_project.models.seq2seq.base import Seq2Seq, full
+from lit_project.models.losses import at_least_float32
+from lit_project.models.seq2seq.base import Seq2Seq
 from lit_project.models.seq2seq.search import NOTHING, Decoding, Hypothesis
 from lit_project.tasks.translation.scores import Row, baselines, by_length, first_of_each_source, scores
 from lit_project.text.preparation import Preparation
@@ -141,7 +142,7 @@ class Translator(Task):
         real_BT = labels_BT != PAD
         tokens = real_BT.sum()
         loss_sum = F.cross_entropy(
-            full(logits_BTV).flatten(0, 1),
+            at_least_float32(logits_BTV).flatten(0, 1),
             labels_BT.flatten(),
             ignore_index=PAD,
             label_smoothing=label_smoothing,
