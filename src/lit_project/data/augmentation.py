@@ -89,7 +89,7 @@ class RandomResizedCrop(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """`(B, C, H, W)` → `(B, C, size, size)`; uint8 or float in, the same out."""
         height, width = images.shape[2:]
-        top, left, h, w = self.boxes(len(images), height, width).to(images.device).float().unbind(1)
+        top, left, h, w = self.boxes(len(images), height, width).to(images.device, non_blocking=True).float().unbind(1)
         # centres of the target's pixels, in pixels of the source; beyond the part its edge is repeated
         steps = (torch.arange(self.size, device=images.device) + 0.5) / self.size
         y = (top[:, None] + (steps * h[:, None] - 0.5).clamp(min=0).minimum(h[:, None] - 1) + 0.5) * 2 / height - 1
@@ -128,7 +128,7 @@ class RandomAffine(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """`(B, C, H, W)` → `(B, C, H, W)`; uint8 or float in, the same out."""
         height, width = images.shape[2:]
-        degrees, right, down, scale, shear = self.draw(len(images), height, width).to(images.device)
+        degrees, right, down, scale, shear = self.draw(len(images), height, width).to(images.device, non_blocking=True)
         angle, slope = degrees.deg2rad(), shear.deg2rad().tan()
         # where a pixel of the result comes from: the inverse of scale · rotation · shear, in pixels from the centre
         cos, sin = angle.cos() / scale, angle.sin() / scale

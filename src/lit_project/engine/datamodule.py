@@ -32,8 +32,8 @@ class Rows:
         return len(self.tensors[-1])
 
     def __getitem__(self, indices: Tensor) -> Any:
-        indices = indices.to(self.tensors[0].device)
-        return self.batch(*(tensor.index_select(0, indices) for tensor in self.tensors), indices)
+        places = indices.to(self.tensors[0].device, non_blocking=True)
+        return self.batch(*(tensor.index_select(0, places) for tensor in self.tensors), indices)
 
 
 def made(config: Mapping[str, Any]) -> LightningDataModule:

@@ -339,6 +339,11 @@ class ImageData(SplitData):
         self.predict_source = f"images_{place.stem if place.is_file() else place.resolve().name}"
         return {number: {"file": str(file)} for number, file in enumerate(self.new.files)}
 
+    def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
+        """Reads the first index while it is on the CPU: later that would wait for the device."""
+        self._first = int(batch.indices[0]) if len(batch.indices) else 0
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
         """Augments and converts on the device: uint8 → float in [0, 1]."""
         trainer = self.trainer
@@ -346,7 +351,7 @@ class ImageData(SplitData):
         transforms = self.train_transforms if training else self.eval_transforms
         if trainer is not None and training and len(transforms):
             # each sample occurs once per epoch, so this is one random stream per batch, also after a resume
-            seed_step(self.share()["seed"], "augment", trainer.current_epoch, int(batch[2][0]), device=batch[0].device)
+            seed_step(self.share()["seed"], "augment", trainer.current_epoch, self._first, device=batch[0].device)
         images, targets = batch[0], batch[1]
         if training and targets.ndim == 3 and len(transforms):
             images, targets = self.train_transforms.with_masks(images, targets)

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.profilers import PassThroughProfiler
-from torch import nn
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from .errors import UserError, did_you_mean
 
@@ -75,6 +76,18 @@ def wrong_in_channels_last(layer: nn.Module) -> bool:
     if not isinstance(layer, nn.Conv2d):
         return False
     return layer.kernel_size == (1, 1) and layer.stride != (1, 1) and layer.in_channels // layer.groups < 16
+
+
+def order_as_weights(optimizer: Optimizer) -> None:
+    """Orders an optimizer's state in memory as its weights, such as channels last, which fused steps take for granted.
+
+    From a run on another device, or in another precision, it may come in another order: torch's fused optimizers then
+    fail on a GPU, and pair the wrong numbers on a CPU.
+    """
+    for weight, state in optimizer.state.items():
+        for name, value in state.items():
+            if type(value) is Tensor and value.shape == weight.shape and value.stride() != weight.stride():
+                state[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
 def emulated(precision: str, device: str) -> str | None:

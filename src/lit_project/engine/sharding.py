@@ -72,7 +72,8 @@ class Sharded(ModelParallelStrategy):
             return super().optimizer_step(optimizer, closure, model, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
             in_closure = "closure" in [frame.name for frame in extract_tb(error.__traceback__)]
-            if in_closure or isinstance(error, torch.OutOfMemoryError | torch.distributed.DistError):
+            of_device = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # since torch 2.8
+            if in_closure or isinstance(error, of_device | torch.OutOfMemoryError | torch.distributed.DistError):
                 raise  # not for the kind of the optimizer
             # torch's first sentence, without its advice to programmers
             reason = str(error).splitlines()[0].partition(", need to")[0].partition(". ")[0]

@@ -20,7 +20,7 @@ from .errors import CheckpointError, UserError
 from .exact import Clock, StepMean, Totals
 from .metrics import GivenMetrics, Metrics
 from .parameter_groups import ParameterGroups
-from .precision import compile_in_place, scales_loss, set_quickly, wrong_in_channels_last
+from .precision import compile_in_place, order_as_weights, scales_loss, set_quickly, wrong_in_channels_last
 from .sampler import global_seed, seed_step
 from .saving import validated
 from .schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, steps_of_epochs
@@ -139,19 +139,27 @@ class Task(LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Also of shards, which torch does not clip beside whole tensors, and of fused optimizers in bfloat16.
+        """Also of shards, which torch does not clip beside whole tensors, and of fused optimizers in mixed precision.
 
-        Lightning refuses fused ones in all mixed precisions, although only 16-mixed scales the loss.
+        Raises:
+            UserError: 16-mixed, a fused optimizer, and clipping by value.
         """
         if not gradient_clip_val:
             return
-        if scales_loss(self.trainer):
-            super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
-        elif gradient_clip_algorithm == "value":
+        by_value, limit = gradient_clip_algorithm == "value", gradient_clip_val
+        if self._still_scaled(optimizer):
+            if by_value:  # what is infinite would become a number, and its step be made
+                raise UserError("16-mixed with a fused optimizer cannot clip by value: set fused: false")
+            limit *= self.trainer.precision_plugin.scaler.get_scale()  # type: ignore[attr-defined]
+        if by_value:
             for gradient in local(gradients(optimizer)):
-                gradient.clamp_(-gradient_clip_val, gradient_clip_val)
+                gradient.clamp_(-limit, limit)
         else:
-            clip_norm(gradients(optimizer), gradient_clip_val)
+            clip_norm(gradients(optimizer), limit)
+
+    def _still_scaled(self, optimizer: Any) -> bool:
+        """Whether gradients have the scale of 16-mixed: a fused optimizer takes it out by itself, within its step."""
+        return scales_loss(self.trainer) and getattr(optimizer, "_step_supports_amp_scaling", False)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -241,8 +249,7 @@ class Task(LightningModule):
         """The norm of the gradient before it is clipped, for the steps that are logged."""
         if (self.trainer.global_step + 1) % self._log_every == 0:
             norm = total_norm(gradients(optimizer))
-            if scales_loss(self.trainer) and getattr(optimizer, "_step_supports_amp_scaling", False):
-                # a fused optimizer takes the scale of 16-mixed out by itself, within its step
+            if self._still_scaled(optimizer):
                 norm = norm / self.trainer.precision_plugin.scaler.get_scale()  # type: ignore[attr-defined]
             self._gradient_norm = norm
 
@@ -291,6 +298,8 @@ class Task(LightningModule):
     def on_train_start(self) -> None:
         """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
         self._seed = global_seed()
+        for optimizer in self.trainer.optimizers:
+            order_as_weights(optimizer)
         self._step_mean = StepMean()  # without what is left of an earlier fit
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._done = self.trainer.global_step
@@ -333,6 +342,8 @@ class Task(LightningModule):
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Logs loss and rates of single steps, micro-batches together, every `log_every_n_steps` optimizer steps."""
+        if self.trainer.is_last_batch and self.device.type in ("cuda", "mps"):
+            torch.accelerator.synchronize()  # the clock counts what the device still has to do
         self._clock.lap()
         done = self.trainer.global_step
         if done == self._done:

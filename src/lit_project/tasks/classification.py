@@ -40,7 +40,7 @@ class Calibration(Metric):
 
     def compute(self) -> dict[str, Any]:
         """`ece`, the expected calibration error; lists of 15: `samples`, mean `confidence` and `accuracy`, or None."""
-        samples, confidence, right = self.sums.double().cpu()
+        samples, confidence, right = self.sums.cpu().double()  # Apple's GPUs have no float64
         means = [
             [round(float(s / n), 6) if n else None for s, n in zip(x, samples, strict=True)]
             for x in (confidence, right)
@@ -146,8 +146,7 @@ class Classifier(Task):
         return outputs["logits"].softmax(dim=1), outputs["targets"]
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
-        counts = self.confusion.compute().double()
-        self.confusion_matrix = counts.cpu()
+        self.confusion_matrix = counts = self.confusion.compute().cpu().double()
         right, samples = counts.diagonal(), counts.sum(dim=1)
         if self.in_detail:
             # metrics.json holds true class → predicted class → samples.

@@ -53,8 +53,8 @@ class Mixing:
         use_cutmix = self.cutmix_alpha > 0 and (self.mixup_alpha == 0 or cut < self.cutmix_share)
         alpha = self.cutmix_alpha if use_cutmix else self.mixup_alpha
         beta = torch.distributions.Beta(torch.tensor(float(alpha)), torch.tensor(float(alpha)))
-        share_B = beta.sample((len(images),)).to(images)
-        partner_B = torch.randperm(len(images)).to(images.device)
+        share_B = beta.sample((len(images),)).to(images, non_blocking=True)
+        partner_B = torch.randperm(len(images)).to(images.device, non_blocking=True)
         if use_cutmix:
             inside_BHW, share_B = rectangles(share_B, images.shape[2], images.shape[3])
             images = torch.where(inside_BHW[:, None], images[partner_B], images)
@@ -75,7 +75,7 @@ def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor
     side_B = (1 - share_B).sqrt()
     spans = []
     for size in (height, width):
-        centre_B = torch.randint(size, share_B.shape).to(share_B.device)
+        centre_B = torch.randint(size, share_B.shape).to(share_B.device, non_blocking=True)
         half_B = (side_B * size).long() // 2
         places = torch.arange(size, device=share_B.device)
         spans.append((places >= (centre_B - half_B)[:, None]) & (places < (centre_B + half_B)[:, None]))

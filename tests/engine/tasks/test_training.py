@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from classifier_data import Images, batches, classifier, linear
 from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip
+from lit_project.engine.errors import UserError
 from lit_project.engine.schedules import CosineAnnealingLR, Schedule
 from saving import SaveAt
 
@@ -163,6 +164,38 @@ def test_the_norm_of_scaled_gradients_is_logged_without_the_scale(trainer, fused
         norms += [values["train/gradient_norm"] for _, values in logger.lines if "train/gradient_norm" in values]
     full, scaled = norms
     assert scaled == pytest.approx(full, rel=0.02)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_scaled_gradients_are_clipped_as_others(trainer, fused):
+    """Lightning refuses fused optimizers, which take the scale out within their step."""
+    weights = []
+    for plugins in ([], [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]):
+        torch.manual_seed(0)
+        task = classifier(optimizer=partial(torch.optim.SGD, lr=10.0, fused=fused))
+        options = {"max_steps": 3, "gradient_clip_val": 0.1, "plugins": plugins}
+        trainer(**options).fit(task, datamodule=Images(batch_size=29, seed=1))
+        weights.append(task.net[1].weight.detach())
+    assert torch.allclose(*weights, atol=0.02)  # of steps of 1
+    if fused:
+        with pytest.raises(UserError, match="cannot clip by value: set fused: false"):
+            trainer(**options, gradient_clip_algorithm="value").fit(task, datamodule=Images(batch_size=29, seed=1))
+
+
+def test_a_resume_in_another_memory_order_computes_the_same(trainer, tmp_path):
+    """As on another device: fused steps pair weights and momenta by their places in memory."""
+    file, weights = tmp_path / "first.ckpt", []
+    for before, after in ((False, False), (False, True), (True, False)):
+        for last, epochs in ((before, 1), (after, 2)):
+            torch.manual_seed(0)
+            net = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Conv2d(6, 8, 2), nn.Flatten(), nn.Linear(8, 4))
+            momentum = partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True)
+            task, fit = classifier(net, optimizer=momentum, channels_last=last), trainer(max_epochs=epochs)
+            fit.fit(task, datamodule=Images(batch_size=8, seed=1), ckpt_path=file if epochs > 1 else None)
+            fit.save_checkpoint(file)
+        weights.append(net[2].weight.detach())
+    for other in weights[1:]:
+        assert torch.allclose(weights[0], other, atol=1e-5)
 
 
 def test_the_rate_of_a_last_step_within_an_epoch_is_logged(trainer):

@@ -3,8 +3,10 @@
 import pytest
 import torch
 from seq2seq_nets import close, inputs, make, sources
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lit_project.models.seq2seq.repeated import Repeated
+from lit_project.models.seq2seq.rnn import recurrence
 
 
 def loop(product, start, matrix, steps):
@@ -65,3 +67,23 @@ def test_gradients_in_bfloat16_are_near_those_in_float32(name):
     for full, half in zip(*gradients, strict=True):
         assert half.dtype == torch.float32
         assert (full - half).norm() <= 0.1 * full.norm() + 1e-3
+
+
+def test_on_cuda_bfloat16_autocast_does_not_make_recurrences_float16():
+    """Autocast knows float16 alone for cuDNN's layers. Without a GPU: dtypes as torch infers them."""
+    with FakeTensorMode():
+        inputs, state, *weights = (
+            torch.empty(*size, device="cuda") for size in ((2, 3, 4), (1, 2, 5), (15, 4), (15, 5), (15,), (15,))
+        )
+
+        def gru(x):
+            return torch.ops.aten._cudnn_rnn(
+                x, weights, 4, None, state, None, 3, 5, 0, 1, True, 0.0, True, False, [], None
+            )[0]
+
+        torch.set_autocast_enabled("cuda", True)
+        torch.set_autocast_dtype("cuda", torch.bfloat16)
+        try:
+            assert recurrence(gru, inputs).dtype == torch.float32
+        finally:
+            torch.set_autocast_enabled("cuda", False)

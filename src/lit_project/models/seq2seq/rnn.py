@@ -29,6 +29,18 @@ def recurrent(cell: Cell, input_size: int, hidden_size: int, layers: int, dropou
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0, **kwargs)
 
 
+def recurrence(rnn: nn.RNNBase, x: Any, *state: Any) -> Any:
+    """What the layers give; in float32 where CUDA's autocast to bfloat16 would take float16, with no scaled loss.
+
+    `x` may be packed.
+    """
+    device = x.data.device.type
+    if device == "cuda" and torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16:
+        with torch.autocast(device, enabled=False):
+            return rnn(x.float(), *state)
+    return rnn(x, *state)
+
+
 class RNNEncoder(nn.Module):
     """GRU or LSTM over packed sequences, so that padding never changes a result.
 
@@ -58,7 +70,7 @@ class RNNEncoder(nn.Module):
         """States `(B, S, D)`, and the last hidden one of each layer `(B, layers, D)`, beside it the cell of an LSTM."""
         embedded_BSE = self.dropout(self.embedding(source_BS) * self.embedding.embedding_dim**0.5)
         packed = pack_padded_sequence(embedded_BSE, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
-        states, final = self.rnn(packed)
+        states, final = recurrence(self.rnn, packed)
         states_BSD = pad_packed_sequence(states, batch_first=True, total_length=source_BS.shape[1])[0]
         return self.norm(states_BSD), tuple(map(self._batch_first, final if isinstance(final, tuple) else (final,)))
 
@@ -130,7 +142,7 @@ class AttentionAfter(RNNDecoder):
     def forward(self, embedded_BTE: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any, Tensor | None]:
         """Outputs `(B, T, O)`, the state after the last token, and weights `(B, T, S)`."""
         first = tuple(part.transpose(0, 1).contiguous() for part in state)  # nn.GRU wants (layers, B, H)
-        hidden_BTH, last = self.rnn(embedded_BTE, first if len(first) > 1 else first[0])
+        hidden_BTH, last = recurrence(self.rnn, embedded_BTE, first if len(first) > 1 else first[0])
         state = tuple(part.transpose(0, 1).contiguous() for part in (last if len(first) > 1 else (last,)))
         weights = None
         if self.attention is not None:

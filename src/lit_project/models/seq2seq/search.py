@@ -94,7 +94,7 @@ def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, opt
     Where the net gives no numbers they are all -inf.
     """
     scores_BV = at_least_float32(logits_BV).log_softmax(dim=-1).nan_to_num_(nan=float("-inf"), neginf=float("-inf"))
-    scores_BV[:, [PAD, BOS]] = float("-inf")
+    scores_BV[:, PAD] = scores_BV[:, BOS] = float("-inf")  # a list of places would wait for the device
     n = options.no_repeat_ngram
     if n and tokens_BT.shape[1] >= n:
         windows_BWN = tokens_BT.unfold(1, n, 1)
