@@ -99,3 +99,4 @@ def test_links_that_lead_up_or_to_a_folder_again_add_no_images(tmp_path):
     data = small(tmp_path, test_size=0, val_size=1)
     data.setup("fit")
     assert data.size_of("train") + data.size_of("val") == 31
+    assert len(data.predict_from(tmp_path)) == 31

@@ -6,8 +6,9 @@ import pytest
 import torch
 from translation_data import SGD, Few, few, net, translator
 
-from lit_project.engine.errors import CheckpointError, UserError
+from lit_project.engine.errors import CheckpointError, DataError, UserError
 from lit_project.models.seq2seq.search import Decoding
+from lit_project.tasks.translation.command import translated
 from lit_project.tasks.translation.figures import Translations
 from lit_project.tasks.translation.task import Translator
 
@@ -29,7 +30,7 @@ def test_a_checkpoint_of_the_other_direction_is_refused_although_the_vocabulary_
     task = translator(back)
     with pytest.raises(CheckpointError, match="translates from en to fr, but the data are fr to en"):
         task.on_load_checkpoint({"hyper_parameters": {"vocabularies": there}})
-    assert (task.source_language, task.language) == ("fr", "en")
+    assert (task.source_language, task.target_language) == ("fr", "en")
     same = Few(source="en", target="fr", root=tmp_path, vocabularies=there)
     translator(same).on_load_checkpoint({"hyper_parameters": {"vocabularies": there}})
 
@@ -53,3 +54,16 @@ def test_a_net_that_has_diverged_is_evaluated_to_empty_translations(trainer):
     assert rows == [("", -math.inf)] * 12
     with pytest.raises(UserError, match="not finite"):
         task.translate(["The cat sleeps."])
+
+
+def test_of_an_accent_alone_nothing_is_left():
+    task = translator(few(strip_accents=True))
+    found = translated(task, ["The cat sleeps.", "\u0301"], Decoding(), 8, print)
+    assert [len(best) for best in found] == [1, 0]
+    with pytest.raises(DataError, match="the text is empty"):
+        task.served("\u0301")
+
+
+def test_a_length_of_nothing_is_refused():
+    with pytest.raises(DataError, match="max_length must be at least 1, got -1"):
+        few(max_length=-1)

@@ -1,6 +1,5 @@
 """Images of your own: one folder per class."""
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from torch.utils.data import Dataset, Subset
 
 from lit_project.engine.datamodule import Split
 from lit_project.engine.errors import DataError
-from lit_project.engine.images import UNREADABLE, DatasetImages, is_picture, plain
+from lit_project.engine.images import UNREADABLE, DatasetImages, is_picture, pictures_in, plain
 
 SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
 
@@ -33,7 +32,7 @@ class Pictures(Dataset):
             facts = [f"{word} {', '.join(sorted(names))}" for word, names in sides if names]
             why = "; ".join(facts) or "their order must be sorted"
             raise DataError(f"{folder} has other classes than expected: {why}")
-        found = {name: _pictures_in(folder / name) for name in self.classes}
+        found = {name: pictures_in(folder / name) for name in self.classes}
         if empty := [name for name, files in found.items() if not files]:
             raise DataError(f"{folder}/{empty[0]} has no images: each folder is a class, so add some or delete it")
         self.samples = [(file, target) for target, files in enumerate(found.values()) for file in files]
@@ -164,15 +163,3 @@ def _split_folders(root: Path) -> dict[str, Path]:
         if any(only.iterdir()) and not _folders_in(only):
             return {}
     return found
-
-
-def _pictures_in(folder: Path) -> list[str]:
-    """The image files below a folder; links that lead up, or where it has been, are not followed."""
-    found = []
-    seen = {up for start in (folder.resolve(), folder.parent.resolve()) for up in (start, *start.parents)}
-    for path, folders, files in os.walk(folder, followlinks=True):
-        real = {Path(path, name).resolve(): name for name in sorted(folders, reverse=True) if name[0] != "."}
-        folders[:] = [name for place, name in real.items() if place not in seen]
-        seen |= real.keys()
-        found.append((path, [str(Path(path, name)) for name in sorted(files) if is_picture(Path(name))]))
-    return [file for _, inner in sorted(found) for file in inner]

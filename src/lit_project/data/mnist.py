@@ -4,12 +4,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from lit_project.engine.datamodule import Split
+from lit_project.engine.datamodule import Split, random_split
 from lit_project.engine.errors import DataError
-from lit_project.engine.images import ImageData, random_split
+from lit_project.engine.images import ImageData
 
 # what torchvision raises on files that are missing, cut short or of another format
-UNREADABLE = (OSError, RuntimeError, ValueError, AssertionError, KeyError)
+BROKEN_ARCHIVE = (OSError, RuntimeError, ValueError, AssertionError, KeyError)
 
 
 class FashionMNIST(ImageData):
@@ -50,7 +50,7 @@ class FashionMNIST(ImageData):
         raw = self.root / self.NAME / "raw"
         try:
             dataset(str(self.root), download=True)
-        except UNREADABLE as error:  # it reads the files, too
+        except BROKEN_ARCHIVE as error:  # it reads the files, too
             missing = [
                 archive
                 for archive, md5 in dataset.resources
@@ -67,7 +67,7 @@ class FashionMNIST(ImageData):
         """Images, uint8 `(N, 1, 28, 28)`, and targets, int64 `(N,)`."""
         try:
             dataset = self._torchvision()(str(self.root), train=split != "test")
-        except UNREADABLE as error:
+        except BROKEN_ARCHIVE as error:
             raise self._unreadable(error) from error
         images, targets = dataset.data[:, None], dataset.targets.long()
         if split == "test":

@@ -47,7 +47,7 @@ class CSV(TabularData):
         **kwargs: of `TabularData`.
 
     Raises:
-        DataError: see `CSVFile` and `TabularData`; a column is both feature and target, or there is no feature.
+        DataError: see `CSVFile` and `TabularData`; a column is given twice, or there is no feature.
     """
 
     def __init__(
@@ -69,8 +69,9 @@ class CSV(TabularData):
             source = CSVFile(file, delimiter)
             others = [name for name in source.names if name and name not in targets]
             features = others if feature_names is None else list(feature_names)
-            if both := [name for name in features if name in targets]:
-                raise DataError(f"{both[0]!r} is both feature and target")
+            named = [*features, *targets]
+            if twice := [name for name in named if named.count(name) > 1]:
+                raise DataError(f"{twice[0]!r} is given twice among features and targets")
             if not features:
                 raise DataError(f"{file}: there is no feature column")
             last = source.read(targets, "; targets must be numbers")

@@ -1,5 +1,6 @@
 """Data of images: reading files, transforms on the device, and the base of all sets of images."""
 
+import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -49,6 +50,8 @@ class BatchTransforms(nn.Sequential):
     def with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
         """Moves masks `(B, H, W)` with their images, which `torchvision.transforms.v2` alone can do.
 
+        What comes in from outside, as of a rotation, is -1: unknown.
+
         Raises:
             DataError: another transform, which would move the images alone.
         """
@@ -59,11 +62,12 @@ class BatchTransforms(nn.Sequential):
         transforms = [getattr(step, "transform", step) for step in self]
         if wrong := [type(step).__name__ for step in transforms if not isinstance(step, v2.Transform)]:
             raise DataError(f"train_transforms: {wrong[0]} moves no mask: take transforms of torchvision.transforms.v2")
-        pairs = [(OfImage(image), Mask(mask)) for image, mask in zip(images, masks, strict=True)]
+        # torchvision fills masks with 0, which -1 is meanwhile
+        pairs = [(OfImage(image), Mask(mask + 1)) for image, mask in zip(images, masks, strict=True)]
         for transform in transforms:
             pairs = [transform(*pair) for pair in pairs]
         images, masks = (torch.stack(values) for values in zip(*pairs, strict=True))
-        return images, masks
+        return images, masks - 1
 
 
 class ImageBatch(NamedTuple):
@@ -125,6 +129,21 @@ def is_picture(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
+def pictures_in(folder: Path) -> list[str]:
+    """The image files below a folder, by name, without hidden folders.
+
+    Links are followed, but for those that lead up, or where it has been.
+    """
+    found = []
+    seen = {up for start in (folder.resolve(), folder.parent.resolve()) for up in (start, *start.parents)}
+    for path, folders, files in os.walk(folder, followlinks=True):
+        real = {Path(path, name).resolve(): name for name in sorted(folders, reverse=True) if name[0] != "."}
+        folders[:] = [name for place, name in real.items() if place not in seen]
+        seen |= real.keys()
+        found.append((path, [str(Path(path, name)) for name in sorted(files) if is_picture(Path(name))]))
+    return [file for _, inner in sorted(found) for file in inner]
+
+
 def to_tensor(image: Image.Image, input_shape: tuple[int, int, int], crop: bool = False) -> Tensor:
     """uint8 of `input_shape` = (C, H, W): grey (C = 1) or RGB (C = 3), resized.
 
@@ -155,9 +174,7 @@ class PictureFiles(Dataset):
         self.input_shape, self.crop = input_shape, crop
         if not folder.exists():
             raise DataError(f"no such folder of images: {folder}")
-        found = (p for p in folder.rglob("*") if is_picture(p) and p.is_file())
-        visible = sorted(p for p in found if not any(part[0] == "." for part in p.relative_to(folder).parts))
-        self.files = [folder] if folder.is_file() else visible
+        self.files = [folder] if folder.is_file() else sorted(map(Path, pictures_in(folder)))
         if not self.files:
             raise DataError(f"no image file in {folder} (looked for {', '.join(sorted(SUFFIXES))})")
 

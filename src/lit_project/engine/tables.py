@@ -64,8 +64,9 @@ class CSVFile:
         """The cells of each row by column. Rows are numbered from 0 below the names, blank lines counted.
 
         Raises:
-            DataError: no rows, or a line of another length than the first.
+            DataError: no rows, a line of another length than the first, or two columns of one name.
         """
+        self._places([name for name in self.names if name])
         return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self._rows()}
 
     def _rows(self) -> Iterator[tuple[int, int, list[str]]]:

@@ -25,7 +25,7 @@ class Mixing:
         off_last_epochs: the last epochs see whole images, as in He et al. 2019; `max_steps` also ends a run.
 
     Raises:
-        ValueError: a negative α, or nothing to do.
+        ValueError: nothing to do, or a number out of its range.
     """
 
     mixup_alpha: float = 0.0
@@ -39,6 +39,8 @@ class Mixing:
             raise ValueError(
                 f"mixing needs a positive mixup_alpha or cutmix_alpha, got {self.mixup_alpha} and {self.cutmix_alpha}"
             )
+        if not (0 <= self.cutmix_share <= 1 and 0 <= self.probability <= 1 and self.off_last_epochs >= 0):
+            raise ValueError("mixing: cutmix_share and probability are from 0 to 1, off_last_epochs is not negative")
 
     def active(self, epoch: int, epochs: int | None) -> bool:
         """Whether an epoch, counted from 0, is mixed, in a run of `epochs`; None where its end is unknown."""

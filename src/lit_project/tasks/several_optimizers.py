@@ -56,6 +56,8 @@ class SeveralOptimizers(Task):
     untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
 
     def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:
+        if not parts:
+            raise ValueError("parts is empty: give at least one")
         super().__init__(optimizer=parts[0].optimizer, schedulers=None, parameter_groups=None, **kwargs)
         self.automatic_optimization = False
         self.parts = parts

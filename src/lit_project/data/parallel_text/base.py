@@ -94,6 +94,8 @@ class TranslationData(SplitData):
         self.overlong = overlong
         self.prefixes: Sequence[str] | None = CLASSIC_PREFIXES if prefixes == "classic" else prefixes
         self.preparation = Preparation(lowercase, strip_accents, space_punctuation)
+        if max_length < 1:
+            raise DataError(f"max_length must be at least 1, got {max_length}")
         self.max_length = max_length
         self.report: dict[str, Any] = {}  # filled by setup("fit"): see `report.describe`
         self._vocabularies: tuple[Vocabulary, Vocabulary] | None = None

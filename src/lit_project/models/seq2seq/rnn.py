@@ -269,14 +269,16 @@ class RNNSeq2Seq(Seq2Seq):
                 f"decoder has {decoder_layers} of {hidden_size}; take 'linear', or bidirectional: false"
             )
         output_size = embedding_size if tied_embeddings else hidden_size
-        looks: Any = None
+        attention_layer: Attention | None = None
         if attention == "location":
-            looks = LocationAttention(embedding_size + hidden_size, max_source_length)
+            attention_layer = LocationAttention(embedding_size + hidden_size, max_source_length)
         elif attention != "none":
             kinds = {"additive": AdditiveAttention, "dot": DotAttention, "general": GeneralAttention}
-            looks = kinds[attention](hidden_size, state_size)
+            attention_layer = kinds[attention](hidden_size, state_size)
         kind = AttentionBefore if attention in ("location", "additive") else AttentionAfter
-        self.decoder = kind(looks, embedding_size, hidden_size, state_size, output_size, decoder_layers, cell, dropout)
+        self.decoder = kind(
+            attention_layer, embedding_size, hidden_size, state_size, output_size, decoder_layers, cell, dropout
+        )
         self.norm = nn.LayerNorm(output_size) if layer_norm else nn.Identity()
         self.output = nn.Linear(output_size, target_size)
         if tied_embeddings:

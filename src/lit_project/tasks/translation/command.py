@@ -62,7 +62,7 @@ def translate(args: Sequence[str]) -> int:
     except ValueError as error:
         raise UserError(str(error)) from error
     if on_terminal:
-        note(f"translating from {task.source_language} to {task.language}; an empty line or Ctrl-D ends")
+        note(f"translating from {task.source_language} to {task.target_language}; an empty line or Ctrl-D ends")
         found = []
         with suppress(EOFError):
             while text := input().strip():

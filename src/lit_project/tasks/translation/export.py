@@ -122,7 +122,7 @@ def exported(task: Translator, batch: Any) -> Exported:
         before = [score for rank, score in zip(rows["rank"], rows["score"], strict=True) if rank == 1]
         return float((torch.tensor([best[0].score for best in found]) - torch.tensor(before)).abs().max())
 
-    about = {"languages": [task.source_language, task.language], "decoding": asdict(task.decoding)}
+    about = {"languages": [task.source_language, task.target_language], "decoding": asdict(task.decoding)}
     script = {name: Path(place).read_text(encoding="utf-8") for name, place in SCRIPT.items()}
     return Exported(parts, difference, "score of a translation", about, script)
 

@@ -145,7 +145,7 @@ class Translations(Callback):
         save_figure(trainer, f"{split}_bleu_by_length", bleu_by_length(task.by_length, title))
         if not self.samples:
             return
-        samples = tables(ranked_samples(rows, self.samples, task.language))
+        samples = tables(ranked_samples(rows, self.samples, task.target_language))
         file = Path(trainer.default_root_dir) / "predictions" / f"{split}_samples.json"
         write_text(file, json.dumps(samples, indent=2, ensure_ascii=False) + "\n")
         columns = ["which", "BLEU", "source", "translation", "references"]

@@ -95,7 +95,7 @@ class Translator(Task):
         ratio = teacher_forcing_ratio
         self.forcing_points = [(0, ratio)] if isinstance(ratio, int | float) else ratio
         steps = [step for step, _ in self.forcing_points]
-        if steps != sorted(set(steps)) or not all(0 <= value <= 1 for _, value in self.forcing_points):
+        if not steps or steps != sorted(set(steps)) or not all(0 <= value <= 1 for _, value in self.forcing_points):
             raise ValueError(f"teacher_forcing_ratio must be in [0, 1], or points [step, ratio] by step, got {ratio}")
         self.net = net
         self.label_smoothing = label_smoothing
@@ -107,7 +107,7 @@ class Translator(Task):
         self.source_vocabulary = Vocabulary.from_dict(vocabularies["source"])
         self.target_vocabulary = Vocabulary.from_dict(vocabularies["target"])
         self.max_length = int(vocabularies["max_length"])
-        self.source_language, self.language = vocabularies["languages"]
+        self.source_language, self.target_language = vocabularies["languages"]
         self.rows: list[Row] = []  # of the last evaluation, by index
         self.by_length: list[tuple[str, float, int]] = []  # of the last one after training; see scores.py
         self._found: dict[str, Hypothesis] = {}  # a source that occurs twice is translated once
@@ -172,13 +172,13 @@ class Translator(Task):
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
         self.rows = sorted(of_all(self.rows, self.trainer), key=lambda row: row.index)
         means = totals.means()
-        found, self.notes["signatures"] = scores(self.rows, self.language)
+        found, self.notes["signatures"] = scores(self.rows, self.target_language)
         if self.trainer.state.fn != "fit":
-            self.by_length = by_length(first_of_each_source(self.rows), self.language)
+            self.by_length = by_length(first_of_each_source(self.rows), self.target_language)
             self.notes["bleu_by_length"] = {words: round(bleu, 4) for words, bleu, _ in self.by_length}
         key = hash(tuple((row.text.source, row.text.memory, *row.text.references) for row in self.rows))
         if key not in self._baselines:
-            self._baselines[key] = baselines(self.rows, self.language)
+            self._baselines[key] = baselines(self.rows, self.target_language)
         return {
             **means,
             "perplexity": float(torch.tensor(means["loss"]).exp()),
@@ -211,10 +211,12 @@ class Translator(Task):
         from lit_project.tasks.translation.figures import attention_map
 
         notes: list[str] = []
-        best = translated(self, [text], self.decoding, 1, notes.append)[0][0]
+        if not (found := translated(self, [text], self.decoding, 1, notes.append)[0]):
+            raise DataError("the text is empty: there is nothing to translate")
+        best = found[0]
         row: dict[str, Any] = {"translation": best.text, "score": best.score, "note": "; ".join(notes)}
-        if (found := self.attention(text, best.tokens)) is not None:
-            source, target, weights_TS = found
+        if (seen := self.attention(text, best.tokens)) is not None:
+            source, target, weights_TS = seen
             row["attention"] = attention_map(weights_TS, source, target)
         return row
 

@@ -14,14 +14,16 @@ HERE, (PAD, UNK, BOS, EOS) = Path(__file__).parent, range(4)
 TEXT, OPTIONS = (json.loads((HERE / "model.json").read_text("utf-8"))[name] for name in ("vocabularies", "decoding"))
 ENCODER, STEP = (InferenceSession(str(HERE / f"{name}.onnx")) for name in ("encoder", "step"))
 prepare, source, target = Preparation(**TEXT["preparation"]), TEXT["source"], TEXT["target"]
+if source["kind"] != "word":  # subwords
+    from sentencepiece import SentencePieceProcessor
+
+    read, written = (SentencePieceProcessor(model_proto=base64.b64decode(side["model"])) for side in (source, target))
 for sentence in sys.argv[1:] or sys.stdin.read().splitlines():
     if source["kind"] == "word":
         known = {word: number for number, word in enumerate(source["words"], EOS + 1)}
         ids = [known.get(word, UNK) for word in split_words(prepare(sentence), source["language"])]
-    else:  # subwords
-        from sentencepiece import SentencePieceProcessor
-
-        ids = SentencePieceProcessor(model_proto=base64.b64decode(source["model"])).Encode(prepare(sentence))
+    else:
+        ids = read.Encode(prepare(sentence))
     memory = ENCODER.run(None, {"source": np.array([[*ids[: TEXT["max_length"]], EOS]])})
     names, found = [one.name for one in STEP.get_inputs()], [BOS]
     fixed = sum(not name.startswith("state_") for name in names[1:])
@@ -35,6 +37,5 @@ for sentence in sys.argv[1:] or sys.stdin.read().splitlines():
     if target["kind"] == "word":
         text = join_words(["<unk>", *target["words"]][max(0, number - EOS)] for number in found)
     else:
-        pieces = SentencePieceProcessor(model_proto=base64.b64decode(target["model"]))
-        text = "".join(map(pieces.IdToPiece, found)).replace("▁", " ").strip()
+        text = "".join(map(written.IdToPiece, found)).replace("▁", " ").strip()
     print(prepare.restore(text) if sentence.strip() else "")
