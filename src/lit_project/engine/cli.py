@@ -275,7 +275,11 @@ class LitCLI(LightningCLI):
         """Adds options to the parser of the given subcommand alone: that takes a third of the time of parsing."""
         if self.given and subcommand not in self.given:  # completion gives none, and needs all
             return self.init_parser(**kwargs)
-        return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        for action in parser._actions:
+            if action.dest == "ckpt_path":
+                action.help = "`best` (default), `last`, `average`, a file, or a name in RUN/checkpoints."
+        return parser
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the options of the run, and links the model to the data."""
@@ -293,7 +297,7 @@ class LitCLI(LightningCLI):
         add("--plot_lr", type=bool, default=False, help="fit: draw the planned learning rate instead.")
         add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
         add("--allow_untrained", type=bool, default=False, help="validate, test, predict: with initial weights.")
-        add("--images", type=str | None, default=None, help="predict: a folder of image files, not the test split.")
+        add("--images", type=str | None, default=None, help="predict: image files, or one, not the test split.")
         add("--table", type=str | None, default=None, help="predict: a file of rows (or texts), not the test split.")
         add("--probabilities", type=bool, default=False, help="predict: add a column for each class.")
         for source, target in self.links.items():

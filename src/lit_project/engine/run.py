@@ -123,12 +123,13 @@ class RunDir:
 
     @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
-        """The run (of a config) that was begun or resumed last.
+        """The run (of a config) that was begun or resumed last; one that only looked for a rate is none.
 
         Raises:
             RunError: no run is there.
         """
-        files = list(Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml"))
+        found = Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml")
+        files = [file for file in found if (file.parent / "checkpoints").is_dir()]
         if not files:
             raise RunError(f"there is no run in {Path(runs, config or '')}")
         return cls(max(files, key=lambda file: file.stat().st_mtime_ns).parent)

@@ -92,6 +92,8 @@ class PolynomialLR(lr_scheduler.PolynomialLR):
 class OneCycleLR(lr_scheduler.OneCycleLR):
     """Up to `max_lr` and down again over the whole run (Smith & Topin 2018).
 
+    Momentum (of Adam: β₁) moves from 0.95 to 0.85 and back; with `cycle_momentum: false` it is that of the optimizer.
+
     Args:
         optimizer: given by the task.
         max_lr: the peak; default: the rate of each parameter group of the optimizer. A single number is that of the

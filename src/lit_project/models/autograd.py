@@ -24,7 +24,7 @@ class _ScaleGradient(Function):
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
     """`x` itself, of any shape; the gradient that flows back through it is multiplied by `factor`.
 
-    A negative factor in front of a domain classifier makes features that fool it (Ganin & Lempitsky 2015, eq. 10).
+    A negative factor in front of a domain classifier makes features that fool it (Ganin & Lempitsky 2015).
     """
     return _ScaleGradient.apply(x, factor)
 

@@ -65,7 +65,7 @@ class SmallResNet(nn.Module):
     """A stem, three stages of `(depth - 2) / 6` residual blocks, global average pooling and a linear head.
 
     The first stage keeps the image size, the second and third halve it and double the channels. `depth=20, width=16`
-    is the paper's ResNet-20: 0.27 M parameters.
+    is the paper's ResNet-20 with option B in place of A: 0.27 M parameters.
 
     Args:
         input_shape: `(C, H, W)` of one image; comes from the data.

@@ -65,7 +65,7 @@ class Classifier(Task):
             the default loss.
         top_k: also report how often the class is among the k likeliest; 1: do not; default: 3 if there are more
             classes.
-        **kwargs: of `Task`: schedulers, parameter_groups, channels_last, compile.
+        **kwargs: of `Task`: schedulers, parameter_groups, channels_last, compile, metrics.
 
     Raises:
         ValueError: fewer than two classes; `label_smoothing` next to a `loss`; `top_k` beyond the number of classes.

@@ -22,7 +22,7 @@ class Mixing:
         cutmix_alpha: α of cutmix; 0 for none.
         cutmix_share: how likely a batch is given cutmix where both are on.
         probability: how likely a batch is mixed at all.
-        off_last_epochs: the last epochs see whole images, as in He et al. 2019; `max_steps` also ends a run.
+        off_last_epochs: the last epochs see whole images; `max_steps` also ends a run.
 
     Raises:
         ValueError: nothing to do, or a number out of its range.

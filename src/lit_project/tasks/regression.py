@@ -116,7 +116,7 @@ class Regressor(Task):
         target_mean: of each target; from the data.
         target_std: the same.
         loss: of two `(B, T)`, averaged over both axes; default: the squared error.
-        **kwargs: of `Task`: schedulers, parameter_groups, compile.
+        **kwargs: of `Task`: schedulers, parameter_groups, compile, metrics.
 
     Attributes:
         r2: R² of each target that has one, in the last evaluation.

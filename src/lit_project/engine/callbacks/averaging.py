@@ -42,7 +42,7 @@ class Average(WeightAveraging):
 
 
 class EMA(Average):
-    """Moves an average towards the weights after each step: a ← d a + (1 - d) w (Polyak & Juditsky 1992).
+    """Moves an average towards the weights after each step: a ← d a + (1 - d) w (as in Tarvainen & Valpola 2017).
 
     After n steps d is the smaller of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`.
     Lightning's `EMAWeightAveraging` has a constant d: with 0.999 the average of a run of a few hundred steps is mostly

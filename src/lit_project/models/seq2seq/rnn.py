@@ -153,7 +153,7 @@ class AttentionAfter(RNNDecoder):
 
 
 class AttentionBefore(RNNDecoder):
-    """Attention from the state before goes into each step (input feeding): one step of the RNN per target token.
+    """Attention from the state before gives the context that goes into each step: one of the RNN per target token.
 
     With additive attention that of Bahdanau et al. 2015; with location attention that of the classic PyTorch tutorial,
     whose query is the embedded input next to the hidden state. The steps are written out, with the weights of

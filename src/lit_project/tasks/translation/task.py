@@ -66,7 +66,7 @@ class Translator(Task):
             (scheduled sampling, Bengio et al. 2015).
         decoding: the search of `validate`, `test`, `predict` and `translate`.
         validation_decoding: that of validation while it trains; default: greedy.
-        **kwargs: of `Task`: schedulers, parameter_groups, compile.
+        **kwargs: of `Task`: schedulers, parameter_groups, compile, metrics.
 
     Raises:
         ValueError: a ratio outside [0, 1], steps that do not ascend, or a net that shares embeddings between two
