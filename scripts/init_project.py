@@ -98,7 +98,7 @@ def chosen(keep: str) -> tuple[str, ...]:
 def git(folder: Path, *args: str, check: bool = True, env: Mapping[str, str] | None = None) -> str:
     """What `git ARGS` in a folder prints."""
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *args]
-    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env)
     if check and done.returncode:
         raise TemplateError(f"git {args[0]} in {folder}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip("\n")

@@ -51,7 +51,8 @@ def main(args: Sequence[str] | None = None) -> int:
         path = Path(filled(PLACES[template.name], options.name, package))
         print(f"{'would write' if options.dry_run else 'wrote'} {path}")
         if not options.dry_run:
-            (ROOT / path).write_text(filled(template.read_text(), options.name, package))
+            text = filled(template.read_text(encoding="utf-8"), options.name, package)
+            (ROOT / path).write_text(text, encoding="utf-8", newline="\n")
             written.append(path)
     if options.dry_run:
         return 0
@@ -60,7 +61,7 @@ def main(args: Sequence[str] | None = None) -> int:
     print(f"train it:    {package.replace('_', '-')} fit -c configs/{options.name}.yaml")
     print(f"test it:     pytest tests/test_{options.name}.py")
     for path in written:
-        for number, line in enumerate((ROOT / path).read_text().splitlines(), start=1):
+        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), start=1):
             if re.search(r"\byours\b", line):
                 print(f"edit next:   {path}:{number}: {line.strip(' #')}")
     return 0
@@ -82,7 +83,7 @@ def check_name(name: str, package: str) -> None:
     suffixes = "Data|Batch|Loader|Net|Classifier|Tagger|Segmenter"
     pattern = re.compile(rf"^class ({camel(name)}(?:{suffixes}))\b", re.MULTILINE | re.IGNORECASE)
     for path in sorted((ROOT / "src" / package).rglob("*.py")):
-        if found := pattern.search(path.read_text()):
+        if found := pattern.search(path.read_text(encoding="utf-8")):
             raise TaskError(f"{path.relative_to(ROOT)} has a class {found[1]} already: choose another name")
 
 

@@ -79,7 +79,7 @@ def regenerated(commit: str, answers: dict[str, Any], folder: Path, project: Pat
     command += [f"--keep={','.join(answers['keep'])}", "--no-git", "--again"]
     # both are formatted by the same ruff
     path = os.pathsep.join([*(str(root / ".venv" / "bin") for root in (project, ROOT)), os.environ.get("PATH", "")])
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env={**os.environ, "PATH": path})
     if not (made / RECORD).exists():
         raise TemplateError(f"the template's commit {commit[:12]} does not make the project: {done.stderr.strip()}")
     return made

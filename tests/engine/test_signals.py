@@ -1,6 +1,5 @@
 """A run that a signal ends: it finishes its step, saves, says how to continue, and loses nothing."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,10 +8,12 @@ import time
 
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from killing import at_call
 from lit_project.engine.checkpoints import read
 from lit_project.engine.run import RunDir
+from lit_project.engine.sampler import EpochBatches, Loader
 from lit_project.engine.saving import Signals
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
@@ -94,16 +95,31 @@ def test_a_signal_ends_a_prediction(lit, monkeypatch, trained):
     assert lit(f"predict --run {trained}").status == 143
 
 
-def test_a_process_that_loads_batches_leaves_signals_to_the_one_that_trains():
-    signals = Signals()
+class Signalled(Dataset):
+    """Sends its own process a signal with the first batch, as a terminal or scheduler does to all of a group."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, indices):
+        if 0 in indices:
+            signal.raise_signal(self.number)
+        return indices
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_processes_that_load_batches_leave_signals_to_the_one_that_trains(number):
+    signals, dataset = Signals(), Signalled(number)
     signals.install()
     try:
-        worker = multiprocessing.get_context("fork").Process(target=signal.raise_signal, args=[signal.SIGINT])
-        worker.start()
-        worker.join()
+        loader = Loader(dataset, EpochBatches(4, 2, shuffle=False, seed=0), num_workers=1)
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
     finally:
         signals.remove()
-    assert worker.exitcode == 0
+    assert not signals.number
 
 
 def test_a_second_ctrl_c_does_not_wait(lit, monkeypatch):

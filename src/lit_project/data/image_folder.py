@@ -145,7 +145,7 @@ def _read_splits(root: Path, class_names: list[str] | None) -> dict[str, Any]:
 
 def _folders_in(folder: Path) -> list[Path]:
     """By name; hidden ones are left out."""
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted((p for p in folder.iterdir() if p.is_dir() and p.name[0] != "."), key=lambda path: path.name)
 
 
 def _split_folders(root: Path) -> dict[str, Path]:

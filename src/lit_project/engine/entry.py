@@ -121,7 +121,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         return 2
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush it at its end
-        return 128 + signal.SIGPIPE
+        return 128 + getattr(signal, "SIGPIPE", 13)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
 

@@ -141,7 +141,7 @@ def pictures_in(folder: Path) -> list[str]:
         folders[:] = [name for place, name in real.items() if place not in seen]
         seen |= real.keys()
         found.append((path, [str(Path(path, name)) for name in sorted(files) if is_picture(Path(name))]))
-    return [file for _, inner in sorted(found) for file in inner]
+    return [file for _, inner in sorted(found, key=lambda one: one[0].replace(os.sep, "/")) for file in inner]
 
 
 def to_tensor(image: Image.Image, input_shape: tuple[int, int, int], crop: bool = False) -> Tensor:

@@ -150,7 +150,8 @@ def _option_meant(reason: str, parser: Any) -> str:
     """What may have been meant by a wrong option or command."""
     quoted = re.findall(r"'([^']*)'", reason) or [""]
     if "choose from" in reason:
-        return did_you_mean(quoted[0], quoted[1:])
+        choices = quoted[1:] or reason.partition("choose from ")[2].rstrip(")").split(", ")  # newer Pythons quote none
+        return did_you_mean(quoted[0], choices)
     options = [option for option in parser._option_string_actions if option.startswith("--")]
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
     if dashed:
@@ -193,7 +194,7 @@ def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
     from .classes import full_path
 
     files = [Path(arg.removeprefix("--config=")) for arg in args if arg.endswith((".yaml", ".yml"))]
-    text = "\n".join([message, *args, *(file.read_text() for file in files if file.is_file())])
+    text = "\n".join([message, *args, *(file.read_text(encoding="utf-8") for file in files if file.is_file())])
     names: set[str] = set()
     for path in map(full_path, set(re.findall(r"[A-Za-z_][\w.]*", text))):
         if path.rpartition(".")[2][:1].isupper() and "." in path:

@@ -22,6 +22,7 @@ def provenance() -> dict[str, Any]:
     """Time, command, commit, versions, host and devices of this process."""
     import torch
 
+    other = ["mps"] if torch.backends.mps.is_available() else ["cpu"]
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -29,7 +30,7 @@ def provenance() -> dict[str, Any]:
         "versions": versions(),
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] or ["cpu"],
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] or other,
         "cpu_threads": torch.get_num_threads(),
     }
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -164,6 +166,15 @@ def shares(bounds: list[int], parts: int) -> list[int]:
     return [start - i * (start - end) // parts for start, end in pieces for i in range(parts)] + bounds[-1:]
 
 
+def outlive_signals(worker: int) -> None:
+    """What ends a run may reach its whole group: workers go on until the process that they load for has saved."""
+    for name in ("SIGINT", "SIGUSR1", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    # of SIGTERM the first: torch and Python send one to workers that are left at the end
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
 class Loader:
     """Batches of a dataset in the order of `EpochBatches`; continues where a checkpoint was taken, also with workers.
 
@@ -192,6 +203,9 @@ class Loader:
                 num_workers=num_workers,
                 pin_memory=pin_memory,
                 persistent_workers=num_workers > 0,
+                worker_init_fn=outlive_signals,
+                # Python 3.14 has a server fork, which takes seconds and signals
+                multiprocessing_context="fork" if num_workers and sys.platform == "linux" else None,
                 # of the random numbers in workers; the global state stays as it is
                 generator=torch.Generator().manual_seed(derive(sampler.seed, "workers", sampler.rank)),
             )

@@ -45,8 +45,7 @@ class Signals:
     """Receives the signals that end a run: Ctrl-C, SIGTERM, SIGUSR1, SIGHUP.
 
     Outside of a training they raise Interrupted at once. Within it they are `deferred` until the next moment at which
-    it can be saved; a second Ctrl-C does not wait. What was ignored when the process began (`nohup`) stays so. Workers
-    that load batches leave all to the process that they load for.
+    it can be saved; a second Ctrl-C does not wait. What was ignored when the process began (`nohup`) stays so.
 
     Attributes:
         number: the first signal; 0 before any.
@@ -54,14 +53,13 @@ class Signals:
     """
 
     def __init__(self) -> None:
-        self.number, self.deferred, self.process = 0, False, os.getpid()
+        self.number, self.deferred = 0, False
         self._before: dict[int, Any] = {}
 
     def install(self) -> None:
         """Replaces the handlers; again after Lightning has put its own in front."""
         if threading.current_thread() is not threading.main_thread():
             return
-        self.process = os.getpid()
         for number in SIGNALS:
             handler = signal.getsignal(number)
             if handler is not signal.SIG_IGN and handler != self.receive:
@@ -74,8 +72,6 @@ class Signals:
             signal.signal(*self._before.popitem())
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self.process:
-            return
         again = number == self.number == signal.SIGINT
         self.number = self.number or number
         if again or not self.deferred:

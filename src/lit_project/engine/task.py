@@ -343,7 +343,7 @@ class Task(LightningModule):
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Logs loss and rates of single steps, micro-batches together, every `log_every_n_steps` optimizer steps."""
         if self.trainer.is_last_batch and self.device.type in ("cuda", "mps"):
-            torch.accelerator.synchronize()  # the clock counts what the device still has to do
+            getattr(torch, self.device.type).synchronize()  # the clock counts what the device still has to do
         self._clock.lap()
         done = self.trainer.global_step
         if done == self._done:

@@ -51,7 +51,7 @@ def check_kept(run: Path, config: Mapping[str, Any]) -> None:
     Its checkpoint would silently restore the old ones. Resuming without any schedule is possible.
     """
     file = run / "config.yaml"
-    both = (here(yaml.safe_load(file.read_text())), config)
+    both = (here(yaml.safe_load(file.read_text(encoding="utf-8"))), config)
     before, now = (one["model"].get("init_args", {}) for one in both)
     for part in FROM_CHECKPOINT:
         if part == "schedulers" and not now.get(part):

@@ -4,7 +4,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, redirect_stderr
+from contextlib import ExitStack, redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +26,21 @@ def _quietly(what: str, make: Callable[[], Any]) -> Any:
         UserError: torch cannot do it, with its reason.
     """
     try:
-        # with which torch.onnx traces, too: others unroll the loop over the example
-        from torch.export._patches import register_gru_while_loop_decomposition, register_lstm_while_loop_decomposition
+        patches: list[Any] = []
+        with suppress(ImportError):  # newer torch: with which torch.onnx traces, too
+            from torch.export._patches import (
+                register_gru_while_loop_decomposition,
+                register_lstm_while_loop_decomposition,
+            )
 
+            patches = [register_gru_while_loop_decomposition(), register_lstm_while_loop_decomposition()]
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings(action="ignore"))
             stack.enter_context(redirect_stderr(io.StringIO()))  # a whole graph, where it fails
             stack.callback(logging.disable, logging.root.manager.disable)
             logging.disable(logging.WARNING)
-            stack.enter_context(register_gru_while_loop_decomposition())
-            stack.enter_context(register_lstm_while_loop_decomposition())
+            for patch in patches:
+                stack.enter_context(patch)
             return make()
     except Exception as error:  # of any kind: the net may be anyone's
         lines = [line.strip(" -") for line in str(error.__cause__ or error).splitlines() if line.strip()]

@@ -6,6 +6,7 @@ curl --data-binary @digit.png http://127.0.0.1:8000/predict        the same as J
 
 import argparse
 import json
+import os
 import tempfile
 import traceback
 from collections.abc import Sequence
@@ -62,6 +63,7 @@ def serve(args: Sequence[str]) -> int:
 class Server(ThreadingHTTPServer):
     """Holds what its requests share."""
 
+    allow_reuse_address = os.name == "posix"  # Windows would share a port that is in use
     predictor: "Predictor"
     page: str
 

@@ -48,7 +48,7 @@ class SweepConfig:
             UserError: it cannot be read, or something in it or in the overrides is wrong.
         """
         try:
-            return cls._of(load_yaml(file.read_text()), overrides)
+            return cls._of(load_yaml(file.read_text(encoding="utf-8")), overrides)
         except (OSError, UserError, ValueError, TypeError, yaml.YAMLError) as error:
             reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
             raise UserError(f"cannot read the sweep {file}: {reason}") from error

@@ -43,7 +43,7 @@ def lines(rows: Sequence[Trial], metric: str) -> list[str]:
 def write_report(study: Study, rows: Sequence[Trial]) -> None:
     """Writes `trials.csv`, `best.yaml`, the plots and the page of a sweep, whether it has ended or not."""
     names = [parameter.name for parameter in study.config.parameters]
-    with (study.folder / "trials.csv").open("w", newline="") as file:
+    with (study.folder / "trials.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["trial", "state", study.config.metric, *names, "seconds", "run", "host", "error"])
         for row in rows:
@@ -52,7 +52,7 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
     best = study.folder / "best.yaml"
     best.unlink(missing_ok=True)
     if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # neither removed nor on another machine
-        config = (rows[0].run / "config.yaml").read_text().partition("\n")[2]  # without its header
+        config = (rows[0].run / "config.yaml").read_text(encoding="utf-8").partition("\n")[2]  # without its header
         config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials see no test data
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
         head = f"# The best of {len(rows)} trials of a sweep: {found}.\n#\n#   {PROGRAM} fit -c {best}\n#\n"
@@ -76,7 +76,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
     best = folder / "best.yaml"
     if best.exists():
         parts += [heading("The best"), paragraph(f"Trial {rows[0].number}: {metric} {rows[0].value:.6g}.")]
-        parts += [code(f"{PROGRAM} fit -c {best}"), code(best.read_text(), "Its config")]
+        parts += [code(f"{PROGRAM} fit -c {best}"), code(best.read_text(encoding="utf-8"), "Its config")]
     if drawn := [file for name in PLOTS if (file := folder / f"{name}.png").exists()]:
         parts += [heading("Trials and values"), figures(drawn)]
     names = [parameter.name for parameter in study.config.parameters]
