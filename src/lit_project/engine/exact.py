@@ -130,10 +130,9 @@ class StepMean:
             return
         accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)
         if self._count is not self._unit or accumulated > 1:
+            # of one process on the CPU: Apple's GPUs have no double
             count = self._count.cpu() if size == 1 and isinstance(self._count, Tensor) else self._count
-            total = torch.as_tensor(
-                count, dtype=torch.double if size == 1 else torch.float
-            )  # Apple's GPUs have no double
+            total = torch.as_tensor(count, dtype=torch.double if size == 1 else torch.float)
             if size > 1:  # whole numbers, exact up to 16 million
                 total = reduced(total.to(trainer.strategy.root_device), group=group)
             # Lightning has divided the losses by the number of micro-batches, DDP or FSDP2 the gradients by replicas
