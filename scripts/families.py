@@ -37,8 +37,8 @@ FAMILIES = {
             tests/configs_of_images.py tests/test_configs.py tests/test_overlays.py tests/data/test_digits.py
             tests/models/test_cnn.py tests/models/test_losses.py tests/models/test_mlp.py
             tests/models/test_small_resnet.py tests/tasks/test_image_classifier.py
-            .devcontainer/* .dockerignore .editorconfig .gitattributes .github/workflows/ci.yml .gitignore
-            .pre-commit-config.yaml .vscode/* Dockerfile LICENSE Makefile pyproject.toml requirements.lock
+            .devcontainer/* .dockerignore .editorconfig .github/workflows/ci.yml .gitignore .pre-commit-config.yaml
+            .vscode/* Dockerfile LICENSE Makefile pyproject.toml requirements.lock
         """,
         keys={MAIN: "class_names mean std num_classes input_shape"},
     ),
