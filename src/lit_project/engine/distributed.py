@@ -1,6 +1,7 @@
-"""Ranks of processes, and sums over them."""
+"""Ranks of processes, sums over them, and the signals that end them."""
 
 import contextlib
+import signal
 from typing import Any, NamedTuple
 
 import torch.distributed
@@ -8,6 +9,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
+
+# SIGUSR1 comes from SLURM, before the time of a job is up
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 
 
 def is_first() -> bool:

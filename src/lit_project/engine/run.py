@@ -123,7 +123,7 @@ class RunDir:
 
     @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
-        """The run (of a config) that was begun or resumed last; one that only looked for a rate is none.
+        """The run with checkpoints, of this config if one is given, that was begun or resumed last.
 
         Raises:
             RunError: no run is there.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
+from .distributed import SIGNALS
 from .errors import DataError
 
 
@@ -168,10 +169,9 @@ def shares(bounds: list[int], parts: int) -> list[int]:
 
 def outlive_signals(worker: int) -> None:
     """What ends a run may reach its whole group: workers go on until the process that they load for has saved."""
-    for name in ("SIGINT", "SIGUSR1", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    # of SIGTERM the first: torch and Python send one to workers that are left at the end
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    # of SIGTERM the first alone: torch and Python send one to workers that are left at the end
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 

@@ -19,12 +19,10 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from .checkpoints import Checkpoint, fast_dev_run
 from .datamodule import window
-from .distributed import is_first, reduced
+from .distributed import SIGNALS, is_first, reduced
 from .errors import CheckpointError, UserError
 from .sharding import total_norm
 
-# SIGUSR1 comes from SLURM, before the time of a job is up
-SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 OUT_OF_MEMORY = (
     "out of memory: half the data.batch_size and twice the trainer.accumulate_grad_batches (the latter alone with "
     "data.global_batch_size) train the same in half of it; trainer.precision=bf16-mixed takes less, too"

@@ -19,10 +19,10 @@ from optuna.exceptions import OptunaError
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..distributed import SIGNALS
 from ..errors import RunError, UserError, did_you_mean
 from ..project import PACKAGE
 from ..run import RunDir, write_text
-from ..saving import SIGNALS
 from .report import short
 from .study import Study, TrialEnded, is_first_attempt, retry
 

@@ -29,16 +29,19 @@ def recurrent(cell: Cell, input_size: int, hidden_size: int, layers: int, dropou
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0, **kwargs)
 
 
-def recurrence(rnn: nn.RNNBase, x: Any, *state: Any) -> Any:
-    """What the layers give; in float32 where CUDA's autocast to bfloat16 would take float16, with no scaled loss.
+def recurrence(rnn: Any, x: Any, *state: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
+    """Outputs and last states of the layers, in float32 where CUDA's autocast to bfloat16 would take float16.
 
-    `x` may be packed.
+    `x` may be packed. A state is hidden, beside it the cell of an LSTM, each `(layers, B, H)`.
     """
+    given = (state if len(state) > 1 else state[0],) if state else ()
     device = x.data.device.type
     if device == "cuda" and torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16:
         with torch.autocast(device, enabled=False):
-            return rnn(x.float(), *state)
-    return rnn(x, *state)
+            outputs, last = rnn(x.float(), *given)
+    else:
+        outputs, last = rnn(x, *given)
+    return outputs, last if isinstance(last, tuple) else (last,)
 
 
 class RNNEncoder(nn.Module):
@@ -72,7 +75,7 @@ class RNNEncoder(nn.Module):
         packed = pack_padded_sequence(embedded_BSE, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
         states, final = recurrence(self.rnn, packed)
         states_BSD = pad_packed_sequence(states, batch_first=True, total_length=source_BS.shape[1])[0]
-        return self.norm(states_BSD), tuple(map(self._batch_first, final if isinstance(final, tuple) else (final,)))
+        return self.norm(states_BSD), tuple(map(self._batch_first, final))
 
     def _batch_first(self, final: Tensor) -> Tensor:
         """`(layers × directions, B, H)` → `(B, layers, D)`, directions side by side."""
@@ -142,8 +145,8 @@ class AttentionAfter(RNNDecoder):
     def forward(self, embedded_BTE: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any, Tensor | None]:
         """Outputs `(B, T, O)`, the state after the last token, and weights `(B, T, S)`."""
         first = tuple(part.transpose(0, 1).contiguous() for part in state)  # nn.GRU wants (layers, B, H)
-        hidden_BTH, last = recurrence(self.rnn, embedded_BTE, first if len(first) > 1 else first[0])
-        state = tuple(part.transpose(0, 1).contiguous() for part in (last if len(first) > 1 else (last,)))
+        hidden_BTH, last = recurrence(self.rnn, embedded_BTE, *first)
+        state = tuple(part.transpose(0, 1).contiguous() for part in last)
         weights = None
         if self.attention is not None:
             assert memory.keys is not None
