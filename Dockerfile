@@ -1,7 +1,8 @@
 # The project in an image, on the CPU or with CUDA.
 #
 #   docker build -t lit-project .                                                               CPU
-#   docker build -t lit-project --build-arg TORCH_BACKEND=cu128 .                               an NVIDIA GPU
+#   docker build -t lit-project --build-arg TORCH_BACKEND=cu130 .             an NVIDIA GPU with driver 580 or newer
+#   --build-arg COMMIT=$(git describe --always --abbrev=40 --exclude='*' --dirty)     records the commit in every run
 #   mkdir -p runs data                                                    yours: Docker would make them root's
 #   docker run --rm -v "$PWD/runs:/project/runs" lit-project fit -c configs/quickstart.yaml
 #   docker run --rm --gpus all --shm-size=8g -v "$PWD/runs:/project/runs" -v "$PWD/data:/project/data" lit-project \
@@ -15,7 +16,8 @@ ARG BASE_IMAGE=python:3.12-slim-bookworm
 FROM ${BASE_IMAGE}
 
 ARG TORCH_BACKEND=cpu
-RUN apt-get update && apt-get install --yes --no-install-recommends make && rm -rf /var/lib/apt/lists/*
+# torch.compile and Triton compile C and C++ code when a run starts
+RUN apt-get update && apt-get install --yes --no-install-recommends g++ make && rm -rf /var/lib/apt/lists/*
 
 # UID and GID of the user: those of the host, where mounted folders are to be written to
 ARG UID=1000
@@ -35,5 +37,8 @@ RUN make setup TORCH_BACKEND=${TORCH_BACKEND} && rm -rf ~/.cache
 COPY --chown=user:user . .
 
 ENV PATH=/project/.venv/bin:$PATH PYTHONUNBUFFERED=1 OMP_WAIT_POLICY=PASSIVE
+# .git is not part of the image, so provenance.json takes the commit from here
+ARG COMMIT
+ENV LIT_PROJECT_COMMIT=${COMMIT}
 ENTRYPOINT ["lit-project"]
 CMD ["--help"]

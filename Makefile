@@ -7,7 +7,8 @@
 # make clean   remove .venv and what the tools have cached
 #
 # PYTHON=python3.12      another interpreter (3.11 or newer) for .venv
-# TORCH_BACKEND=cpu      the CPU-only torch, or cu128…: resolved by uv, where it can reach PyTorch's own index
+# TORCH_BACKEND=cpu      the CPU-only torch; cu130 or cu132 need an NVIDIA driver 580 or newer. uv installs it from
+#                        PyTorch's own package index
 # INSTALLER=pip          plain pip instead of uv, for mirrors that only pip is set up for
 
 PYTHON ?= python3
@@ -62,13 +63,19 @@ ifeq ($(TORCH_BACKEND),)
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 else
-	# the versions of the lock, but files (and hashes) of PyTorch's own index
+	$(MAKE) .venv/constraints.txt
 	$(UV) pip install --quiet --python $(BIN)/python hatchling editables
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --torch-backend=$(TORCH_BACKEND) \
-	    --no-verify-hashes --constraints requirements.lock --no-build-isolation --editable ".[dev]"
+	    --no-verify-hashes --constraints .venv/constraints.txt --no-build-isolation --editable ".[dev]"
 endif
 endif
 	@touch $@
+
+# PyTorch's own index has other files of the locked versions (so no hashes), and each of its CUDA builds requires its own
+# versions of the CUDA libraries
+.venv/constraints.txt: requirements.lock
+	@mkdir -p .venv
+	sed -E '/^(cuda|nvidia)-/,/[^\\]$$/d' requirements.lock > $@
 
 $(BIN)/uv:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv

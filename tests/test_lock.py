@@ -1,6 +1,8 @@
 """requirements.lock holds what pyproject.toml asks for."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -30,3 +32,23 @@ def test_lock_is_current_with_the_dependencies_and_all_extras():
             assert all(map(need.specifier.contains, versions)), need
     extras = {extra for need in project["optional-dependencies"]["dev"] for extra in Requirement(need).extras}
     assert extras == project["optional-dependencies"].keys() - {"dev"}  # the lock is that of dev
+
+
+def test_every_torch_backend_that_a_file_names_is_resolved_by_the_workflow():
+    (line,) = re.findall(r"backend: \[(.*)\]", (ROOT / ".github/workflows/ci.yml").read_text())
+    files = [ROOT / "Dockerfile", ROOT / "Makefile", *(ROOT / "docs").glob("*.md")]
+    named = {name for file in files for name in re.findall(r"\bcu\d{3}\b", file.read_text())}
+    assert named
+    assert named <= set(line.split(", "))
+
+
+def test_other_torch_backends_bring_their_own_cuda_libraries(tmp_path):
+    for name in ("Makefile", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    subprocess.run(["make", "-C", tmp_path, ".venv/constraints.txt"], check=True)
+    lock, constraints = (
+        set(re.findall(r"^([a-z0-9][\w.-]*)==", (tmp_path / name).read_text(), re.MULTILINE))
+        for name in ("requirements.lock", ".venv/constraints.txt")
+    )
+    assert {name for name in lock if name.startswith(("cuda-", "nvidia-"))} == lock - constraints != set()
+    assert constraints < lock

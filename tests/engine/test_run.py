@@ -107,6 +107,13 @@ def test_git_state_knows_commit_and_changes(tmp_path, git):
     assert git_state(tmp_path / "code") == {"commit": commit, "dirty": True}
 
 
+def test_without_a_repository_the_commit_comes_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("LIT_PROJECT_COMMIT", "0123abc")
+    assert git_state(tmp_path) == {"commit": "0123abc", "dirty": False}
+    monkeypatch.setenv("LIT_PROJECT_COMMIT", "0123abc-dirty")
+    assert git_state(tmp_path) == {"commit": "0123abc", "dirty": True}
+
+
 def tree(folder):
     files = [file for file in folder.rglob("*") if file.is_file() and ".git" not in file.parts]
     return {file.relative_to(folder): file.read_bytes() for file in files}

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .project import PROGRAM
+from .project import PROGRAM, variable
 
 PACKAGES = (PROGRAM, "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
 SOURCE = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb")  # new files of these kinds belong to a patch
@@ -41,11 +41,16 @@ def versions() -> dict[str, str | None]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit of the code and whether it had uncommitted changes; None outside a repository."""
+    """Return the commit of the code and whether it had uncommitted changes.
+
+    Outside a repository, such as in the image that `Dockerfile` builds, both come from an environment variable whose
+    value is the output of `git describe --always --abbrev=40 --dirty`. Without one, the result is None.
+    """
     try:
         commit, *lines = _git(folder, "status", "--porcelain=v2", "--branch").decode(errors="replace").splitlines()
     except (OSError, subprocess.SubprocessError):
-        return None
+        commit = os.environ.get(variable("COMMIT"), "")
+        return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")} if commit else None
     return {"commit": commit.removeprefix("# branch.oid "), "dirty": any(line[0] != "#" for line in lines)}
 
 
