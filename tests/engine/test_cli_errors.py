@@ -34,7 +34,22 @@ CASES = {
     f"{Q} --model.net.num_classes=3": ["CNN: num_classes comes from Digits", "10", "given as 3", "leave it out"],
     f"{Q} --trainer.callbacks+=EarlyStoping": ["did you mean lightning.pytorch.callbacks.EarlyStopping"],
     f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last of a list"],
-    f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/los": [
+    f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy": [
+        "EarlyStopping monitors val/accuracy without a mode: set max"  # Lightning's default is min
+    ],
+    f"{Q} --trainer.gradient_clip_val=-1": ["trainer.gradient_clip_val must not be negative, got -1"],
+    f"{Q} --trainer.accumulate_grad_batches=0": ["trainer.accumulate_grad_batches must be at least 1, got 0"],
+    f"{Q} --trainer.val_check_interval=0": ["trainer.val_check_interval must be above 0"],
+    f"{Q} --trainer.val_check_interval=999": ["`val_check_interval` (999) must be less than or equal to the number"],
+    f"fit -c configs/overlays/ema.yaml {Q.removeprefix('fit ')}": ["quickstart.yaml is a complete config", "first"],
+    f"{Q} -c configs/regression_quickstart.yaml": ["regression_quickstart.yaml is a complete config", "first"],
+    "fit --run runs/a --run runs/b": ["--run names one run, got runs/a and runs/b"],
+    "export runs/a --run runs/b": ["export takes one run, got runs/a and --run runs/b"],
+    "sweep configs/sweeps/quickstart_cnn.yaml --count -3": ["--count: must be at least 1, got -3"],
+    "sweep configs/sweeps/quickstart_cnn.yaml --lost_after -5": ["--lost_after: must be at least 1, got -5"],
+    "schema --output README.md/schema.json": ["README.md/schema.json cannot be written"],
+    "fit -c bomb.yaml": ["bomb.yaml, line 1 is not YAML: with its aliases it has more than 100,000 values"],
+    f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=min --trainer.callbacks.monitor=val/los": [
         "monitor: val/los is no metric of the validation; there are: val/accuracy, val/loss"
     ],
     f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is no metric of the validation", "none (no validation)"],
@@ -75,6 +90,8 @@ FILES = {
             "class": "torch.nn.ReLU",
         }.items()
     },
+    "bomb.yaml": "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)),
     "run.yaml": "run: runs/quickstart/base\n",
 }
 
@@ -92,6 +109,13 @@ def test_mistake(lit, command, workspace):
     for word in CASES[command]:
         assert word in message
     assert not (workspace / "runs" / "quickstart").exists() or not list((workspace / "runs" / "quickstart").iterdir())
+
+
+@pytest.mark.parametrize("command", ["compare", "runs"])
+def test_an_empty_name_is_not_the_current_folder(lit, command):
+    result = lit(command, [""])
+    assert result.status == 2
+    assert result.err == "error: the name of a run or folder is empty\n"
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,10 @@ def prepare(args: Sequence[str]) -> Invocation:
                 run, begun = RunDir.open(run_path), True
                 words += _config(str(run.config_file), alone=True)
         elif option == CONFIG:
+            if begun and run is None and is_complete(value):
+                raise UserError(
+                    f"{value} is a complete config, which replaces the one before it: give it first, and alone"
+                )
             words += _config(value, alone=not begun)
             begun = True
         else:
@@ -140,8 +144,38 @@ def content_of(config: str) -> dict[str, Any] | None:
     return content
 
 
+def is_complete(config: str) -> bool:
+    """Whether a config file names the class of the model and that of the data, so that it is not an overlay."""
+    content = content_of(config) or {}
+    return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
+
+
+MOST_NODES = 100_000  # of a YAML file whose aliases are written out
+
+
 class _Loader(yaml.SafeLoader):
-    """Refuses duplicate keys of a mapping, where YAML would drop the first."""
+    """Rejects duplicate keys, where YAML would drop the first, and aliases that multiply without bounds."""
+
+    def get_single_node(self) -> Any:
+        root = super().get_single_node()
+        counts: dict[int, int] = {}
+
+        def count(node: Any) -> int:
+            if id(node) not in counts:
+                counts[id(node)] = 0  # for a node that contains itself
+                inner = getattr(node, "value", None)
+                parts = (
+                    [one for pair in inner for one in (pair if isinstance(pair, tuple) else [pair])]
+                    if isinstance(inner, list)
+                    else []
+                )
+                counts[id(node)] = 1 + sum(map(count, parts))
+            return counts[id(node)]
+
+        if root is not None and count(root) > MOST_NODES:
+            problem = f"with its aliases it has more than {MOST_NODES:,} values"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=root.start_mark)
+        return root
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -209,8 +243,33 @@ def check(subcommand: str, options: Namespace) -> None:
             f"trainer.strategy: {'it was given by its name alone.' if is_class else wrong} A class is given as "
             f"{{class_path: {name if is_class else 'Sharded'}}}"
         )
+    trainer = options.trainer
+    if trainer.gradient_clip_val is not None and trainer.gradient_clip_val < 0:
+        raise UserError(f"trainer.gradient_clip_val must not be negative, got {trainer.gradient_clip_val}")
+    if trainer.accumulate_grad_batches < 1:
+        raise UserError(f"trainer.accumulate_grad_batches must be at least 1, got {trainer.accumulate_grad_batches}")
+    if trainer.val_check_interval == 0:
+        raise UserError("trainer.val_check_interval must be above 0; trainer.limit_val_batches=0 turns validation off")
     if not 0 <= options.seed_everything < 2**32:
         raise UserError(f"seed_everything must be from 0 to {2**32 - 1}, got {options.seed_everything}")
+
+
+def _callbacks(options: Namespace) -> list[Namespace]:
+    found = options.trainer.get("callbacks") or []
+    return found if isinstance(found, list) else [found]
+
+
+def check_early_stopping(given: Namespace) -> None:
+    """Raises UserError for an `EarlyStopping` without a mode in the options as given, without their defaults.
+
+    Lightning's default is `min`, which stops a run whose metric improves by rising.
+    """
+    for callback in _callbacks(given):
+        arguments = callback.get("init_args") or {}
+        if callback.class_path.endswith("EarlyStopping") and "mode" not in arguments:
+            raise UserError(
+                f"EarlyStopping monitors {arguments.get('monitor')} without a mode: set max (higher is better) or min"
+            )
 
 
 class Parser(LightningArgumentParser):
@@ -313,6 +372,10 @@ class LitCLI(LightningCLI):
             chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # by the process that launched this one
             self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
         check(self.config.subcommand, self.options)
+        if any(
+            isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping") for one in _callbacks(self.options)
+        ):
+            check_early_stopping(parser.parse_args(args, defaults=False)[self.config.subcommand])
         self.plain = self._plain(self.config)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:

@@ -146,6 +146,9 @@ def look(args: Sequence[str], commands: Sequence[str]) -> None:
         raise UserError(MISSING)
     if args[0][0:1] != "-" and args[0] not in commands:
         raise UserError(f"no command {args[0]!r}{did_you_mean(args[0], commands)} (there are: {', '.join(commands)})")
+    runs = [str(value) for option, value in pairs(args) if option == "--run"]
+    if len(runs) > 1:
+        raise UserError(f"--run names one run, got {' and '.join(runs)}")
     for option, value in pairs(args):
         if option == "--run" and value not in (None, "", "~", "latest"):
             RunDir.open(value)

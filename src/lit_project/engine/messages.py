@@ -6,7 +6,7 @@ import argparse
 import inspect
 import re
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -73,6 +73,19 @@ class OptionParser(argparse.ArgumentParser):
         if required:
             raise UserError(f"{self.prog} needs {missing}; see {self.prog} --help")
         raise UsageError(message.removeprefix("argument "), self)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a type for argparse: a whole number that is not smaller than `least`."""
+
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
+        return number
+
+    parse.__name__ = "int"  # for argparse's message about a word that is not a number
+    return parse
 
 
 def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:

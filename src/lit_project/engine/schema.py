@@ -46,10 +46,11 @@ def schema(args: Sequence[str]) -> int:
         UserError: the file cannot be written.
     """
     file: Path = option_parser().parse_args(args).output
-    text = json.dumps(config_schema())
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        with file.open("a", encoding="utf-8"):  # before the seconds that the schema takes
+            pass
+        file.write_text(json.dumps(config_schema()), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from error
     print(f"schema: {file}")

@@ -148,6 +148,10 @@ class Session:
         self.record.provenance = None if smoke else facts
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
+        except ValueError as error:
+            if "`val_check_interval`" not in str(error):  # it is larger than the number of batches
+                raise
+            raise UserError(str(error).strip()) from error
         except RuntimeError as error:
             if not str(error).startswith("Early stopping conditioned on metric"):
                 raise

@@ -61,7 +61,7 @@ def test_what_fit_does_not_accept_is_said_before_the_first_trial(lit, written, p
     ("options", "message"),
     [
         ("--worker 2", "--worker 2; did you mean --workers?"),
-        ("--workers 0", "--workers must be at least 1, got 0"),
+        ("--workers 0", "--workers: must be at least 1, got 0"),
         ("--workers two", "--workers: invalid int value: 'two'"),
         ("--trainer.max_epoch=2", "--trainer.max_epoch=2; did you mean --trainer.max_epochs?"),
         ("-c configs/overlays/emo.yaml", "did you mean configs/overlays/ema.yaml?"),

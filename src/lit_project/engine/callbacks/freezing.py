@@ -53,6 +53,8 @@ class Unfreezing(Callback):
             return
         modules = dict(pl_module.named_modules())
         for path in self.schedule:
+            if (epoch := self.schedule[path]) is not None and epoch < 0:
+                raise UserError(f"Unfreezing: {path}: {epoch} is not an epoch: use 0 or more, or null for never")
             if path not in modules or not path:
                 hint = did_you_mean(path, filter(None, modules))
                 raise UserError(f"Unfreezing: the model has no part {path!r}{hint}")

@@ -93,6 +93,8 @@ def read_runs(names: Sequence[str]) -> list[Run]:
     """
     found: dict[Path, Path] = {}
     for name in names:
+        if not name:  # an unset variable of the shell, which Path would take for the current folder
+            raise RunError("the name of a run or folder is empty")
         paths = [Path(name)] if Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
         if not paths:
             raise RunError(f"no such run or folder: {name}")

@@ -21,7 +21,7 @@ NEEDS = {"pt2": (), "onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors"
 def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = OptionParser("export", __doc__)
-    parser.add_argument("run", nargs="?", default=argparse.SUPPRESS, metavar="RUN", help="whose checkpoint is exported")
+    parser.add_argument("positional", nargs="?", metavar="RUN", help="whose checkpoint is exported")
     parser.add_argument("--run", metavar="RUN", help="the same")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
     parser.add_argument("--format", default="pt2", metavar="LIST", help=f"of {','.join(NEEDS)} (default: pt2)")
@@ -37,6 +37,9 @@ def export(args: Sequence[str]) -> int:
             computes something else than `predict`; no file has been written then.
     """
     options = option_parser().parse_args(list(args))
+    if options.run is not None and options.positional is not None:
+        raise UserError(f"export takes one run, got {options.positional} and --run {options.run}")
+    options.run = options.run or options.positional
     if options.run is None:
         raise UserError(f"{PROGRAM} export needs RUN; see {PROGRAM} export --help")
     formats = list(dict.fromkeys(options.format.split(",")))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from ..entry import look
 from ..errors import UserError
-from ..messages import CONFIG, OptionParser, explain, pairs
+from ..messages import CONFIG, OptionParser, at_least, explain, pairs
 from ..project import PROGRAM, this_project
 
 if TYPE_CHECKING:
@@ -33,13 +33,15 @@ def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = OptionParser("sweep", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="such as configs/sweeps/fashion_mnist_mlp.yaml")
-    parser.add_argument("--workers", type=int, default=1, help="trials at a time in this process (default: 1)")
-    parser.add_argument("--count", type=int, help="trials in all (default: run_cap of the file, or the whole grid)")
+    parser.add_argument("--workers", type=at_least(1), default=1, help="trials at a time in this process (default: 1)")
+    parser.add_argument(
+        "--count", type=at_least(1), help="trials in all (default: run_cap of the file, or the whole grid)"
+    )
     parser.add_argument("--dir", type=Path, help="where the sweep is kept (default: sweeps/NAME_OF_THE_FILE)")
     parser.add_argument("--storage", metavar="URL", help="of a database of several machines (default: a file in --dir)")
-    parser.add_argument("--lost_after", type=int, metavar="SECONDS",
+    parser.add_argument("--lost_after", type=at_least(1), metavar="SECONDS",
                         help="a trial that has been silent so long is tried again (default: 60)")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the search (default: 0)")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the search (default: 0)")
     parser.add_argument("--dry_run", action="store_true", help="only check and print the commands")
     parser.add_argument("--report", action="store_true", help="only write and print what is known")
     return parser
@@ -84,8 +86,6 @@ def parsed(parser: argparse.ArgumentParser, args: Sequence[str]) -> tuple[argpar
             own += words
     options = parser.parse_args(own)
     look(["fit", *overrides], ["fit"])
-    if options.workers < 1:
-        raise UserError(f"--workers must be at least 1, got {options.workers}")
     if find_spec("optuna") is None:
         raise UserError(f"{parser.prog} needs Optuna: pip install '{PROGRAM}[sweep]'")
     return options, overrides

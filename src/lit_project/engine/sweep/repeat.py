@@ -20,7 +20,7 @@ from ..compare.differences import Comparison, Row
 from ..compare.reading import Run, monitor_of, options_of, read_runs
 from ..compare.report import page_of
 from ..errors import UserError
-from ..messages import OptionParser, pairs
+from ..messages import OptionParser, at_least, pairs
 from ..project import PROGRAM, this_project
 from ..run import RunDir, write_text
 from .command import parsed, stored
@@ -36,7 +36,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser = OptionParser("repeat", __doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="a run for each seed")
     parser.add_argument("--folds", type=int, help="a run for each of so many parts of the data, which is its test")
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time (default: 1)")
+    parser.add_argument("--workers", type=at_least(1), default=1, help="runs at a time (default: 1)")
     parser.add_argument("--dir", type=Path, help="where all is kept (default: repeats/CONFIG, with -5-folds if so)")
     return parser
 
