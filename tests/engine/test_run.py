@@ -76,7 +76,7 @@ def test_provenance_is_appended(run):
         assert entry["versions"]["torch"] == version("torch")
         assert entry["versions"]["lit-project"] == version("lit-project")
         assert entry["devices"]
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", entry["time"])
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", entry["time"])
 
 
 @pytest.fixture
@@ -120,42 +120,46 @@ def tree(folder):
 
 
 def test_a_patch_makes_a_clone_the_code_that_ran(tmp_path, git, monkeypatch):
-    """Changed, removed, binary and new files, staged or not; data and big files are named."""
+    """Changed, removed, binary and new source files, staged or not; other new files are only listed."""
     code, clone = tmp_path / "code", tmp_path / "clone"
     (code / "a.py").write_text("a = 2\r\n")
     (code / "b\xe9 c.py").write_bytes(b"\xe9\xe8")
     (code / "d.png").write_bytes(bytes(range(256)))
     (code / "old.py").unlink()
-    (code / "new dir").mkdir()
-    (code / "new dir" / "new.py").write_text("new = 1\n")
+    (code / "src" / "new dir").mkdir(parents=True)
+    (code / "src" / "new dir" / "new.py").write_text("new = 1\n")
     (code / "staged.py").write_text("")
     git("add", "staged.py")
     before = git("status", "--porcelain")
     files = tree(code)
-    (code / "data.csv").write_text("1")
-    (code / "huge.py").write_text("#" * 1_000_001)
-    patch = uncommitted(code)
-    assert patch.startswith(b"New file, not in this patch: data.csv\nNew file, not in this patch: huge.py\ndiff --git")
+    left_out = {"keys.py": "1", "secrets.yaml": "1", "src/data.csv": "1", "src/huge.py": "#" * 1_000_001}
+    for name, text in left_out.items():
+        (code / name).write_text(text)
+    patch, included = uncommitted(code)
+    assert patch.startswith(b"".join(b"New file, not in this patch: %s\n" % name.encode() for name in left_out))
+    assert set(included) == {"a.py", "b\xe9 c.py", "d.png", "old.py", "staged.py", "src/new dir/new.py"}
     (tmp_path / "code.patch").write_bytes(patch)
     git("clone", "-q", code, clone, inside=tmp_path)
     git("apply", tmp_path / "code.patch", inside=clone)
     assert tree(clone) == files
-    (code / "data.csv").unlink(), (code / "huge.py").unlink()
+    for name in left_out:
+        (code / name).unlink()
     assert git("status", "--porcelain") == before
     (code / "a.py").write_text("a" * 1_000_001)
-    assert uncommitted(code).startswith(b"The changes are not kept: a patch of 1,0")
+    assert uncommitted(code)[0].startswith(b"The changes are not kept: a patch of 1,0")
     monkeypatch.setenv("PATH", "")
-    assert uncommitted(code).startswith(b"The changes are not known")
+    assert uncommitted(code)[0].startswith(b"The changes are not known")
 
 
 def test_a_run_keeps_the_patch_of_each_fit(run, monkeypatch):
-    patches = iter((b"one", b"two"))
+    patches = iter(((b"one", ["a.py"]), (b"two", ["b.py"])))
     monkeypatch.setattr("lit_project.engine.run.uncommitted", lambda folder: next(patches))
     for dirty in (True, True, False):
         run.describe("", {"git": {"dirty": dirty}})
     assert {file.name: file.read_bytes() for file in run.path.glob("*.patch")} == {
         "code.1.patch": b"one", "code.2.patch": b"two"
     }  # fmt: skip
+    assert [entry.get("patch") for entry in run.entries()] == [["a.py"], ["b.py"], None]
 
 
 def test_numbers_of_predictions_are_numbers(run):

@@ -125,6 +125,7 @@ def test_the_latest_run_of_a_config(lit, trained):
     assert (first.status, first.run) == (0, trained)
     newer = lit("fit -c configs/regression_quickstart.yaml --trainer.max_epochs=1 --test_after_fit=false")
     assert lit("fit -c configs/regression_quickstart.yaml --plot_lr=true").status == 0  # a run of a figure alone
+    (trained / "config.yaml").touch()  # as copying a run would
     assert lit("validate --run latest").run == newer.run
     assert RunDir.open("latest").path == newer.run
     of_config = lit("validate --run latest -c configs/quickstart.yaml")

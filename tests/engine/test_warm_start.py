@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
-from lit_project.engine.errors import CheckpointError
-from lit_project.engine.warm_start import check_fits, warm_start
+from lit_project.engine.errors import CheckpointError, UserError
+from lit_project.engine.warm_start import check_fits, check_kept, warm_start
 from lit_project.engine.weights import match
 from lit_project.models.mlp import MLP
 
@@ -65,3 +66,17 @@ def test_checkpoints_that_do_not_fit_are_errors(tmp_path):
             warm_start(net(), file)
     with pytest.raises(CheckpointError, match="no such checkpoint"):
         warm_start(net(), tmp_path / "missing.ckpt")
+
+
+def config(options, **more):
+    group = {"name": "head", "options": options}
+    groups = {"class_path": "torch.nn.Identity", "init_args": {"groups": [group], **more}}
+    return {"model": {"class_path": "torch.nn.Module", "init_args": {"parameter_groups": groups}}}
+
+
+@pytest.mark.parametrize(("before", "now"), [({}, {"weight_decay": 0.5}), ({"weight_decay": 0.5}, {"lr": 1.0})])
+def test_a_resume_notices_options_that_were_added_or_removed(tmp_path, before, now):
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config(before)))
+    with pytest.raises(UserError, match=r"model.parameter_groups.groups\[0\].options.weight_decay was (None|0.5) and"):
+        check_kept(tmp_path, config(now))
+    check_kept(tmp_path, config(before, argument_of_a_later_version=1))

@@ -13,7 +13,8 @@ from typing import Any
 from .project import PROGRAM, variable
 
 PACKAGES = (PROGRAM, "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
-SOURCE = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb")  # new files of these kinds belong to a patch
+# A patch includes new files of these kinds below these folders. Anything else may be private, such as keys.
+SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
 MOST_BYTES, MOST_NAMED = 1_000_000, 50  # of a patch, and of the new files in it; files that it lacks
 
@@ -24,7 +25,7 @@ def provenance() -> dict[str, Any]:
 
     other = ["mps"] if torch.backends.mps.is_available() else ["cpu"]
     return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": sys.argv,
         "git": git_state(Path(__file__).parent),
         "versions": versions(),
@@ -61,25 +62,30 @@ def _version(package: str) -> str | None:
         return None
 
 
-def uncommitted(folder: Path) -> bytes:
-    """A patch for `git apply` that makes the commit the code that runs; what it lacks is named in its first lines.
+def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
+    """Return a patch for `git apply` that turns the commit into the code that runs, and the files that it includes.
 
-    New files are in it if they are source and small. Nothing in the repository changes.
+    It includes all changes to tracked files, and new source files below src/ and configs/ if they are small. Its first
+    lines list the new files that it leaves out. The repository itself is not changed.
     """
     try:
         root = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")))
         diff, left_out = _git(root, "diff", "HEAD", *FORM), []
+        names = [os.fsdecode(name) for name in _git(root, "diff", "HEAD", "--name-only", "-z").split(b"\0")[:-1]]
         for name in _git(root, "ls-files", "-z", "--others", "--exclude-standard").split(b"\0")[:-1]:
             file = root / os.fsdecode(name)
-            if file.suffix in SOURCE and len(diff) + file.lstat().st_size < MOST_BYTES:
+            of_project = file.suffix in SOURCE and not FOLDERS.isdisjoint(file.relative_to(root).parts[:-1])
+            if of_project and len(diff) + file.lstat().st_size < MOST_BYTES:
+                names.append(os.fsdecode(name))
                 diff += _git(root, "diff", "--no-index", *FORM, "--", os.devnull, os.fsdecode(name))
             else:
                 left_out.append(b"New file, not in this patch: %s\n" % name)
     except (OSError, subprocess.SubprocessError) as error:
-        return f"The changes are not known: {error}\n".encode()
+        return f"The changes are not known: {error}\n".encode(), []
     if len(diff) > MOST_BYTES:
-        return f"The changes are not kept: a patch of {len(diff):,} bytes, more than {MOST_BYTES:,}.\n".encode()
-    return b"".join(left_out[:MOST_NAMED]) + diff
+        reason = f"The changes are not kept: a patch of {len(diff):,} bytes, more than {MOST_BYTES:,}.\n"
+        return reason.encode(), []
+    return b"".join(left_out[:MOST_NAMED]) + diff, names
 
 
 def _git(folder: Path, *args: str) -> bytes:

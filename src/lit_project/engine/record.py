@@ -171,7 +171,7 @@ class RunRecord(Callback):
         trainer._default_root_dir = path  # type: ignore[attr-defined]  # where callbacks of all processes write
         self.run = RunDir(Path(path))
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
-            found = changes(yaml.safe_load(config), yaml.safe_load(self.config), "")
+            found = changes(yaml.safe_load(config), yaml.safe_load(self.config))
             different = [f"{key.lstrip('.')} is {here} here and {first} in the first" for key, first, here in found]
             raise UserError("; ".join(["the processes of this run have different configs", *different]))
 

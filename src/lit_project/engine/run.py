@@ -21,7 +21,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,16 +123,23 @@ class RunDir:
 
     @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
-        """The run with checkpoints, of this config if one is given, that was begun or resumed last.
+        """The run with checkpoints, of this config if one is given, that was started or resumed last.
+
+        The time in provenance.json decides, because copying or touching a file changes the time of the file.
 
         Raises:
             RunError: no run is there.
         """
         found = Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml")
-        files = [file for file in found if (file.parent / "checkpoints").is_dir()]
-        if not files:
+        found_runs = [cls(file.parent) for file in found if (file.parent / "checkpoints").is_dir()]
+        if not found_runs:
             raise RunError(f"there is no run in {Path(runs, config or '')}")
-        return cls(max(files, key=lambda file: file.stat().st_mtime_ns).parent)
+        return max(found_runs, key=lambda run: (run._last_start(), run.path))
+
+    def _last_start(self) -> datetime:
+        with contextlib.suppress(RunError, LookupError, TypeError, ValueError):  # of a file that is broken
+            return datetime.fromisoformat(self.entries()[-1]["time"])
+        return datetime.min.replace(tzinfo=UTC)
 
     @property
     def name(self) -> str:
@@ -151,10 +158,14 @@ class RunDir:
     def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
         """Writes config.yaml and a further entry in provenance.json.
 
-        An earlier config that differs is kept as config.1.yaml, then config.2.yaml and so on, and so is code.patch.
+        An earlier config that differs is kept as config.1.yaml, then config.2.yaml and so on, and so is code.patch. The
+        entry lists the files in code.patch as `patch`.
         """
+        patch = b""
+        if (provenance.get("git") or {}).get("dirty"):
+            patch, files = uncommitted(Path(__file__).parent)
+            provenance = {**provenance, "patch": files}
         entries = [*self.entries(), provenance]
-        patch = uncommitted(Path(__file__).parent) if (provenance.get("git") or {}).get("dirty") else b""
         for file, content in ((self.config_file, config.encode()), (self.path / "code.patch", patch)):
             if file.exists() and (before := file.read_bytes()) != content:
                 number = 1 + len(list(self.path.glob(f"{file.stem}.*{file.suffix}")))

@@ -289,7 +289,7 @@ class Session:
         if self.cli.drawn and "seed_everything" in recorded:
             self.cli.seed_again(recorded["seed_everything"])
             self.config = self.cli.config_text()
-        found = changes(recorded, self.cli.plain, "")
+        found = changes(recorded, self.cli.plain)
         different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
         if different:
             raise UserError(

@@ -41,7 +41,7 @@ def check_fits(model: nn.Module, checkpoint: Path) -> list[str]:
     )
     return [
         f"{key.lstrip('.')} was {shorten(str(old), 80)} in training and is {shorten(str(new), 80)}"
-        for key, old, new in changes(before, now, "")
+        for key, old, new in changes(before, now)
     ]
 
 
@@ -56,7 +56,7 @@ def check_kept(run: Path, config: Mapping[str, Any]) -> None:
     for part in FROM_CHECKPOINT:
         if part == "schedulers" and not now.get(part):
             continue
-        for key, old, new in changes(before.get(part), now.get(part), f"model.{part}"):
+        for key, old, new in changes({part: before.get(part)}, {part: now.get(part)}, "model"):
             change = f"{key} was {shorten(str(old), 80)} and would be {shorten(str(new), 80)}"
             raise UserError(
                 f"a resumed run keeps its optimizer and schedules: {change}; a new run takes the weights and other "
@@ -64,15 +64,30 @@ def check_kept(run: Path, config: Mapping[str, Any]) -> None:
             )
 
 
-def changes(before: Any, now: Any, key: str) -> Iterator[tuple[str, Any, Any]]:
-    """Leaves that differ: their key, what they were and what they are, but for options that were not known then."""
+def changes(before: Any, now: Any, key: str = "", options: bool = True) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the key, the earlier and the present value of each leaf that differs.
+
+    Args:
+        before: a config, or a part of one.
+        now: the same part of another config.
+        key: the key of this part.
+        options: whether its mappings are the options of a class or of the trainer, of which an earlier version may have
+            had others: only those that both have are compared. In any other mapping a key that only one has differs.
+    """
     if isinstance(before, dict) and isinstance(now, dict):
-        same_class = before.get("class_path") == now.get("class_path")
-        for name in [name for name in before if name in now] if same_class else ["class_path"]:
-            yield from changes(before[name], now[name], f"{key}.{name}".replace(".init_args", ""))
+        if before.get("class_path") != now.get("class_path"):
+            names = ["class_path"]
+        elif options or "class_path" in now:
+            names = [name for name in before if name in now]
+        else:
+            names = list({**before, **now})
+        for name in names:
+            of_class = name == "init_args" or (name == "trainer" and not key)
+            inner = f"{key}.{name}".replace(".init_args", "")
+            yield from changes(before.get(name), now.get(name), inner, of_class)
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for place, values in enumerate(zip(before, now, strict=True)):
-            yield from changes(*values, f"{key}[{place}]")
+            yield from changes(*values, f"{key}[{place}]", options=False)
     elif before != now:
         yield key, before, now
 
