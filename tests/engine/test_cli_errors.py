@@ -185,6 +185,15 @@ def mine(workspace, monkeypatch):
     sys.modules.pop("mine_of_errors", None)
 
 
+def test_modules_of_the_working_directory_in_an_interactive_session(lit, mine, monkeypatch, workspace):
+    """There sys.path starts with an empty string, which is the folder of a config while the parser reads it."""
+    fit = lit(f"{Q} -c configs/overlays/debug.yaml --model.net={mine}.Wide")
+    assert fit.status == 0, fit.err
+    sys.modules.pop(mine)
+    monkeypatch.setattr(sys, "path", ["", *(path for path in sys.path if path != str(workspace))])
+    assert lit(f"predict --run {fit.run} --ckpt_path last").status == 0
+
+
 def test_data_that_do_not_say_what_the_net_needs(lit, mine):
     result = lit(f"{Q} --data={mine}.Bare --data.size=8")
     assert result.status == 2

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from test_regressor import regressor, table
 from torch import nn
 from torchmetrics import MeanAbsoluteError, PearsonCorrCoef
-from torchmetrics.classification import MulticlassAUROC, MulticlassCalibrationError, MulticlassROC, MultilabelF1Score
+from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, MulticlassCalibrationError, MulticlassROC, MultilabelF1Score
 
 from classifier_data import NAMES, Images, classifier, linear
 from lit_project.engine.checkpoints import read
@@ -122,6 +122,7 @@ def test_tasks_of_ones_own_return_what_metrics_are_given(trainer):
         (Bits(gives=False, metrics=[f1]), "Bits.evaluation_step returns no predictions and targets"),
         (classifier(metrics=[MeanAbsoluteError()]), "MeanAbsoluteError: Predictions and targets are expected"),
         (classifier(metrics=[MulticlassROC(4)]), "MulticlassROC: it gives no number"),
+        (classifier(metrics=[BinaryAUROC()]), r"BinaryAUROC: index .* have the shapes \(\d+, 4\), \(\d+,\)"),
         (classifier(metrics={"my f1": f1}), "a name is a word .*, unlike 'my f1'"),
         (classifier(metrics=[f1, f1]), "two are called multilabel_f1_score"),
         (classifier(metrics={"accuracy": MulticlassAUROC(4)}), "the task itself logs accuracy"),

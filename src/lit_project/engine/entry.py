@@ -101,6 +101,8 @@ def keep_freed_memory() -> None:
 def main(project: Project, args: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; 2 is an error that the user can put right."""
     args = list(sys.argv[1:] if args is None else args)
+    if "" in sys.path and os.getcwd() not in sys.path:  # the parser enters the folder of each config that it reads
+        sys.path.insert(sys.path.index("") + 1, os.getcwd())
     quiet_lightning()
     commands = {**COMMANDS, **project.commands}
     try:

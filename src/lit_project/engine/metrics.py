@@ -41,6 +41,7 @@ class Metrics:
     def __init__(self, given: GivenMetrics | None = None, parts: Sequence[str] = ()) -> None:
         self.parts = parts
         self.named: dict[str, Metric] = {}
+        self.shapes: list[tuple[int, ...]] = []  # of the last predictions and targets, for messages
         for name, one in given.items() if isinstance(given, dict) else ((None, one) for one in given or ()):
             metric = one if isinstance(one, Metric) else self._made(one)
             name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
@@ -65,15 +66,16 @@ class Metrics:
 
     def update(self, values: Iterable[Any]) -> None:
         values = list(values)
+        self.shapes = [tuple(value.shape) for value in values if isinstance(value, Tensor)]
         for metric in self.named.values():
-            with _naming(type(metric)):
+            with _naming(type(metric), self.shapes):
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
         """The numbers over all processes, which all call this; those of a vector as `NAME/PART`, if defined."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
-            with _naming(type(metric)):
+            with _naming(type(metric), self.shapes):
                 found |= self._numbers(name, metric.compute())
             metric.reset()  # some keep all predictions
         return found
@@ -91,9 +93,10 @@ class Metrics:
 
 
 @contextmanager
-def _naming(kind: type) -> Iterator[None]:
-    """Names the metric that refuses its arguments or a batch; any other error of it keeps its traceback."""
+def _naming(kind: type, shapes: Sequence[tuple[int, ...]] = ()) -> Iterator[None]:
+    """Names the metric that rejects its arguments or a batch, and the shapes of what the batch gave it."""
     try:
         yield
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise UserError(f"model.metrics: {kind.__name__}: {' '.join(str(error).split())}") from error
+    except (ValueError, TypeError, RuntimeError, IndexError) as error:
+        batch = f" (predictions and targets have the shapes {', '.join(map(str, shapes))})" if shapes else ""
+        raise UserError(f"model.metrics: {kind.__name__}: {' '.join(str(error).split())}{batch}") from error

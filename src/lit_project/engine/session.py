@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -75,6 +76,8 @@ def run(project: Project, args: Sequence[str]) -> int:
 
 def _in_short(error: Exception, args: Sequence[str]) -> str | None:
     """What is wrong, if the user can put it right; else None."""
+    if not debugging() and re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):  # of inductor
+        return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
     if debugging() or not isinstance(error, UserError | MisconfigurationException | OSError):
         return None
     return no_access(error) if isinstance(error, OSError) else explain(error, args)
