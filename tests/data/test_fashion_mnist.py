@@ -102,8 +102,9 @@ def test_corrupt_or_missing_archives_without_network_are_an_error_that_says_what
     with pytest.raises(DataError) as error:
         prepared(kind, raw)
     message = str(error.value)
-    assert "missing or corrupt, and could not be downloaded" in message
-    assert f"Put into {raw}: " in message
+    assert "missing or damaged, and the download failed" in message
+    assert f" to {raw}" in message
+    assert "\n" not in message
     for archive in FILES.values():
         assert (f"https://example.org/archives/{archive}" in message) == (archive in broken)
 

@@ -11,7 +11,13 @@ from sklearn.metrics import roc_auc_score
 from test_regressor import regressor, table
 from torch import nn
 from torchmetrics import MeanAbsoluteError, PearsonCorrCoef
-from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, MulticlassCalibrationError, MulticlassROC, MultilabelF1Score
+from torchmetrics.classification import (
+    BinaryAUROC,
+    MulticlassAUROC,
+    MulticlassCalibrationError,
+    MulticlassROC,
+    MultilabelF1Score,
+)
 
 from classifier_data import NAMES, Images, classifier, linear
 from lit_project.engine.checkpoints import read

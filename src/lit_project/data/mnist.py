@@ -58,9 +58,11 @@ class FashionMNIST(ImageData):
             ]
             if not missing:
                 raise self._unreadable(error) from error
+            reason = str(error).rpartition("got:")[2].strip()
+            urls = ", ".join(f"{dataset.mirrors[0]}{archive}" for archive in missing)
             raise DataError(
-                f"{', '.join(missing)} of {self.NAME}: missing or corrupt, and could not be downloaded ({error}). "
-                f"Put into {raw}: {', '.join(f'{dataset.mirrors[0]}{archive}' for archive in missing)}"
+                f"{', '.join(missing)} of {self.NAME}: missing or damaged, and the download failed ({reason}). "
+                f"Download {urls} to {raw}"
             ) from error
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:

@@ -179,6 +179,7 @@ def quiet_lightning() -> None:
         r".*LeafSpec.* is deprecated.*",  # within Lightning
         r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # within Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # a resumed run
+        r"The `srun` command is available on your system but is not used.*",  # one process on a login node is fine
         r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # evaluated: the averages are in the place of the weights
     ):
         warnings.filterwarnings("ignore", message)

@@ -110,6 +110,30 @@ def test_the_last_epoch_is_saved_however_rarely_others_are(trainer, tmp_path):
     assert read(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == 5
 
 
+def test_a_resumed_callback_knows_the_score_of_the_last_validation(trainer):
+    options = {"max_epochs": 2, "enable_checkpointing": True}
+    first, resumed = Checkpoint("val/loss", "min"), Checkpoint("val/loss", "min")
+    trainer(callbacks=[Saver(), first], **options).fit(task(), datamodule=Images())
+    last = f"{first.dirpath}/last.ckpt"
+    trainer(callbacks=[Saver(), resumed], **options).fit(task(), datamodule=Images(), ckpt_path=last, weights_only=True)
+    assert resumed.current_score == first.current_score
+    assert first.current_score is not None
+
+
+def test_a_stop_that_waits_for_min_steps_loses_no_batch(trainer, tmp_path):
+    """Four steps an epoch; the run is asked to stop after the second step."""
+    options = {"max_epochs": 2, "enable_checkpointing": True}
+    whole, resumed = task(), task()
+    trainer(**options).fit(whole, datamodule=Images())
+    stopped = trainer(callbacks=[Saver(), StopAfterBatch(2), Checkpoint(monitor=None)], min_steps=6, **options)
+    stopped.fit(task(), datamodule=Images())
+    assert stopped.global_step == 6
+    last, run = tmp_path / "checkpoints" / "last.ckpt", trainer(**options)
+    run.fit(resumed, datamodule=Images(), ckpt_path=last, weights_only=True)
+    assert run.global_step == 8
+    assert torch.equal(resumed.net[1].weight, whole.net[1].weight)
+
+
 @pytest.mark.parametrize(("options", "message"), [
     ({"monitor": "val/score"}, "watches val/score: give its mode"),
     ({"every_minutes": 0}, "every_minutes must be above 0, got 0; null is never"),
