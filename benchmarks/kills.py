@@ -29,16 +29,19 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import matplotlib.figure
+import numpy as np
 import torch
-import torchvision.transforms.v2  # noqa: F401  (imported once, before processes are forked)
+import torchvision.transforms.v2  # imported once, before processes are forked
 from lightning.pytorch.utilities import rank_zero_only
 from PIL import Image
+from torch.utils.data import Dataset
 
 import lit_project.tasks.classification
 import lit_project.tasks.regression
 import lit_project.tasks.several_optimizers  # noqa: F401  (known to the injector)
 from lit_project.__main__ import main
 from lit_project.engine.checkpoints import read
+from lit_project.engine.images import DatasetImages
 from lit_project.engine.precision import NoProfiler
 from lit_project.engine.task import Task
 
@@ -87,11 +90,35 @@ KINDS: dict[str, list[str]] = {
                    *callbacks("val/bleu", "max")],
     "workers": ["-c", f"{CONFIGS}/image_folder.yaml", *callbacks(), "--data.num_workers=2", "--trainer.max_epochs=3",
                 "--data.batch_size=8", "--trainer.log_every_n_steps=3"],
+    **{f"drawing-{workers}": ["-c", f"{CONFIGS}/image_folder.yaml", *callbacks(), "--data=__main__.Drawing",
+                              f"--data.num_workers={workers}", "--trainer.max_epochs=3", "--data.batch_size=8",
+                              "--trainer.log_every_n_steps=3"] for workers in (0, 2)},
     "two-digits": [*DIGITS, *callbacks(), *TWO, "--model.net.norm=none", "--trainer.accumulate_grad_batches=2"],
     "two-translation": [*TRANSLATION, *TWO],
 }  # fmt: skip
 
 EVERYWHERE = ("between two hooks of callbacks or task", "in validation", "in a training step")  # on each rank
+
+
+class Drawn(Dataset):
+    """Images that the dataset itself transforms at random."""
+
+    classes = ("a", "b")
+    draw = torchvision.transforms.v2.RandomResizedCrop(16, scale=(0.3, 1))
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        image = self.draw(torch.arange(3 * 24 * 24).reshape(3, 24, 24).remainder(97 + index).byte())
+        return image + random.randrange(9) + int(np.random.randint(9)), index % 2  # noqa: NPY002
+
+
+class Drawing(DatasetImages):
+    """Data whose datasets draw random numbers."""
+
+    def __init__(self, batch_size: int = 8, num_workers: int = 0) -> None:
+        super().__init__(Drawn(), test=Drawn(), input_shape=(3, 16, 16), batch_size=batch_size, num_workers=num_workers)
 
 
 def kill() -> None:

@@ -25,6 +25,8 @@ class Rows:
         *tensors: of equal length.
     """
 
+    draws = False  # nothing random happens here
+
     def __init__(self, batch: Callable[..., Any], *tensors: Tensor) -> None:
         self.batch, self.tensors = batch, tensors
 

@@ -2,15 +2,19 @@
 
 import hashlib
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Sampler, get_worker_info
 
 from .distributed import SIGNALS
 from .errors import DataError
@@ -175,6 +179,53 @@ def outlive_signals(worker: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
+class Places(Sampler[tuple[int, Tensor]]):
+    """The batches of a sampler, each with its seed: a function of the run's seed, the epoch and the first index."""
+
+    def __init__(self, sampler: EpochBatches) -> None:
+        self.sampler = sampler
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
+        seed, epoch = self.sampler.seed, self.sampler.epoch
+        for indices in self.sampler:
+            yield derive(seed, "samples", epoch, int(indices[0])), indices
+
+
+class SeededBatches:
+    """Batches of a dataset whose own random draws depend on the seed of the batch alone.
+
+    A batch is requested by `(seed, indices)`. The seed is that of torch's CPU generator, of `random`, of NumPy, and of
+    attributes of the dataset that have a `set_random_seed`, such as albumentations' transforms. In the main process the
+    generators then continue as if nothing had been drawn. Datasets whose `draws` is false are left alone.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, place: tuple[int, Tensor]) -> Any:
+        seed, indices = place
+        if not getattr(self.dataset, "draws", True):
+            return self.dataset[indices]
+        with isolate_rng(include_cuda=False) if get_worker_info() is None else nullcontext():
+            self._seed(seed)
+            return self.dataset[indices]
+
+    def _seed(self, seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 (the global generator is the one that datasets use)
+        dataset = self.dataset
+        while dataset is not None:  # a dataset may wrap another
+            attributes = list(getattr(dataset, "__dict__", {}).values())
+            for attribute in attributes:
+                if hasattr(attribute, "set_random_seed"):
+                    attribute.set_random_seed(seed)
+            dataset = getattr(dataset, "dataset", None)
+
+
 class Loader:
     """Batches of a dataset in the order of `EpochBatches`; continues where a checkpoint was taken, also with workers.
 
@@ -197,17 +248,16 @@ class Loader:
         self.workers: DataLoader | None = None
         if num_workers or pin_memory:
             self.workers = DataLoader(
-                dataset,
+                SeededBatches(dataset),  # type: ignore[arg-type]
                 batch_size=None,  # the sampler gives whole batches
-                sampler=sampler,
+                sampler=Places(sampler),
                 num_workers=num_workers,
                 pin_memory=pin_memory,
                 persistent_workers=num_workers > 0,
                 worker_init_fn=outlive_signals,
                 # Python 3.14 has a server fork, which takes seconds and signals
                 multiprocessing_context="fork" if num_workers and sys.platform == "linux" else None,
-                # of the random numbers in workers; the global state stays as it is
-                generator=torch.Generator().manual_seed(derive(sampler.seed, "workers", sampler.rank)),
+                generator=torch.Generator(),  # for the seeds of workers, so that the global state stays as it is
             )
 
     def __len__(self) -> int:
@@ -219,7 +269,7 @@ class Loader:
         All happens when the first one is asked for: on resume Lightning makes the iterator before it sets the epoch.
         """
         self.position, self.epoch = self.sampler.start, self.sampler.epoch
-        for batch in self.workers or (self.samples[indices] for indices in self.sampler):
+        for batch in self.workers or map(SeededBatches(self.samples).__getitem__, Places(self.sampler)):
             if isinstance(batch, DataError):
                 raise batch
             self.position += 1

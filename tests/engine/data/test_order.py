@@ -4,6 +4,7 @@ import itertools
 import random
 from math import ceil
 
+import numpy as np
 import pytest
 import torch
 
@@ -117,6 +118,47 @@ def test_loader_continues_in_the_middle_of_an_epoch(drop_last, processes):
         for epoch in (4, 5):  # and then come whole epochs
             resumed.sampler.set_epoch(epoch)
             assert list(resumed) == whole[epoch]
+
+
+class Transform:
+    """With a generator of its own, as albumentations' transforms have."""
+
+    def set_random_seed(self, seed):
+        self.random = random.Random(f"own {seed}")
+
+
+class Drawing(Numbers):
+    """A dataset that draws random numbers: a batch is one number from each generator."""
+
+    def __init__(self):
+        self.transform = Transform()
+        self.transform.set_random_seed(None)
+
+    def __getitem__(self, indices):
+        return [torch.rand(()).item(), random.random(), np.random.rand(), self.transform.random.random()]  # noqa: NPY002
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_random_numbers_of_a_dataset_depend_on_seed_epoch_and_batch_alone(num_workers):
+    def make(workers=num_workers, seed=1):
+        return Loader(Drawing(), EpochBatches(20, 6, shuffle=True, seed=seed), workers)
+
+    def epoch_of(loader, epoch):
+        loader.sampler.set_epoch(epoch)
+        return list(loader)
+
+    whole, resumed = make(), make()
+    torch.manual_seed(5), random.seed(5), np.random.seed(5)  # noqa: NPY002
+    before = torch.get_rng_state(), random.getstate()
+    epochs = [epoch_of(whole, epoch) for epoch in range(2)]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.random.rand() == np.random.RandomState(5).rand()  # noqa: NPY002
+    assert len({number for batches in epochs for batch in batches for number in batch}) == 2 * 4 * 4
+    assert epoch_of(make(workers=0), 1) == epochs[1]
+    assert epoch_of(make(seed=2), 1) != epochs[1]
+    resumed.load_state_dict({"epoch": 1, "position": 2, "batch": 6, "step": 6})
+    assert epoch_of(resumed, 1) == epochs[1][2:]
 
 
 def test_workers_that_are_ahead_move_no_position():

@@ -186,6 +186,8 @@ class EncodedPairs:
         texts: the pairs as text, which then accompany the batches.
     """
 
+    draws = False  # nothing random happens here
+
     def __init__(self, source: EncodedText, target: EncodedText, texts: list[PairText] | None = None) -> None:
         self.source, self.target, self.texts = source, target, texts
 
