@@ -92,6 +92,35 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path):
     assert entry["processes"] == 2
 
 
+SLOW = """
+import time
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers.logger import DummyLogger
+from lit_project.engine.errors import UserError
+
+class Fails(Callback):
+    def on_train_start(self, trainer, module):
+        if trainer.is_global_zero:
+            raise UserError("a mistake")
+
+class Slow(DummyLogger):
+    def finish(self, status):
+        time.sleep(7)
+"""
+
+
+@pytest.mark.slow
+def test_a_failed_run_that_takes_long_to_close_has_its_own_exit_status(tmp_path):
+    """Lightning kills the first process within five seconds after it has seen that another one was killed."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = ["fit", "-c", ROOT / "configs" / "quickstart.yaml", "-c", ROOT / "configs/overlays/ddp.yaml"]
+    options = ["--trainer.accelerator=cpu", "--trainer.logger=slow.Slow", "--trainer.callbacks+=slow.Fails"]
+    run = [sys.executable, "-m", "lit_project", *command, *options]
+    done = subprocess.run(run, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=200)
+    assert "error: a mistake" in done.stderr
+    assert done.returncode == 2
+
+
 @pytest.mark.slow
 def test_processes_with_different_configs_are_refused(tmp_path):
     port = str(free_port())

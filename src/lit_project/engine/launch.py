@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,6 +80,7 @@ class Connection:
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
         self.store: dist.Store | None = None
+        self.children: list[subprocess.Popen] = []
 
     @classmethod
     def of(cls, strategy: Strategy) -> "Connection | None":
@@ -107,6 +109,16 @@ class Connection:
                 atexit.register(_destroy_dist_connection)
         type(strategy).setup_environment(strategy)
 
+    def stop_watching(self) -> None:
+        """Takes the launched processes away from Lightning's observer.
+
+        It would kill this process, with all that it still has to write and report, as soon as one of them has failed.
+        """
+        launched = getattr(self.strategy.launcher, "procs", [])
+        self.children += [process for process in launched if isinstance(process, subprocess.Popen)]
+        if self.children:
+            launched.clear()
+
     def failed_before(self, error: Exception) -> str | None:
         """A line that names the process that failed first; None if it is this one, whose error the others then name."""
         if self.store is None:
@@ -131,7 +143,9 @@ class Connection:
         if self.store is not None and first:
             with contextlib.suppress(RuntimeError):
                 self.store.set("shown", "")
-        if self.strategy.launcher is not None:
+        for child in self.children:
+            child.kill()
+        if self.strategy.launcher is not None:  # it may have spawned them
             self.strategy.launcher.kill(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 

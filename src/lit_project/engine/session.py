@@ -54,6 +54,8 @@ def run(project: Project, args: Sequence[str]) -> int:
         connection = None
         if session is not None:
             connection, session.signals.deferred = session.connection, True  # torchrun sends one to all that are left
+        if connection is not None:
+            connection.stop_watching()
         first = None if connection is None else connection.failed_before(error)
         message = _in_short(error, args)
         if message is not None:
@@ -68,6 +70,8 @@ def run(project: Project, args: Sequence[str]) -> int:
             connection.end(first is None)
     except Interrupted as ended:
         status = ended.status
+        if session is not None and session.connection is not None:
+            session.connection.stop_watching()
     finally:
         if session is not None:
             session.close(status)
