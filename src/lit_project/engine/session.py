@@ -181,7 +181,7 @@ class Session:
         if best is not None and best.best_model_path and best.best_model_score is not None:
             self.checkpoint = Path(best.best_model_path)
             print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
-        self.has_news = tests or (self.record.started and not smoke)
+        self.has_news = tests or (self.record.started and not smoke) or _page_is_outdated(run.path)
         if tests:
             self._score("test", trainer, model, datamodule)
 
@@ -382,6 +382,12 @@ class Session:
         finally:
             if trainer.callback_metrics:
                 print_once(one_line(trainer.callback_metrics))
+
+
+def _page_is_outdated(run: Path) -> bool:
+    """Whether a run that has ended has no page, or one that is older than its metrics: it was killed in between."""
+    page, metrics = run / "index.html", [run / "metrics.csv", run / "metrics.json"]
+    return not page.exists() or any(file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics)
 
 
 def _drop_averages(trainer: Trainer) -> None:
