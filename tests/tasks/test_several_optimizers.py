@@ -10,6 +10,8 @@ from translation_data import few, net
 from lit_project.engine.callbacks.nan_guard import NaNGuard, NonFiniteError
 from lit_project.engine.errors import UserError
 from lit_project.engine.parameter_groups import Group, ParameterGroups
+from lit_project.engine.record import MetricsCSV
+from lit_project.engine.run import RunDir
 from lit_project.engine.schedules import CosineAnnealingLR, Schedule
 from lit_project.tasks.several_optimizers import Part, TranslatorOfParts
 from lit_project.tasks.translation.task import Translator
@@ -62,6 +64,18 @@ def test_accumulation_and_clipping_are_those_of_the_trainer(trainer):
     theirs, other = trained(trainer, usual(data, SGD), data, accumulate_grad_batches=3, gradient_clip_val=clip)
     assert difference(mine, theirs) < 1e-12
     assert runner.global_step == other.global_step == 6
+
+
+def test_all_metrics_are_logged_at_the_optimizer_step(trainer, tmp_path):
+    data = few(batch_size=3, seed=1)  # seven batches: three steps per epoch
+    task = of_parts(data, accumulate=3)
+    options = {"logger": [MetricsCSV(tmp_path)], "log_every_n_steps": 1, "limit_test_batches": 1}
+    _, runner = trained(trainer, task, data, **options)
+    runner.test(task, datamodule=data, verbose=False)
+    rows = RunDir(tmp_path).history()[1]
+    assert [row["step"] for row in rows] == ["0", "1", "2", "3", "4", "5", "6"]
+    assert [row["step"] for row in rows if row["val/loss"]] == ["2", "5"]
+    assert [row["epoch"] for row in rows] == ["0", "0", "0", "1", "1", "1", "2"]
 
 
 def test_each_follows_its_own_schedule_which_ends_with_the_run(trainer):

@@ -90,8 +90,7 @@ class MetricsCSV(Logger):
         step, self._changed = step or 0, True
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
-        # float32 has seven digits
-        self._rows[-1].update({k: f"{v:.7g}" if isinstance(v, float) else v for k, v in metrics.items()})
+        self._rows[-1].update({k: _rounded(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
         new = [name for name in metrics if name not in self._columns]
         if new or not self._columns:
             leading = [c for c in ("epoch", "step") if c not in self._columns]
@@ -336,15 +335,21 @@ def _check_watched(trainer: Trainer) -> None:
 
 def one_line(metrics: Mapping[str, Tensor]) -> str:
     """The metrics of an evaluation as one line, without those of each class."""
-    values = {name: value.item() for name, value in metrics.items() if name.count("/") < 2}
+    counters = ("epoch", "step")  # which some tasks log to set the step of the other values
+    values = {name: value.item() for name, value in metrics.items() if name.count("/") < 2 and name not in counters}
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
     return "  ".join(f"{name} {in_short(value)}" for name, value in values.items()) + count
 
 
 def in_short(value: float) -> str:
-    """Four decimals, and no more than seven digits, which is what float32 has."""
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.7g}"
+    """Returns the value with four decimals, or from 1000 on with seven digits; counts are never rounded."""
+    return f"{value:.4f}" if abs(value) < 1000 else _rounded(value, 7)
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Returns the value with this many significant digits, or all digits if it is a whole number, such as a count."""
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"
 
 
 def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
@@ -357,5 +362,7 @@ def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
 
 def _numbers(trainer: Trainer, prefixes: tuple[str, ...]) -> dict[str, float]:
     metrics = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith(prefixes)}
-    # float32 from Lightning: six digits are what it holds
-    return {name: int(value) if name.endswith("/samples") else float(f"{value:.6g}") for name, value in metrics.items()}
+    # six digits, because the last ones differ between machines
+    return {
+        name: int(value) if name.endswith("/samples") else float(_rounded(value, 6)) for name, value in metrics.items()
+    }

@@ -390,7 +390,7 @@ class Task(LightningModule):
             own, more = self.evaluation_metrics(totals, split), self._metrics.compute()
             if both := own.keys() & more.keys():
                 raise UserError(f"model.metrics: the task itself logs {max(both)}: give the metric another name")
-            self.log_dict({f"{split}/{name}": value for name, value in {**own, **more}.items()}, sync_dist=True)
+            self.log_reduced({f"{split}/{name}": value for name, value in {**own, **more}.items()})
 
     def on_validation_epoch_start(self) -> None:
         self.evaluation_start()
@@ -428,8 +428,18 @@ class Task(LightningModule):
         count, seconds = int(totals.count), self._clock.seconds
         values[f"train/{self.unit}"] = float(count)
         values[f"train/{self.unit}_per_second"] = count / seconds if seconds > 0 else 0.0
-        self.log_dict({**values, **self._rates}, sync_dist=True)
+        self.log_reduced({**values, **self._rates})
         self._step_plateaus()
+
+    def log_reduced(self, values: Mapping[str, float]) -> None:
+        """Logs values that are already reduced over all processes, in double precision.
+
+        `self.log` would convert them to float32, which rounds counts above 2^24.
+        """
+        # on the CPU, because MPS devices have no double
+        exact = {name: torch.tensor(float(value), dtype=torch.double) for name, value in values.items()}
+        # together, these two options prevent both a second reduction and Lightning's warning about its absence
+        self.log_dict(exact, sync_dist=True, rank_zero_only=True)
 
     def _step_plateaus(self) -> None:
         """Lightning would leave it out in an epoch that was resumed, and use metrics of an earlier epoch."""

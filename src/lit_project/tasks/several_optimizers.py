@@ -4,6 +4,7 @@
 `configs/translation_two_optimizers.yaml`. For parts that only differ in rate or decay, `ParameterGroups` will do.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -126,6 +127,14 @@ class SeveralOptimizers(Task):
             watches = isinstance(config.scheduler, ReduceLROnPlateau)  # stepped by the task at the end of an epoch
             if schedule.interval == interval and done % schedule.frequency == 0 and not watches:
                 config.scheduler.step()  # type: ignore[call-arg]
+
+    def log_reduced(self, values: Mapping[str, float]) -> None:
+        """Logs values at the current optimizer step; by default, Lightning would use the number of micro-batches."""
+        if (self.accumulate or 1) > 1:
+            # like Lightning, number steps from 0 while training, and log a test after it at the next step
+            step = self.trainer.global_step - (self.trainer.state.fn == "fit")
+            values = {**values, "epoch": self.current_epoch, "step": step}
+        super().log_reduced(values)
 
     def on_train_epoch_end(self) -> None:
         """Logs, and steps the schedules that go by epochs."""

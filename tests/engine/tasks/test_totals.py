@@ -4,11 +4,14 @@ from functools import partial
 
 import pytest
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import Images
 from lit_project.engine.exact import Totals
+from lit_project.engine.record import MetricsCSV, one_line
+from lit_project.engine.run import RunDir
 from lit_project.engine.task import Task
 
 
@@ -67,3 +70,26 @@ def test_a_task_of_two_steps_logs_exact_means_of_all_splits(trainer):
         assert metrics[f"{split}/loss"] == pytest.approx(F.cross_entropy(logits, targets).item(), rel=1e-6)
         assert metrics[f"{split}/accuracy"] == pytest.approx((logits.argmax(1) == targets).double().mean().item())
         assert metrics[f"{split}/samples"] == samples
+
+
+def test_counts_above_16_million_are_logged_exactly(trainer, tmp_path):
+    count = 2**24 + 1
+
+    class Counting(Own):
+        def evaluation_metrics(self, totals, split):
+            return {**super().evaluation_metrics(totals, split), "tokens": float(count)}
+
+    task, data, runner = Counting(), Images(batch_size=8), trainer(max_epochs=1, logger=[MetricsCSV(tmp_path)])
+    runner.fit(task, datamodule=data)
+    assert RunDir(tmp_path).history()[1][-1]["val/tokens"] == str(count)
+    assert f"val/tokens {count}" in one_line(runner.callback_metrics)
+
+
+def test_logging_does_not_reduce_over_processes_again(trainer, monkeypatch, recwarn):
+    strategy = DDPStrategy(process_group_backend="gloo")
+    calls = []
+    monkeypatch.setattr(strategy, "reduce", lambda value, **kwargs: calls.append(value) or value)
+    trainer(max_epochs=1, strategy=strategy).fit(Own(), datamodule=Images(batch_size=8))
+    torch.distributed.destroy_process_group()
+    assert not [value for value in calls if value.is_floating_point()]  # Lightning itself reduces its decisions
+    assert not [warning for warning in recwarn if "sync_dist" in str(warning.message)]
