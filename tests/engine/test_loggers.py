@@ -12,6 +12,8 @@ import pytest
 import wandb
 from wandb_server import Server
 
+from lit_project.engine.record import MetricsCSV
+from lit_project.engine.run import RunDir
 from lit_project.engine.wandb_logger import WandbLogger
 from tiny import TINY
 
@@ -90,6 +92,42 @@ def test_a_resumed_run_goes_on_with_its_run_and_repeats_the_same_numbers(lit, se
     assert len(steps) == (last + 1) // 2 * 3  # the second epoch came twice
     assert len(sent.logged("test/accuracy")) == 4
     assert [row["trainer/global_step"] for row in sent.rows if "test/accuracy" in row][-1] == last + 1
+
+
+@pytest.mark.parametrize(("received", "sent_again"), [(0, 2), (2, 1), (3, 0)])
+def test_a_resumed_run_sends_what_the_server_did_not_receive_before_a_kill(server, tmp_path, received, sent_again):
+    loggers = [MetricsCSV(tmp_path), WandbLogger(str(tmp_path))]
+    lines = [(0, {"lr": 0.5}), (1, {"lr": 0.5, "train/loss": 3.0}), (1, {"val/loss": 2.0}), (2, {"lr": 0.5})]
+    for step, metrics in lines:
+        for logger in loggers:
+            logger.log_metrics(metrics, step)
+            logger.save()
+    loggers[1].finish(0)
+    (run,) = server.runs.values()
+    del run.rows[received:]
+    resumed = WandbLogger(str(tmp_path))
+    resumed.log_metrics({"lr": 0.25}, 2)  # the checkpoint was saved after step 1, which the run repeats
+    resumed.log_metrics({"lr": 0.25}, 3)
+    resumed.finish(0)
+    sent = {(row["trainer/global_step"], name, row[name]) for row in run.rows for name in row if name[0] != "_"}
+    rows = [(int(row["step"]), row) for row in RunDir(tmp_path).history()[1] if row["step"] in "01"]
+    kept = {(step, name, float(row[name])) for step, row in rows for name in row if row[name] and name != "step"}
+    assert {value for value in sent if value[1] != "trainer/global_step"} == kept | {(2, "lr", 0.25), (3, "lr", 0.25)}
+    assert len(run.rows) == received + sent_again + 2
+
+
+def test_a_run_that_has_ended_sends_missing_rows_when_it_is_resumed(server, tmp_path):
+    logger, table = WandbLogger(str(tmp_path)), MetricsCSV(tmp_path)
+    logger.log_metrics({"loss": float("nan")}, 0)
+    logger.finish(0)
+    for step in range(3):
+        table.log_metrics({"loss": float("nan") if step == 0 else step / 8}, step)
+    table.save()
+    resumed = WandbLogger(str(tmp_path))
+    resumed.log_hyperparams({})
+    resumed.finish(0)
+    (run,) = server.runs.values()
+    assert run.logged("loss")[-2:] == [0.125, 0.25]
 
 
 def test_a_run_that_failed_does_not_look_finished(lit, server):

@@ -162,12 +162,13 @@ class Server(ThreadingHTTPServer):
     def on_RunResumeStatus(self, sent: dict[str, Any]) -> dict[str, Any]:
         """How far a run has come that was sent before."""
         run, bucket = self.runs.get(sent["name"]), None
-        if run is not None and run.rows:
-            last = {"_runtime": 1, "_step": len(run.rows) - 1}
+        if run is not None:
+            last = {"_runtime": 1, "_step": len(run.rows) - 1} if run.rows else {}
+            tail = [json.dumps(last)] if run.rows else []
             summary = {name: value for row in run.rows for name, value in row.items()}
             bucket = {
                 "name": run.name, "displayName": run.name, "historyLineCount": len(run.rows), "eventsLineCount": 0,
-                "logLineCount": 0, "historyTail": json.dumps([json.dumps(last)]), "eventsTail": "[]", "config": "{}",
+                "logLineCount": 0, "historyTail": json.dumps(tail), "eventsTail": "[]", "config": "{}",
                 "summaryMetrics": json.dumps({**summary, **last}), "tags": [], "notes": None,
                 "wandbConfig": json.dumps({"t": 1}),
             }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +68,7 @@ class WandbLogger(LightningWandbLogger):
         self.lost = self.mode == "disabled"
         self.description: dict[str, Any] = {}  # config and provenance of a training
         self.record = self.folder / "wandb.json"
+        self._received: dict[str, Any] | None = None  # the server's summary of a resumed run, until rows are resent
         options: dict[str, Any] = {"project": project, "entity": entity, "group": group, "notes": notes}
         options["tags"] = list(tags) or None
         if self.record.exists():
@@ -101,6 +103,7 @@ class WandbLogger(LightningWandbLogger):
             wandb.teardown()
             run = wandb.init(mode="offline", **self._wandb_init)
         self._experiment = run
+        self._received = dict(run.summary) if run.resumed else None
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         run.config.update(self.description, allow_val_change=True)
@@ -111,10 +114,27 @@ class WandbLogger(LightningWandbLogger):
     @guarded
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Logs the metrics; an evaluation by itself, to which Lightning gives step 0, at the last step of the run."""
+        if self._experiment is None:
+            self._start()
+        self._resend_rows(before=step or math.inf)
         if not step and (rows := RunDir(self.folder).history()[1]):
             step = max(int(row["step"]) for row in rows)
             metrics = {name: value for name, value in metrics.items() if name != "epoch" or not step}
         super().log_metrics(metrics, step)
+
+    def _resend_rows(self, before: float) -> None:
+        """Logs the rows of metrics.csv that the server of a resumed run lacks, because its process was killed."""
+        received, self._received = self._received, None
+        if received is None:
+            return
+        last = received.get("trainer/global_step", -1)
+        for row in RunDir(self.folder).history()[1]:
+            step = int(row["step"])
+            values = {name: float(text) for name, text in row.items() if text and name != "step"}
+            # a row is logged in several parts, of which the server may have received only the first
+            complete = step == last and all(_is_close(received.get(name), value) for name, value in values.items())
+            if last <= step < before and not complete:
+                super().log_metrics(values, step)
 
     log_hyperparams = guarded(LightningWandbLogger.log_hyperparams)
     log_table = guarded(LightningWandbLogger.log_table)
@@ -125,6 +145,12 @@ class WandbLogger(LightningWandbLogger):
     @guarded
     def finish(self, exit_code: int) -> None:
         """Ends the W&B run: as finished with 0, otherwise as failed."""
-        run, self._experiment = self._experiment, None
-        if run is not None:
+        if self._experiment is not None:
+            self._resend_rows(before=math.inf)  # a resumed run that has already ended logs nothing
+            run, self._experiment = self._experiment, None
             run.finish(exit_code=exit_code)
+
+
+def _is_close(received: Any, value: float) -> bool:
+    """Whether W&B has received a value that metrics.csv contains with seven digits; W&B sends nan as text."""
+    return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)
