@@ -1,11 +1,13 @@
 """Stands for `lit-project fit` in tests of sweeps: makes the files of a run, and trains nothing.
 
-Values of the trial: `curve` (a list: the metric by epoch), `name` of the metric, `pause` (seconds an epoch), `fail`. It
-holds the run as `fit` does, and goes on from its last epoch.
+Values of the trial: `curve` (a list: the metric by epoch), `name` of the metric, `pause` (seconds an epoch), `fail`,
+`kill` (a list of epochs after which the process is killed). It holds the run as `fit` does, and goes on from its last
+epoch.
 """
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -31,5 +33,7 @@ with table.open("a") as file:
     for epoch, score in list(enumerate(values["curve"]))[max(done, 0) :]:
         file.write(f"{epoch},{epoch},{score}\n")
         file.flush()
+        if epoch in values.get("kill", []):
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(values.get("pause", 0))
 (run / "metrics.json").write_text('{"fit": {}}')

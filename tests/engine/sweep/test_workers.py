@@ -59,6 +59,14 @@ def test_a_failing_trial_is_recorded_and_the_sweep_goes_on(sweep):
     assert any("trial 0 failed: CUDA out of memory" in line for line in one.said)
 
 
+def test_a_trial_that_is_killed_is_resumed_once(sweep):
+    one = sweep(options={"most": 2}, curve=[[0.1, 0.2, 0.3]], kill=[[0], [0, 1]])
+    assert one.run() == 0
+    assert one.rows == [(0, "finished", 0.3), (1, "failed", 0.2)]
+    assert [line for line in one.said if "resumed" in line and "trial 0" in line]
+    assert one.study.rows()[1].error == "killed twice, maybe because memory ran out"
+
+
 def test_a_metric_that_is_not_logged_ends_all_workers(sweep):
     curves = [[0.1] * 20, [0.1] * 600]  # the first one lasts until the second has begun
     one = sweep(options={"workers": 2}, curve=curves, name="val/scores", pause=0.1)

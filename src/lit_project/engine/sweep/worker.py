@@ -99,6 +99,12 @@ class Workers:
         if status and self.status:
             _continue_later(trial)
             raise TrialEnded
+        killed = status == -signal.SIGKILL and not pruned
+        if killed and "killed" not in trial.user_attrs:
+            trial.set_user_attr("killed", True)
+            print(f"{title} was killed, maybe because memory ran out; it is resumed once", flush=True)
+            _continue_later(trial)
+            raise TrialEnded
         if status == 0 and metric not in curve.columns:
             logged = [name for name in curve.columns if "/" in name]
             hint = did_you_mean(metric, logged)
@@ -107,6 +113,7 @@ class Workers:
             printed = log.read_bytes()[start:].decode(errors="replace").strip().splitlines()
             known = [line.removeprefix("error: ") for line in printed if line.startswith("error: ")]
             error = (known or [f"exit status {status}: {''.join(printed[-1:])}"])[-1]
+            error = "killed twice, maybe because memory ran out" if killed else error
             error = error if status else f"{metric} was never finite"
             trial.set_user_attr("error", error)
             print(f"{title} failed: {error} ({log})", flush=True)
