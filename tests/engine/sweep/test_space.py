@@ -71,6 +71,22 @@ def test_whole_numbers_constants_and_defaults():
     assert max(draws({"min": "1e-4", "max": 1.0e-3})) <= 1e-3  # which YAML takes for text
 
 
+def test_parameters_in_groups_have_dotted_names():
+    section = {
+        "model": {"parameters": {"optimizer": {"parameters": {"lr": {"values": [1, 2]}}}, "net": {"value": "x"}}}
+    }
+    found = parameters_of({**section, "seed": {"value": 3}})
+    assert [(p.name, p.values()) for p in found] == [
+        ("model.optimizer.lr", [1, 2]),
+        ("model.net", ["x"]),
+        ("seed", [3]),
+    ]
+    with pytest.raises(UserError, match=r"parameter model\.net is given twice"):
+        parameters_of({**section, "model.net": {"value": 1}})
+    with pytest.raises(UserError, match=r"model\.parameters must be a mapping"):
+        parameters_of({"model": {"parameters": {}}})
+
+
 def test_grid():
     q_uniform = {"distribution": "q_uniform", "min": 0.0, "max": 0.3, "q": 0.1}
     contents = {"a": {"values": [1, None]}, "b": {"value": 7}, "c": {"min": 1, "max": 3}, "d": q_uniform}

@@ -3,7 +3,7 @@
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,20 +60,31 @@ class Parameter:
 
 
 def parameters_of(section: Any) -> list[Parameter]:
-    """Reads the section `parameters` of a sweep.
+    """Reads the section `parameters` of a sweep; parameters in groups get dotted names, such as `model.optimizer.lr`.
 
     Raises:
-        UserError: an unknown distribution or key, missing or wrong limits, an empty list.
+        UserError: an unknown distribution or key, missing or wrong limits, an empty list, or a name that occurs twice.
     """
-    if not isinstance(section, Mapping) or not section:
-        raise UserError("parameters must be a mapping from names to distributions")
-    found: list[Parameter] = []
-    for name, content in section.items():
+    found: dict[str, Parameter] = {}
+    for name, content in _ungrouped(section):
+        if name in found:
+            raise UserError(f"parameter {name} is given twice: remove one of the two")
         try:
-            found.append(_parameter(str(name), content))
+            found[name] = _parameter(name, content)
         except (ValueError, TypeError, ArithmeticError) as error:
             raise UserError(f"parameter {name}: {error}") from error
-    return found
+    return list(found.values())
+
+
+def _ungrouped(section: Any, group: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the name and content of each parameter; `{NAME: {parameters: {…}}}` is a group, as in W&B."""
+    if not isinstance(section, Mapping) or not section:
+        raise UserError(f"{group}parameters must be a mapping from names to distributions")
+    for name, content in section.items():
+        if isinstance(content, Mapping) and content.keys() == {"parameters"}:
+            yield from _ungrouped(content["parameters"], f"{group}{name}.")
+        else:
+            yield f"{group}{name}", content
 
 
 def _parameter(name: str, content: Any) -> Parameter:
