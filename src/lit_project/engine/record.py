@@ -343,8 +343,8 @@ def one_line(metrics: Mapping[str, Tensor]) -> str:
 
 
 def in_short(value: float) -> str:
-    """Returns the value with four decimals, or from 1000 on with seven digits; counts are never rounded."""
-    return f"{value:.4f}" if abs(value) < 1000 else _rounded(value, 7)
+    """Returns the value with four decimals, or from 1000 on with seven digits."""
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.7g}"
 
 
 def _rounded(value: float, digits: int) -> str:

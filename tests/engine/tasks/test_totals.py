@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from classifier_data import Images
 from lit_project.engine.exact import Totals
-from lit_project.engine.record import MetricsCSV, one_line
+from lit_project.engine.record import MetricsCSV
 from lit_project.engine.run import RunDir
 from lit_project.engine.task import Task
 
@@ -82,7 +82,6 @@ def test_counts_above_16_million_are_logged_exactly(trainer, tmp_path):
     task, data, runner = Counting(), Images(batch_size=8), trainer(max_epochs=1, logger=[MetricsCSV(tmp_path)])
     runner.fit(task, datamodule=data)
     assert RunDir(tmp_path).history()[1][-1]["val/tokens"] == str(count)
-    assert f"val/tokens {count}" in one_line(runner.callback_metrics)
 
 
 def test_logging_does_not_reduce_over_processes_again(trainer, monkeypatch, recwarn):
