@@ -3,11 +3,12 @@
 import csv
 import json
 import socket
+import struct
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Thread, active_count
 from unittest.mock import ANY
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -128,7 +129,15 @@ def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, tra
     def ask(address):
         assert post(address, b"") == (400, "the picture is empty: there is nothing to predict on")
         assert post(address, digit[:60]) == (400, "the picture cannot be read: it is damaged, or of another kind")
-        assert post(address, b"", **{"Content-Length": "20000001"}) == (413, "the limit is 20 MB")
+        for length in ("20000001", "9" * 5000):
+            assert post(address, b"", **{"Content-Length": length}) == (413, "the limit is 20 MB")
+        assert post(address, bytes(20_000_001)) == (413, "the limit is 20 MB")
+        for line, status in ((b"DELETE / HTTP/1.0\r\nHost: localhost\r\n", 501), (b"GET /" + b"x" * 70_000, 414)):
+            with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as client:
+                client.sendall(line + b"\r\n\r\n")
+                head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
+            assert head.split()[1] == str(status).encode()
+            assert json.loads(body)["error"]
         form = {"Content-Type": "multipart/form-data; boundary=x"}
         assert post(address, digit, **form) == (
             400,
@@ -157,6 +166,43 @@ def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, tra
         assert post(address, digit, Host="localhost:9000", Origin="http://localhost:9000")[0] == 200  # of a tunnel
 
     assert serve(ask, trained).err.count("Traceback") == 1
+
+
+def test_many_clients_are_answered_and_those_that_leave_are_not_errors(serve, trained, pictures, monkeypatch):
+    digit, threads = (pictures / "0.png").read_bytes(), set()
+    monkeypatch.setattr("lit_project.engine.serve.command.THREADS", 4)
+
+    def ask(address):
+        place = ("127.0.0.1", int(address.rpartition(":")[2]))
+        head = f"POST /predict HTTP/1.0\r\nHost: localhost\r\nContent-Length: {len(digit)}\r\n\r\n".encode()
+        clients = [socket.create_connection(place) for _ in range(50)]
+        for number, client in enumerate(clients):
+            client.sendall(head + digit)
+            if number % 10 == 9:  # with a reset, before the response
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                client.close()
+        threads.add(active_count())
+        replies = [client.makefile("rb").read() for client in clients if client.fileno() != -1]
+        assert len(replies) == 45
+        assert all(reply.startswith(b"HTTP/1.0 200") for reply in replies)
+
+    before = active_count()
+    assert serve(ask, trained).err == ""
+    assert max(threads) - before <= 1 + 4
+
+
+def test_images_of_a_folder_get_the_answer_of_predict(serve, lit, image_folder):
+    run = lit("fit -c configs/image_folder.yaml -c configs/overlays/debug.yaml --run_name=tiny").run
+    file = next(image_folder.rglob("*.png"))
+    assert lit(f"predict --run {run} --images {file}").status == 0
+    (expected,) = table_of(run, f"images_{file.stem}")
+
+    def ask(address):
+        status, (found,) = post(address, file.read_bytes())
+        assert (status, found["class_name"]) == (200, expected["class_name"])
+        assert found["probability"] == pytest.approx(float(expected["probability"]), abs=1e-5)
+
+    serve(ask, run)
 
 
 def test_a_row_gets_the_answer_of_predict(serve, regression):

@@ -41,8 +41,9 @@ class PredictionTable(Callback):
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         rows = sorted(of_all(self._rows, trainer), key=lambda row: row["index"])
-        if self.inputs is None and hasattr(trainer.datamodule, "inputs"):  # type: ignore[attr-defined]
-            self.inputs = trainer.datamodule.inputs("test")  # type: ignore[attr-defined]
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if self.inputs is None and hasattr(data, "inputs") and getattr(data, "new", None) is None:
+            self.inputs = data.inputs("test")
         if self.inputs is not None:
             found = {row["index"] for row in rows}
             samples = list(self.inputs.items())

@@ -5,11 +5,16 @@ curl --data-binary @digit.png http://127.0.0.1:8000/predict        the same as J
 """
 
 import argparse
+import contextlib
 import json
 import os
+import socket
+import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Sequence
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 MEGABYTES = 20  # of a sample, at most
+THREADS = 32  # requests at a time; further ones wait
 ROUTES = "there are GET / and POST /predict"
 
 
@@ -64,8 +70,36 @@ class Server(ThreadingHTTPServer):
     """Holds what its requests share."""
 
     allow_reuse_address = os.name == "posix"  # Windows would share a port that is in use
+    request_queue_size = 128  # connections that wait to be accepted
     predictor: "Predictor"
     page: str
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.free = threading.BoundedSemaphore(THREADS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.free.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection once the client has sent everything: closing it earlier may discard the response."""
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_WR)
+            request.settimeout(2)  # seconds
+            while request.recv(2**16):
+                pass
+        self.close_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # a client that has gone is no error
+            super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -96,7 +130,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
-        size = int(length) if length.isdecimal() else 0
+        size = int(length[:15]) if length.isdecimal() else 0  # Python converts no more than 4,300 digits
         if self.path != "/predict":
             self._refuse(404, ROUTES)
         elif size > MEGABYTES * 1_000_000:
@@ -109,12 +143,17 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, sample: bytes) -> None:
         try:
             text = json.dumps({"rows": self.server.predictor.answer(sample)}, allow_nan=False)
-            self._send(200, text, "application/json")
         except UserError as error:
             self._refuse(400, str(error))
         except Exception as error:  # of any kind: the task may be anyone's
             traceback.print_exc()
             self._refuse(500, f"{type(error).__name__}: {error} (more is in the terminal)")
+        else:
+            self._send(200, text, "application/json")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answers requests that the base class rejects, such as unknown methods, as JSON, too."""
+        self._refuse(code, message or HTTPStatus(code).phrase)
 
     def _refuse(self, status: int, why: str) -> None:
         self._send(status, json.dumps({"error": why}), "application/json")
