@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from lit_project.engine.checkpoints import read
+from lit_project.engine.images import DatasetImages
 from lit_project.engine.run import RunDir
 from tiny import TINY
 
@@ -148,6 +149,19 @@ def test_predict_on_a_folder_of_images(lit, trained, workspace):
     for name in ("class_name", "probability"):
         assert [row[name] for row in mine] == [row[name] for row in split[:12]]
     assert set(split[0]) == {"index", "prediction", "class_name", "probability", "target"}
+    (workspace / "my pictures" / "05.png").write_text("no image")
+    predict = f"predict --run {trained} --data.eval_batch_size=4"
+    damaged = lit(predict, *samples)
+    assert (damaged.status, damaged.err.count("error: cannot read ")) == (1, 1)
+    # samples after the last batch are not damaged but unread
+    assert lit(predict, *samples, "--trainer.limit_predict_batches=1").status == 0
+
+
+def test_processes_load_the_images_to_predict_on(image_folder):
+    data = DatasetImages(class_names=["a", "b"], num_workers=2, pin_memory=True)
+    data.predict_from(image_folder)
+    workers = data.predict_dataloader().workers
+    assert (workers.num_workers, workers.pin_memory) == (2, True)
 
 
 def test_numbers_that_slow_down_a_cpu_become_zero(lit, trained):

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, Subset
 
 from lit_project.engine.datamodule import Split
 from lit_project.engine.errors import DataError
-from lit_project.engine.images import UNREADABLE, DatasetImages, is_picture, pictures_in, plain
+from lit_project.engine.images import UNREADABLE, DatasetImages, decode_smaller, is_picture, pictures_in, plain
 
 SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
 
@@ -18,11 +18,17 @@ SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test
 class Pictures(Dataset):
     """`(image, class)` of the files in `folder/CLASS/`, by name.
 
+    Args:
+        folder: the folder.
+        class_names: the names that the class folders must have; default: any.
+        image_size: the size in pixels that images are resized to later; JPEG files are decoded at least twice as large.
+
     Raises:
         DataError: other classes than `class_names`, fewer than two, or one without an image.
     """
 
-    def __init__(self, folder: Path, class_names: list[str] | None) -> None:
+    def __init__(self, folder: Path, class_names: list[str] | None, image_size: int) -> None:
+        self.image_size = image_size
         self.classes = [path.name for path in _folders_in(folder)]
         if len(self.classes) < 2:
             raise DataError(f"{folder} needs two class folders at least; it has: {', '.join(self.classes) or 'none'}")
@@ -45,6 +51,7 @@ class Pictures(Dataset):
         path, target = self.samples[index]
         try:
             with Image.open(path) as image:
+                decode_smaller(image, self.image_size)
                 image.load()
                 return plain(image), target
         except UNREADABLE as error:
@@ -94,7 +101,7 @@ class ImageFolder(DatasetImages):
         if not 0 <= test_size < 1:
             raise DataError(f"test_size must be a share from 0 to below 1, got {test_size}")
         root = Path(root).expanduser()
-        splits = _read_splits(root, class_names)
+        splits = _read_splits(root, class_names, image_size)
         colour = channels == 3
         super().__init__(
             train=splits.get("train"),
@@ -122,7 +129,7 @@ def _files_of(dataset: Any) -> list[str]:
     return [file for file, _ in dataset.samples]
 
 
-def _read_splits(root: Path, class_names: list[str] | None) -> dict[str, Any]:
+def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> dict[str, Any]:
     """The datasets by split; none if `root` is missing and the classes are known (to predict elsewhere)."""
     if not root.is_dir():
         if class_names:
@@ -136,11 +143,12 @@ def _read_splits(root: Path, class_names: list[str] | None) -> dict[str, Any]:
                 f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) hold no images: expected "
                 "train/CLASS, val/CLASS and test/CLASS, or CLASS with images; give class_names if they are classes"
             )
-        return {"train": Pictures(root, class_names)}
+        return {"train": Pictures(root, class_names, image_size)}
     if "train" not in folders:
         raise DataError(f"{root} has split folders ({', '.join(sorted(folders))}), but no `train` to learn from")
-    train = Pictures(folders.pop("train"), class_names)
-    return {"train": train, **{split: Pictures(folder, train.classes) for split, folder in folders.items()}}
+    train = Pictures(folders.pop("train"), class_names, image_size)
+    others = {split: Pictures(folder, train.classes, image_size) for split, folder in folders.items()}
+    return {"train": train, **others}
 
 
 def _folders_in(folder: Path) -> list[Path]:

@@ -203,7 +203,10 @@ class SplitData(LightningDataModule):
 
     def loader(self, split: Split) -> Loader:
         """Loads the batches of a split for this process."""
-        dataset = self.dataset(split)
+        return self.batches(self.dataset(split), split)
+
+    def batches(self, dataset: Any, split: Split) -> Loader:
+        """Loads the batches of a dataset, in the order of a split."""
         return Loader(dataset, self.order(dataset, split))
 
     def train_dataloader(self) -> Loader:
@@ -222,7 +225,7 @@ class SplitData(LightningDataModule):
 
     def predict_dataloader(self) -> Loader:
         """The test batches, or the new samples."""
-        return self.loader("test") if self.new is None else Loader(self.new, self.order(self.new, "test"))
+        return self.loader("test") if self.new is None else self.batches(self.new, "test")
 
     def state_dict(self) -> dict[str, Any]:
         """Position in the epoch of training, and the number of samples of each split.

@@ -27,6 +27,7 @@ DEEP = Image.fromarray(np.full((4, 4), 51 * 257, dtype=np.uint16))
         (Image.new("1", (4, 4), 1), "png", "1", [255] * 3),
         (DEEP, "png", "I;16", [51] * 3),
         (DEEP, "tif", "I;16", [51] * 3),
+        (Image.fromarray(np.full((4, 4), 65535, dtype=np.uint16)), "png", "I;16", [255] * 3),
         (Image.new("RGBA", (4, 4), (200, 0, 100, 128)), "png", "RGBA", [227, 127, 177]),  # on white
         (Image.new("LA", (4, 4), (60, 0)), "png", "LA", [255] * 3),
     ],
@@ -56,6 +57,19 @@ def test_images_are_the_right_way_up_as_their_exif_orientation_says(tmp_path, or
     Image.fromarray(upright).transpose(Image.Transpose[turn]).save(tmp_path / "photo.png", exif=exif)
     with Image.open(tmp_path / "photo.png") as image:
         assert to_tensor(image, (1, 2, 3))[0].tolist() == upright.tolist()
+
+
+@pytest.mark.parametrize("crop", [False, True])
+@pytest.mark.parametrize("size", [(1600, 1200), (300, 900)])
+def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same(tmp_path, size, crop):
+    noise = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    photo = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
+    photo.save(tmp_path / "a.jpg", quality=95)
+    with Image.open(tmp_path / "a.jpg") as image:
+        pixels = to_tensor(image, (3, 100, 100), crop)
+        assert image.size == (size[0] // 4, size[1] // 4) if size[0] > 400 else image.size == size
+    expected = to_tensor(photo, (3, 100, 100), crop)
+    assert (pixels.float() - expected.float()).abs().mean() < 2
 
 
 def test_cropping_keeps_the_proportions():

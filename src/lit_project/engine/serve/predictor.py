@@ -44,6 +44,8 @@ class Predictor:
         session.folder, self.folder = folder, Path(folder)
         parts: Any = session.prepare()
         self.trainer, self.task, self.data = trainer, task, data = parts
+        if hasattr(data, "num_workers"):
+            data.num_workers = 0  # starting processes takes longer than reading a sample
         self.kind: Any = "text" if hasattr(task, "served") else getattr(data, "predicts_on", None)
         if self.kind is None:
             raise UserError(f"{type(data).__name__} cannot predict on new samples: it has no `predict_from`")
