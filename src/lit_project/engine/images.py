@@ -59,7 +59,7 @@ class BatchTransforms(nn.Sequential):
         from torchvision.tv_tensors import Image as OfImage
         from torchvision.tv_tensors import Mask
 
-        transforms = [getattr(step, "transform", step) for step in self]
+        transforms = [step.transform if isinstance(step, PerSample) else step for step in self]
         if wrong := [type(step).__name__ for step in transforms if not isinstance(step, v2.Transform)]:
             raise DataError(f"train_transforms: {wrong[0]} moves no mask: take transforms of torchvision.transforms.v2")
         # torchvision fills masks with 0, which -1 is meanwhile
@@ -344,6 +344,15 @@ class ImageData(SplitData):
         """A split that has been set up; `dataset[indices]` is an `ImageBatch`."""
         data = self.splits[split]
         return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
+
+    def preparation(self) -> dict[str, Any]:
+        """What happens to an image before the net gets it, as plain data: `export` records it in model.json."""
+        channels, height, width = self.input_shape
+        steps = [str(step.transform if isinstance(step, PerSample) else step) for step in self.eval_transforms]
+        return {
+            "channels": channels, "size": [height, width], "keep_proportions_and_crop": self.crop,
+            "eval_transforms": steps, "values": "float32 from 0 to 1, which is uint8 divided by 255",
+        }  # fmt: skip
 
     def batches(self, dataset: Any, split: Split) -> Loader:
         """Loads images that are not in memory by `num_workers` processes."""

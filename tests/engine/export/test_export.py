@@ -114,10 +114,28 @@ def test_what_was_made_is_said_and_the_run_stays_as_it_was(lit, trained):
     assert (about["run"], about["checkpoint"]) == ("quickstart/tiny", "last.ckpt")
     assert about["class_names"] == [str(digit) for digit in range(10)]
     assert about["files"]["model"]["inputs"] == {"images": {"shape": ["batch", 1, 8, 8], "type": "float32"}}
+    assert about["preparation"]["values"].startswith("float32 from 0 to 1")
     assert {path.name for path in (trained / "export").iterdir()} == {"model.pt2", "model.json"}
     assert lit(f"export --run {trained}").out.count("replaces an earlier one") == 2
     shutil.rmtree(trained / "export")
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_what_is_not_inside_is_listed(lit, trained):
+    config = yaml.safe_load((trained / "config.yaml").read_text())
+    transform = {"class_path": "torchvision.transforms.v2.CenterCrop", "init_args": {"size": 8}}
+    config["data"]["init_args"] |= {"eval_transforms": [transform]}
+    (trained / "config.yaml").write_text(yaml.safe_dump(config))
+    assert "; not included: CenterCrop(size=(8, 8))" in lit(f"export --run {trained}").out
+    preparation = json.loads((trained / "export" / "model.json").read_text())["preparation"]
+    assert preparation["size"] == [8, 8]
+    assert preparation["eval_transforms"] == ["CenterCrop(size=(8, 8))"]
+
+
+def test_a_file_rejects_values_of_another_type(exported):
+    net = torch.export.load(exported / "model.pt2").module()
+    with pytest.raises(RuntimeError, match="dtype mismatch"):
+        net(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
 
 
 def test_views_at_test_time_are_inside_and_no_folder_of_this_machine(lit, trained, exported):

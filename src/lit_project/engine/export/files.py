@@ -43,6 +43,7 @@ class Files(Session, Callback):
         super().__init__(this_project(), ["predict", f"--run={run}", f"--ckpt_path={checkpoint}"])
         self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # batches, and the rows of `predict`
         trainer, self.task, data = self.prepare()
+        self.preparation = data.preparation() if hasattr(data, "preparation") else {}
         # torch.export takes nothing that torch.compile has made, and warns of another order in memory
         vars(self.task).update(backend=None, channels_last=False)
         with warnings.catch_warnings(action="ignore"):  # that the run's callbacks are not there
@@ -71,6 +72,7 @@ class Files(Session, Callback):
             "task": type(task).__name__,
             "run": self.run.name,
             "checkpoint": self.checkpoint and self.checkpoint.name,
+            **({"preparation": self.preparation} if self.preparation else {}),
             **made.about,
             **{name: task.hparams[name] for name in self.cli.links.values() if name in task.hparams},  # from the data
             "files": {name: part.describe() for name, part in made.parts.items()},
@@ -100,4 +102,6 @@ class Files(Session, Callback):
         what = f"differs from `predict` by at most {found.max():.1g} ({made.unit}; {samples} samples)"
         if not found.max() <= MOST:  # NaN, too
             raise UserError(f"{format}: {what}: nothing is written")
+        if steps := self.preparation.get("eval_transforms"):
+            what += f"; not included: {', '.join(steps)}"
         return f", {what}"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 Run = Callable[..., Sequence[Tensor]]  # computes by a file: the tensors of its inputs → those of its outputs
@@ -33,7 +34,9 @@ class Part(nn.Module):
         self.free = {name: (free or {}).get(name, "batch").split() for name in inputs}
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """What the function gives, always as several tensors."""
+        """What the function gives, always as several tensors. The file rejects inputs of another type, too."""
+        for name, value in zip(self.inputs, inputs, strict=True):
+            torch._assert_tensor_metadata(value, dtype=self.inputs[name].dtype)
         found = self.function(*inputs)
         return (found,) if isinstance(found, Tensor) else tuple(found)
 
