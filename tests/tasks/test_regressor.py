@@ -55,12 +55,27 @@ def test_forward_standardises_features_and_gives_the_units_of_the_targets():
     data = table()
     task = regressor(data)
     x = data.splits["test"][0]
-    mean, std, target_mean, target_std = (torch.tensor(getattr(data, name)) for name in STATISTICS)
-    assert torch.allclose(task(x), task.net((x - mean) / std) * target_std + target_mean)
+    mean, std, target_mean, target_std = (torch.tensor(getattr(data, name), dtype=torch.double) for name in STATISTICS)
+    assert torch.allclose(task(x), task.net(((x - mean) / std).float()) * target_std + target_mean)
     blind = regressor(data, nn.Sequential(nn.Linear(3, 2)))
     nn.init.zeros_(blind.net[0].weight)
     nn.init.zeros_(blind.net[0].bias)
     assert blind(x[:1])[0].tolist() == pytest.approx(data.target_mean)  # 0 is the mean
+
+
+def test_large_offsets_lose_no_digits(trainer):
+    """Unix times within 17 minutes, in seconds, of which float32 would leave nine values."""
+    seconds = 1_700_000_000 + torch.arange(1000, dtype=torch.double)[:, None]
+    data = TabularData(seconds, seconds * 2, ["time"], ["twice"], batch_size=64)
+    task, runner = regressor(data, nn.Linear(1, 1), lr=0.05), trainer(max_epochs=5)
+    runner.fit(task, datamodule=data)
+    runner.test(task, datamodule=data)
+    assert runner.callback_metrics["test/r2"] > 0.999
+    predicted, _ = predictions(task, data, "test")
+    assert len(predicted.unique()) > 150
+    assert (predicted - data.splits["test"][1]).abs().max() < 100  # seconds, of 2,000
+    with pytest.raises(UserError, match="a mean is over 10,000 standard deviations: use 32-true"):
+        trainer(max_epochs=1, precision="bf16-mixed").fit(task, datamodule=data)
 
 
 @pytest.mark.parametrize(("batch_size", "loss"), [(7, None), (100, nn.L1Loss())])

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from lit_project.engine.datamodule import Split
 from lit_project.engine.errors import DataError
 from lit_project.engine.tables import STATISTICS, CSVFile, TabularData
 
@@ -83,3 +84,9 @@ class CSV(TabularData):
             target_names=targets,
             **kwargs,
         )
+        self.file = file
+
+    def inputs(self, split: Split) -> dict[int, dict[str, str]]:
+        """The line and the cells of each sample of a split by its row in the file, for the table of predictions."""
+        rows = list(CSVFile(self.file, self.delimiter).inputs().items())
+        return dict(rows[row] for row in super().inputs(split))

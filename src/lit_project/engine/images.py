@@ -59,7 +59,7 @@ class BatchTransforms(nn.Sequential):
         from torchvision.tv_tensors import Image as OfImage
         from torchvision.tv_tensors import Mask
 
-        transforms = [step.transform if isinstance(step, PerSample) else step for step in self]
+        transforms: list[Any] = [step.transform if isinstance(step, PerSample) else step for step in self]
         if wrong := [type(step).__name__ for step in transforms if not isinstance(step, v2.Transform)]:
             raise DataError(f"train_transforms: {wrong[0]} moves no mask: take transforms of torchvision.transforms.v2")
         # torchvision fills masks with 0, which -1 is meanwhile

@@ -13,7 +13,9 @@ from .datamodule import Rows, Split, SplitData, random_split
 from .errors import DataError, did_you_mean
 
 TAB = "\t"
-LARGEST = torch.finfo(torch.float32).max  # tables are kept as float32
+LARGEST = torch.finfo(torch.float32).max  # nets compute in float32
+# Tables are float64: in float32, the Unix times of a quarter of an hour are only nine numbers. Apple's GPUs lack it.
+WIDE = torch.float if torch.backends.mps.is_available() else torch.double
 
 
 def number_in(cell: str) -> float:
@@ -68,6 +70,13 @@ class CSVFile:
         """
         self._places([name for name in self.names if name])
         return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self._rows()}
+
+    def inputs(self) -> dict[int, dict[str, str]]:
+        """What tables of predictions take from each row: its `line` in the file, and its cells by column."""
+        rows = self._rows()
+        return {
+            number: {"line": str(line), **dict(zip(self.names, cells, strict=True))} for number, line, cells in rows
+        }
 
     def _rows(self) -> Iterator[tuple[int, int, list[str]]]:
         """The number of each row, the line on which it begins, and its cells."""
@@ -124,8 +133,8 @@ class CSVFile:
 class TableBatch(NamedTuple):
     """Rows of a table, and which samples of the split they are.
 
-    `features` is float32 `(B, F)` and `targets` float32 `(B, T)`, both in their own units (NaN: unknown); `indices` is
-    int64 `(B,)`.
+    `features` is float64 `(B, F)` and `targets` float64 `(B, T)`, both in their own units (NaN: unknown); `indices` is
+    int64 `(B,)`. Standardise before converting to float32.
     """
 
     features: Tensor
@@ -143,7 +152,7 @@ class TabularData(SplitData):
     it takes from the attributes below.
 
     Args:
-        features: `(N, F)`, kept as float32.
+        features: `(N, F)`, kept as float64.
         targets: `(N, T)`, the same.
         feature_names: of the columns of `features`.
         target_names: of the columns of `targets`.
@@ -204,8 +213,8 @@ class TabularData(SplitData):
                 f"test, {val_rows} of validation and {len(rest) - val_rows} of training; each split needs 1, training 2"
             )
         train, val = random_split(len(rest), val_rows)
-        chosen = {"train": rest[train], "val": rest[val], "test": test}
-        return {split: (features[indices], targets[indices]) for split, indices in chosen.items()}
+        self.chosen = {"train": rest[train], "val": rest[val], "test": test}
+        return {split: (features[indices], targets[indices]) for split, indices in self.chosen.items()}
 
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
@@ -225,6 +234,10 @@ class TabularData(SplitData):
         """Whether there are rows."""
         return split in self.splits
 
+    def inputs(self, split: Split) -> dict[int, dict[str, str]]:
+        """The row of each sample of a split in the whole table, from 0, for the table of predictions."""
+        return {row: {} for row in self.chosen[split].tolist()}
+
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
         """Raises DataError: features `(N, F)` and targets `(N, T)` of all splits are made by the constructor."""
         raise DataError(f"{type(self).__name__} has no {split} split: {self.no_rows}")
@@ -241,22 +254,22 @@ class TabularData(SplitData):
             DataError: see `CSVFile`.
         """
         table = CSVFile(file, self.delimiter)
-        features = table.read(self.feature_names).float()
+        features = table.read(self.feature_names).to(WIDE)
         try:
-            targets = table.read(self.target_names).float()
+            targets = table.read(self.target_names).to(WIDE)
         except DataError:  # some are not known
-            targets = torch.full((len(features), self.output_size), math.nan)
+            targets = torch.full((len(features), self.output_size), math.nan, dtype=WIDE)
         self.new = Rows(TableBatch, features, targets)
         self.predict_source = f"table_{table.file.stem}"
-        return table.cells()
+        return table.inputs()
 
 
 def _finite(values: Tensor, names: Sequence[str]) -> Tensor:
-    """Values `(N, K)` as float32."""
+    """Values `(N, K)` as float64."""
     if values.ndim != 2 or values.shape[1] != len(names):
         raise DataError(f"a table of {len(names)} columns was expected, got shape {tuple(values.shape)}")
-    values = values.float()
-    wrong = (~values.isfinite()).nonzero()
+    values = values.to(WIDE)
+    wrong = (~values.float().isfinite()).nonzero()
     if len(wrong):
         row, column = wrong[0].tolist()
         raise DataError(f"sample {row}, column {names[column]!r}: not a finite number of float32")

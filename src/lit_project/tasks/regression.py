@@ -14,6 +14,7 @@ from lit_project.engine.distributed import of_all
 from lit_project.engine.errors import UserError
 from lit_project.engine.exact import Totals
 from lit_project.engine.schedules import OptimizerFactory
+from lit_project.engine.tables import WIDE
 from lit_project.engine.task import Task
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class PredictedAgainstTrue(DrawsEvaluation):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
     ) -> None:
         if isinstance(outputs, dict) and "predictions" in outputs:
-            self._points.append((outputs["targets"].float().cpu(), outputs["predictions"].float().cpu()))
+            self._points.append((outputs["targets"].cpu().double(), outputs["predictions"].cpu().double()))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         points, self._points = of_all(self._points, trainer), []
@@ -147,23 +148,28 @@ class Regressor(Task):
         self.target_names = list(target_names)
         self.feature_names = list(feature_names)
         # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
-        self.register_buffer("feature_mean", torch.tensor(list(feature_mean)), persistent=False)
-        self.register_buffer("feature_std", torch.tensor(list(feature_std)), persistent=False)
-        self.register_buffer("target_mean", torch.tensor(list(target_mean)), persistent=False)
-        self.register_buffer("target_std", torch.tensor(list(target_std)), persistent=False)
+        for name, values in (
+            ("feature_mean", feature_mean), ("feature_std", feature_std),
+            ("target_mean", target_mean), ("target_std", target_std),
+        ):  # fmt: skip
+            self.register_buffer(name, torch.tensor(list(values), dtype=WIDE), persistent=False)
         self.notes["task"] = "tabular-regression"  # as the Hugging Face Hub calls it
         self.r2: dict[str, float] = {}
 
     def setup(self, stage: str) -> None:
         """Raises UserError for a precision to which Lightning would round features and targets in their units."""
-        if (precision := str(self.trainer.precision)) in ("16-true", "bf16-true"):
-            rounds = f"precision {precision} rounds features and targets in their units"
+        precision = str(self.trainer.precision)
+        rounds = f"precision {precision} rounds features and targets in their units"
+        if precision in ("16-true", "bf16-true"):
             raise UserError(f"{rounds}: take {precision.replace('true', 'mixed')}")
+        offsets = [self.feature_mean.abs() / self.feature_std, self.target_mean.abs() / self.target_std]
+        if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 leaves 3 digits of the deviation
+            raise UserError(f"{rounds} to float32, and a mean is over 10,000 standard deviations: use 32-true")
         super().setup(stage)
 
     def standardised(self, targets: Tensor) -> Tensor:
         """Targets `(B, T)` in their units → what the loss compares with the net's outputs."""
-        return (targets - self.target_mean) / self.target_std
+        return ((targets - self.target_mean) / self.target_std).to(self.dtype)
 
     def outputs(self, features: Tensor) -> Tensor:
         """Features `(B, F)` in their units → outputs of the net `(B, T)`, standardised.
@@ -171,7 +177,7 @@ class Regressor(Task):
         Raises:
             UserError: the net gives another shape, which the loss might stretch to fit.
         """
-        outputs = self.net((features - self.feature_mean) / self.feature_std)
+        outputs = self.net(((features - self.feature_mean) / self.feature_std).to(self.dtype))
         expected = (features.shape[0], len(self.target_names))
         if outputs.shape != expected:
             raise UserError(f"the net gives {tuple(outputs.shape)}, and the targets are {expected}")
@@ -248,7 +254,8 @@ class Regressor(Task):
 
         def difference(runs: Any, batch: Any, rows: Any) -> float:
             (found,) = runs["model"](batch[0])
-            expected = torch.tensor([values for name, values in rows.items() if name.startswith("prediction")]).T
+            columns = [values for name, values in rows.items() if name.startswith("prediction")]
+            expected = torch.tensor(columns, dtype=found.dtype).T
             return float(((found - expected) / self.target_std).abs().max())
 
         return Exported({"model": part}, difference, "standard deviations of a target")

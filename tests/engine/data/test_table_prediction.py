@@ -40,7 +40,7 @@ def test_new_rows_are_predicted_by_the_names_of_their_columns(lit, run, workspac
     task = Regressor.load_from_checkpoint(next((run / "checkpoints").glob("best*.ckpt")), weights_only=True).eval()
     with torch.no_grad():
         expected = task(torch.tensor(NEW))[:, 0].tolist()
-    columns = ["index", "input/prediction", "b", "note", "a", "prediction"]  # those of the file between
+    columns = ["index", "line", "input/prediction", "b", "note", "a", "prediction"]  # those of the file between
     assert [list(row) for row in rows] == [columns] * 3
     assert [(row["index"], row["input/prediction"], row["note"]) for row in rows] == [
         (str(n), str(n), "text") for n in range(3)
@@ -51,14 +51,26 @@ def test_new_rows_are_predicted_by_the_names_of_their_columns(lit, run, workspac
         write(workspace / "known.csv", [[1, 2, 5], [3, 4, last]], "a,b,y")
         assert lit(f"predict --run {run} --table known.csv --data.eval_batch_size=1").status == 0
         rows = predicted(run, "table_known")
-        assert [list(row) for row in rows] == [["index", *"aby", "prediction", *target]] * 2
+        assert [list(row) for row in rows] == [["index", "line", *"aby", "prediction", *target]] * 2
         assert [float(row["target"]) for row in rows if target] == [5, 7][: 2 * len(target)]
 
     (workspace / "gaps.csv").write_text(
         '\na,b,note\n1,2,"two\nlines"\n\n3,4,\n\n\n5,6,\n\n'
     )  # index counts blank lines
     assert lit(f"predict --run {run} --table gaps.csv").status == 0
-    assert [(row["index"], row["a"]) for row in predicted(run, "table_gaps")] == [("0", "1"), ("2", "3"), ("5", "5")]
+    found = [(row["index"], row["line"], row["a"]) for row in predicted(run, "table_gaps")]
+    assert found == [("0", "3", "1"), ("2", "6", "3"), ("5", "9", "5")]  # the first row has two lines
+
+
+def test_predictions_of_the_test_split_name_their_lines_in_the_file(lit, run):
+    assert lit(f"predict --run {run}").status == 0
+    lines = (run.parents[2] / "train.csv").read_text().splitlines()
+    rows = predicted(run, "test")
+    assert len(rows) == 12
+    for row in rows:
+        assert f"{row['a']},{row['b']},{row['y']}" == lines[int(row["line"]) - 1]
+        assert int(row["index"]) == int(row["line"]) - 2
+        assert float(row["target"]) == float(row["y"])
 
 
 BAD = {

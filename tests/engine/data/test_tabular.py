@@ -76,7 +76,7 @@ def test_diabetes_is_the_original_unscaled():
     assert data.feature_names == original.feature_names
     assert [data.size_of(split) for split in SPLITS] == [301, 53, 88]
     rows = sorted((*f, *t) for split in data.splits.values() for f, t in zip(*(p.tolist() for p in split), strict=True))
-    expected = torch.cat([torch.from_numpy(original.data), torch.from_numpy(original.target)[:, None]], 1).float()
+    expected = torch.cat([torch.from_numpy(original.data), torch.from_numpy(original.target)[:, None]], 1)
     assert rows == sorted(map(tuple, expected.tolist()))
     assert data.feature_names[0] == "age"
     assert 18 < data.feature_mean[0] < 80  # years

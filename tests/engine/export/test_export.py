@@ -173,7 +173,7 @@ def test_regression_takes_and_gives_the_units_of_the_table(lit, table):
     expected = [[float(row["prediction/u"]), float(row["prediction/v"])] for row in rows(lit, table)]
     about = json.loads((table / "export" / "model.json").read_text())
     assert (about["feature_names"], about["target_names"]) == (["a", "b"], ["u", "v"])
-    data = np.loadtxt("table.csv", delimiter=",", skiprows=1, dtype=np.float32)
+    data = np.loadtxt("table.csv", delimiter=",", skiprows=1)
     true = [[float(row["target/u"]), float(row["target/v"])] for row in rows(lit, table)]
     places = [int(abs(data[:, 2:] - row).sum(axis=1).argmin()) for row in true]
     features = data[places, :2]

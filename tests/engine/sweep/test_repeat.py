@@ -1,5 +1,6 @@
 """`repeat`: its runs are those of `fit`, and their mean and deviation; it goes on after a stop."""
 
+import csv
 import json
 import os
 import re
@@ -148,6 +149,14 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
     runs = [Path("repeats/regression_quickstart-3-folds/regression_quickstart", name) for name in told["runs"]]
     data = [yaml.safe_load((run / "config.yaml").read_text())["data"]["init_args"] for run in runs]
     assert [(one["folds"], one["fold"]) for one in data] == [(3, 0), (3, 1), (3, 2)]
+    table = Path("repeats/regression_quickstart-3-folds/predictions.csv").read_text()
+    rows = list(csv.DictReader(table.splitlines()))
+    assert [int(row["index"]) for row in rows] == list(range(442))  # each sample once
+    errors = [abs(float(row["prediction"]) - float(row["target"])) for row in rows]
+    assert np.mean(errors) == pytest.approx(mae["pooled"]["value"], rel=1e-5)
+    of_fold = [np.mean([e for e, row in zip(errors, rows, strict=True) if row["fold"] == str(k)]) for k in range(3)]
+    assert of_fold == pytest.approx(list(mae["values"].values()), rel=1e-5)
+    assert {row["seed"] for row in rows} == {"42"}
 
 
 @pytest.mark.parametrize(
@@ -171,7 +180,8 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
     ],
 )
 def test_mistakes_are_told_before_the_first_run(lit, options, message):
-    result = lit(f"repeat -c configs/quickstart.yaml {options}")
+    config = "" if options.startswith("-c ") else "-c configs/quickstart.yaml"
+    result = lit(f"repeat {config} {options}")
     assert result.status == 2
     assert re.fullmatch(r"(repeat: \d+ runs, \d at a time\n)?", result.out)
     assert message in result.err

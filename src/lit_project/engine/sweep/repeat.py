@@ -8,9 +8,12 @@ time.
 """
 
 import argparse
+import csv
+import io
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +22,8 @@ from ..compare.columns import columns_of, in_terminal, table_of
 from ..compare.differences import Comparison, Row
 from ..compare.reading import Run, monitor_of, options_of, read_runs
 from ..compare.report import page_of
-from ..errors import UserError
+from ..entry import main
+from ..errors import RunError, UserError
 from ..messages import OptionParser, at_least, pairs
 from ..project import PROGRAM, this_project
 from ..run import RunDir, write_text
@@ -169,10 +173,36 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     told = {"command": command, "config": name, "over": over, **_summary(study.folder, trials, group)}
     write_text(summary, json.dumps({**told, "differ": found.facts if found else []}, indent=2) + "\n")
     print(f"summary: {summary}")
+    if "data.fold" in over and counted:
+        _write_predictions(study.folder / "predictions.csv", [trial for trial in trials if trial.run.name in counted])
     if found is not None:
         write_text(page, page_of(found, _title(name, trials), command, study.folder))
         print(f"page: {page}", flush=True)
     return len(counted) == len(trials)
+
+
+def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
+    """Writes the predictions of each run on its own fold, so that each sample is predicted by a net that never saw it.
+
+    The columns are `fold`, `seed` and those of predictions/test.csv.
+    """
+    rows: list[dict[str, Any]] = []
+    for trial in trials:
+        run = RunDir(trial.run)
+        if not (run.path / "predictions" / "test.csv").exists():
+            with redirect_stdout(io.StringIO()):
+                main(this_project(), ["predict", f"--run={run.path}"])
+        place = {"fold": trial.values["data.fold"], "seed": run.config()["seed_everything"]}
+        with suppress(RunError):  # the task predicts nothing, and `predict` has said why
+            rows += [{**place, **row} for row in run.predictions()]
+    if rows:
+        rows.sort(key=lambda row: (row["seed"], row.get("index", 0)))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(file, text.getvalue())
+        print(f"out-of-fold predictions: {file}")
 
 
 def _title(name: str, trials: "Sequence[Trial]") -> str:
