@@ -70,6 +70,9 @@ def test_without_a_key_it_logs_offline_into_the_run_directory(lit, tmp_path):
     }  # fmt: skip
     assert sent.config["model"]["class_path"] == "lit_project.tasks.classification.ImageClassifier"
     assert "versions" in sent.config["provenance"]
+    assert any("CreateArtifact" in query for query in server.unknown)  # of log_checkpoints; the server stores none
+    axes = [metric for metric in sent.config["_wandb"]["m"] if metric.get("2") == "*"]  # protobuf's 2 is the pattern
+    assert len(axes) == 1  # charts of all metrics have the step of the run as their x axis
 
 
 @pytest.mark.slow
@@ -128,6 +131,35 @@ def test_a_run_that_has_ended_sends_missing_rows_when_it_is_resumed(server, tmp_
     resumed.finish(0)
     (run,) = server.runs.values()
     assert run.logged("loss")[-2:] == [0.125, 0.25]
+
+
+def test_a_separate_test_is_logged_at_the_last_step_of_the_run(server, tmp_path):
+    table = MetricsCSV(tmp_path)
+    for step in range(3):
+        table.log_metrics({"loss": 1.0}, step)
+    table.save()
+    logger = WandbLogger(str(tmp_path))
+    logger.log_metrics({"epoch": 0, "test/loss": 0.5}, 0)  # as Lightning calls it
+    logger.finish(0)
+    (run,) = server.runs.values()
+    (row,) = [row for row in run.rows if "test/loss" in row]
+    assert row["trainer/global_step"] == 2
+    assert "epoch" not in row
+
+
+def test_the_environment_overrides_the_mode(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    logger = WandbLogger(str(tmp_path), mode="online")
+    logger.log_metrics({"loss": 1.0}, 1)
+    logger.finish(0)
+    assert not server.runs
+
+
+def test_waiting_times_are_those_of_the_config(tmp_path):
+    logger = WandbLogger(str(tmp_path), mode="offline", init_timeout=3.0, finish_timeout=4.0)
+    settings = logger.experiment.settings
+    assert (settings.init_timeout, settings.finish_timeout) == (3.0, 4.0)
+    logger.finish(0)
 
 
 def test_a_run_that_failed_does_not_look_finished(lit, server):

@@ -2,6 +2,7 @@
 
 import json
 
+import optuna
 import pytest
 
 from lit_project.engine.errors import UserError
@@ -12,6 +13,21 @@ def test_the_grid_has_every_point_once(read):
     points = [read().point(number) for number in range(read().trials(None))]
     assert points[:4] == [{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 1, "b": "z"}, {"a": None, "b": "x"}]
     assert len({json.dumps(point) for point in points}) == 6
+
+
+def test_a_grid_has_no_more_trials_than_points(read):
+    assert [read().trials(count) for count in (2, 6, 7)] == [2, 6, 6]
+
+
+def test_hyperband_keeps_the_best_third_by_default(read):
+    pruner = read(early_terminate={"type": "hyperband", "min_iter": 1}).pruner
+    study = optuna.create_study(direction="maximize", pruner=pruner)
+    pruned = []
+    for value in (0.1, 0.2, 0.3, 0.4, 0.9, 0.8, 0.5):
+        trial = study.ask()
+        trial.report(value, 1)
+        pruned.append(trial.should_prune())
+    assert pruned[-2:] == [False, True]  # the second of six, the third of seven
 
 
 @pytest.mark.parametrize("macro", ["${args_json_file}", "${args_json}", "${args}"])
