@@ -16,7 +16,15 @@ from lit_project.engine.run import RunDir
 
 @pytest.mark.parametrize(
     ("status", "state"),
-    [(0, "finished"), (1, "failed"), (2, "failed"), (130, "stopped"), (143, "stopped"), (None, "killed")],
+    [
+        (0, "finished"),
+        (1, "failed"),
+        (2, "failed"),
+        (129, "stopped"),
+        (130, "stopped"),
+        (143, "stopped"),
+        (None, "killed"),
+    ],
 )
 def test_the_state_is_how_the_last_fit_ended(make_run, status, state):
     assert RunDir.open(make_run("a", status=status)).state() == state

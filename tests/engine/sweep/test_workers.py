@@ -214,6 +214,16 @@ def test_a_trial_that_two_machines_begin_at_once_is_not_one_too_many(tmp_path, r
     )  # with --count 3: the next point, not the one after
 
 
+def test_the_state_of_an_unfinished_trial_is_that_of_its_run(tmp_path, read):
+    one = Study(tmp_path / "s", read())
+    one.begin(one.connect().ask(), "x")
+    run = tmp_path / "s" / "x" / "trial-0000"
+    run.mkdir(parents=True)
+    (run / "config.yaml").touch()
+    (run / "provenance.json").write_text('[{"status": null}]')
+    assert [row.state for row in one.rows()] == ["killed"]
+
+
 def test_two_sweeps_share_a_database(tmp_path, read):
     url = f"sqlite:///{tmp_path / 'all.db'}"
     for name in ("s", "t"):
