@@ -66,6 +66,12 @@ def test_best_is_what_the_newest_checkpoint_says_whatever_was_recorded_before(ru
     assert run.checkpoint().name == names[0]
 
 
+def test_a_run_is_not_resumed_from_the_checkpoint_of_the_nan_guard(run):
+    save(run, "epoch000.ckpt", 3)
+    save(run, "before-nan.ckpt", 5)
+    assert run.newest()[0].name == "epoch000.ckpt"
+
+
 def test_provenance_is_appended(run):
     for seed in (1, 2):
         run.describe("", {"seed": seed, **provenance()})

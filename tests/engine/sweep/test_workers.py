@@ -49,7 +49,7 @@ def test_every_trial_is_an_ordinary_run(sweep, tmp_path):
 
 
 def test_a_failing_trial_is_recorded_and_the_sweep_goes_on(sweep):
-    one = sweep(curve=[["nan", "nan"], [0.2]], fail=["CUDA out of memory", None])
+    one = sweep(curve=[["nan", "inf"], [0.2]], fail=["CUDA out of memory", None])
     assert one.run() == 0
     assert one.rows[0] == (3, "finished", 0.2)
     assert {(row.state, row.error) for row in one.study.rows()[1:]} == {
