@@ -70,6 +70,8 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
     again = lit(f"repeat {QUICK} --seeds 1 2")
     assert (again.status, again.out.splitlines()[-1]) == (0, "page: repeats/quickstart/compare.html"), again.err
     assert "seed 1 " not in again.out
+    two = summary()["metrics"]["test/loss"]
+    assert two["sd"] == pytest.approx(np.std([*two["values"].values()], ddof=1))
     fits = [lit(f"fit {QUICK} --test_after_fit=true --seed_everything={seed}").run for seed in (1, 2)]
     assert [metrics(Path(f"repeats/quickstart/quickstart/seed-{seed}")) for seed in (1, 2)] == [*map(metrics, fits)]
     lit(f"repeat {QUICK} --seeds 2 3")  # a further one
