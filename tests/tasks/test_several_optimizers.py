@@ -10,7 +10,7 @@ from translation_data import few, net
 from lit_project.engine.callbacks.nan_guard import NaNGuard, NonFiniteError
 from lit_project.engine.errors import UserError
 from lit_project.engine.parameter_groups import Group, ParameterGroups
-from lit_project.engine.record import MetricsCSV
+from lit_project.engine.record import MetricsCSV, one_line
 from lit_project.engine.run import RunDir
 from lit_project.engine.schedules import CosineAnnealingLR, Schedule
 from lit_project.tasks.several_optimizers import Part, TranslatorOfParts
@@ -76,6 +76,7 @@ def test_all_metrics_are_logged_at_the_optimizer_step(trainer, tmp_path):
     assert [row["step"] for row in rows] == ["0", "1", "2", "3", "4", "5", "6"]
     assert [row["step"] for row in rows if row["val/loss"]] == ["2", "5"]
     assert [row["epoch"] for row in rows] == ["0", "0", "0", "1", "1", "1", "2"]
+    assert not {"epoch", "step"} & set(one_line(runner.callback_metrics).split())
 
 
 def test_each_follows_its_own_schedule_which_ends_with_the_run(trainer):
