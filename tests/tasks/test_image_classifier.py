@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from classifier_data import NAMES, Images, classifier, linear
 from lit_project.engine.errors import UserError
-from lit_project.models.losses import SmoothedCrossEntropy
+from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy
 from lit_project.tasks.classification import ImageClassifier
 
 
@@ -23,6 +23,26 @@ def test_forward_normalises_and_gives_the_logits_of_the_net():
     x = torch.rand(5, 3, 4, 4)
     channels = [(x[:, c] - mean[c]) / std[c] for c in range(3)]
     assert torch.allclose(task(x), net(torch.stack(channels, dim=1)), atol=1e-6)
+
+
+def test_weights_are_by_name_or_balanced():
+    def weights(**options):
+        return classifier(**options).loss.weights.tolist()
+
+    first, second, *others = NAMES
+    assert weights(class_weights={second: 3.0}) == [1, 3, *[1] * len(others)]
+    counts = [10, 30, *[20] * len(others)]
+    mean = sum(counts) / len(counts)
+    assert weights(class_weights="balanced", class_counts=counts) == pytest.approx([mean / count for count in counts])
+    for options, message in (
+        ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),
+        ({"class_weights": {first: 0.0}}, f"the weight of '{first}' must be above 0"),
+        ({"class_weights": "balanced"}, "the data have no class_counts"),
+        ({"class_weights": {first: 2.0}, "loss": FocalLoss()}, "class_weights is for the default loss"),
+        ({"loss": FocalLoss(weight=[1.0, 2.0])}, f"2 weights for {len(NAMES)} classes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classifier(**options)
 
 
 @pytest.mark.parametrize(("split", "batch_size"), [("val", 3), ("test", 100)])

@@ -144,14 +144,20 @@ class SplitData(LightningDataModule):
     def _no_folds(self) -> DataError:
         return DataError(f"{type(self).__name__} has a test split of its own: there are no folds of it")
 
-    def hold_out(self, size: int, test_size: int, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def hold_out(
+        self, size: int, test_size: int, labels: Tensor | None = None, stratified: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """Indices of `size` samples outside and inside the test split, each ascending, the same in every run.
 
-        The test is a random part of `test_size`, or the fold. The folds share the samples of each class to within one
-        if `labels` are classes `(size,)`.
+        The test is a random part of `test_size`, or the fold. If `labels` are classes `(size,)`, the folds share the
+        samples of each class to within one, and so does a random part if it is `stratified`.
         """
         if not self.folds:
-            return random_split(size, test_size)
+            return (
+                stratified_split(labels, test_size)
+                if stratified and labels is not None
+                else random_split(size, test_size)
+            )
         labels = torch.zeros(size) if labels is None or labels.ndim > 1 else labels
         return self.split_off(folds_of(labels, self.folds))
 

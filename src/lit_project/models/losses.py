@@ -1,5 +1,6 @@
 """Losses, and a penalty of large weights."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,13 +35,40 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
         return F.cross_entropy(logits, target, label_smoothing=self.label_smoothing * classes / (classes - 1))
 
 
+class WeightedCrossEntropy(nn.Module):
+    """Cross-entropy in which a sample counts by the weight of its class, averaged over the samples of the batch.
+
+    torch's own divides by the sum of the weights in the batch, so that the mean over batches is not that over samples.
+
+    Args:
+        weights: of each class.
+        label_smoothing: share of the target that is spread evenly over all classes.
+
+    Shapes:
+        logits `(B, K)`; targets int64 `(B,)` or probabilities `(B, K)`; the loss is a scalar.
+    """
+
+    weights: Tensor
+
+    def __init__(self, weights: Sequence[float], label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.label_smoothing = label_smoothing
+        self.register_buffer("weights", torch.tensor(list(weights)), persistent=False)
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        logits = at_least_float32(logits)
+        targets = targets.to(logits.dtype) if targets.is_floating_point() else targets
+        weights, smoothing = self.weights.to(logits.dtype), self.label_smoothing
+        return F.cross_entropy(logits, targets, weights, reduction="sum", label_smoothing=smoothing) / len(targets)
+
+
 class FocalLoss(nn.Module):
     """Cross-entropy that counts easy samples less: `(1 - p)^γ` times it (Lin et al. 2017).
 
     Args:
         gamma: γ; 0 is cross-entropy.
-        weight: of each class, such as the inverse of its frequency. With γ = 0 this is weighted cross-entropy, averaged
-            over the samples; torch's divides by the sum of the weights in the batch: no mean over batches undoes that.
+        weight: of each class, in the order of the class names (which folders and tables sort), such as the inverse of
+            its frequency. With γ = 0 this is `WeightedCrossEntropy`.
 
     Shapes:
         logits `(B, K)`, targets int64 `(B,)`; a scalar, averaged over the batch.

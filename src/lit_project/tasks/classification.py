@@ -1,19 +1,19 @@
 """Classification with one class per sample: of anything, and of images with the parts of their recipes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-from lit_project.engine.errors import UserError
+from lit_project.engine.errors import UserError, did_you_mean
 from lit_project.engine.exact import Totals
 from lit_project.engine.schedules import OptimizerFactory
 from lit_project.engine.task import Task
-from lit_project.models.losses import WeightPenalty
+from lit_project.models.losses import WeightedCrossEntropy, WeightPenalty
 from lit_project.tasks.mixup import Mixing
 from lit_project.tasks.test_time_augmentation import Flip, mean_logits
 
@@ -49,6 +49,27 @@ class Calibration(Metric):
         return {"ece": error, "samples": samples.int().tolist(), "confidence": means[0], "accuracy": means[1]}
 
 
+def weights_of(
+    given: Mapping[str, float] | Literal["balanced"], class_names: Sequence[str], counts: Sequence[int] | None
+) -> list[float]:
+    """The weight of each class in the order of `class_names`; see `Classifier`.
+
+    Raises:
+        ValueError: a class that is not there, a weight that is not above 0, or classes without known counts.
+    """
+    if given == "balanced":
+        if counts is None or not all(counts):
+            raise ValueError("class_weights balanced: the data have no class_counts; give the weights by class name")
+        return [sum(counts) / len(counts) / count for count in counts]
+    assert not isinstance(given, str)
+    for name, weight in given.items():
+        if name not in class_names:
+            raise ValueError(f"class_weights: there is no class {name!r}{did_you_mean(name, class_names)}")
+        if not weight > 0:
+            raise ValueError(f"class_weights: the weight of {name!r} must be above 0, got {weight}")
+    return [given.get(name, 1.0) for name in class_names]
+
+
 class Classifier(Task):
     """Trains a net that gives logits `(B, num_classes)` on batches of `(inputs, targets, indices)`.
 
@@ -63,12 +84,16 @@ class Classifier(Task):
         loss: of logits `(B, num_classes)` and classes `(B,)`, averaged over the batch; default: cross-entropy.
         label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016), in training; only for
             the default loss.
+        class_weights: the weights in the default loss by class name, 1 for the others; or `balanced`: inversely
+            proportional to the samples of the class in training, with a mean of 1 over these samples.
+        class_counts: samples of each class in training; from the data, if they know them.
         top_k: also report how often the class is among the k likeliest; 1: do not; default: 3 if there are more
             classes.
         **kwargs: of `Task`: schedulers, parameter_groups, channels_last, compile, metrics.
 
     Raises:
-        ValueError: fewer than two classes; `label_smoothing` next to a `loss`; `top_k` beyond the number of classes.
+        ValueError: fewer than two classes; `label_smoothing` or `class_weights` next to a `loss`; weights of unknown
+            classes or not above 0; `top_k` beyond the number of classes.
     """
 
     def __init__(
@@ -78,6 +103,8 @@ class Classifier(Task):
         class_names: Sequence[str],
         loss: nn.Module | None = None,
         label_smoothing: float = 0.0,
+        class_weights: dict[str, float] | Literal["balanced"] | None = None,
+        class_counts: Sequence[int] | None = None,
         top_k: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -85,13 +112,19 @@ class Classifier(Task):
         num_classes = len(class_names)
         if num_classes < 2:
             raise ValueError(f"a classifier needs two classes at least, got {', '.join(class_names) or 'none'}")
-        if loss is not None and label_smoothing:
-            raise ValueError("label_smoothing is for the default loss: --model.label_smoothing=0")
+        for name, value in (("label_smoothing", label_smoothing), ("class_weights", class_weights)):
+            if loss is not None and value:
+                raise ValueError(f"{name} is for the default loss: leave out either {name} or the loss")
+        weight = getattr(loss, "weight", None)
+        if isinstance(weight, Tensor) and len(weight) != num_classes:
+            raise ValueError(f"the loss has {len(weight)} weights for {num_classes} classes; class_weights takes names")
         if top_k is None:
             top_k = 3 if num_classes > 3 else 1
         if not 1 <= top_k <= num_classes:
             raise ValueError(f"top_k must be between 1 and the {num_classes} classes, got {top_k}")
         self.net = net
+        if loss is None and class_weights:
+            loss = WeightedCrossEntropy(weights_of(class_weights, class_names, class_counts), label_smoothing)
         self.loss = loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
         self.class_names = list(class_names)
         # The data module checks the targets once per split, so that the metrics need not at each step.
