@@ -20,6 +20,15 @@ def test_it_is_timms_net_for_the_images_and_classes_of_the_data(monkeypatch):
     same = timm.create_model("test_resnet", in_chans=1, num_classes=5, drop_rate=0.5).eval()
     images = torch.rand(2, 1, 8, 8)
     assert torch.equal(net(images), same(images))
+    assert dict(net.head.named_parameters()).keys() == {"weight", "bias"}
+    for name in ("test_vit", "test_efficientnet", "test_convnext", "test_byobnet"):
+        torch.manual_seed(0)
+        net = TimmNet(name, (3, 160, 160), 5).eval()
+        torch.manual_seed(0)
+        same = timm.create_model(name, num_classes=5).eval()
+        images = torch.rand(2, 3, 160, 160)
+        assert torch.equal(net(images), same(images)), name
+        assert net.head.out_features == 5
     assert TimmNet("test_vit", (2, 48, 32), 3)(torch.rand(4, 2, 48, 32)).shape == (4, 3)  # of images of one size
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ImportError, match="pip install timm"):
@@ -35,6 +44,11 @@ def test_a_run_resumes_and_later_commands_ask_for_no_weights(lit, monkeypatch):
 
     monkeypatch.setattr(timm, "create_model", create)
     fit = f"fit -c configs/quickstart.yaml {NET} --model.schedulers=null --data.batch_size=419 --test_after_fit=false"
+    frozen = "--trainer.callbacks+=Unfreezing --trainer.callbacks.schedule"
+    head = lit(f"{fit} --trainer.max_epochs=1 {frozen}", ["{net.backbone: null}"])
+    (optimizer,) = read(head.run / "checkpoints" / "last.ckpt")["optimizer_states"]
+    assert len(optimizer["state"]) == 2  # weight and bias of the head
+    asked.clear()
     whole = lit(f"{fit} --trainer.max_epochs=2 --run_name=whole").run
     half = lit(f"{fit} --trainer.max_epochs=1 --run_name=half").run
     assert asked == [True, True]

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 class TimmNet(nn.Module):
     """What `timm.create_model` makes, by which name configs may call it: images `(B, C, H, W)` → logits `(B, K)`.
 
+    The parts are `backbone` (timm's names inside: `backbone.conv1`, `backbone.stages.3`…) and `head`, its last linear
+    layer. A model whose classifier is anything else, such as two heads, is all `backbone`, and `head` does nothing.
+
     Args:
         model_name: in `timm.list_models()`: `resnet10t`, `convnext_atto`, `vit_tiny_patch16_224`…
         input_shape: `(C, H, W)` of one image; comes from the data.
@@ -39,7 +42,13 @@ class TimmNet(nn.Module):
         given: dict[str, Any] = {"in_chans": input_shape[0], "num_classes": num_classes}
         if getattr(timm.models.get_pretrained_cfg(model_name), "fixed_input_size", False):
             given["img_size"] = input_shape[1:]
-        self.model: nn.Module = timm.create_model(model_name, pretrained, **{**given, **(options or {})})
+        self.backbone: Any = timm.create_model(model_name, pretrained, **{**given, **(options or {})})
+        self.head: nn.Module = nn.Identity()
+        classifier = self.backbone.get_classifier()
+        if isinstance(classifier, nn.Linear):
+            path = next(name for name, module in self.backbone.named_modules() if module is classifier)
+            self.backbone.set_submodule(path, nn.Identity())
+            self.head = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.model(images)
+        return self.head(self.backbone(images))

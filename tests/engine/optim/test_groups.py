@@ -82,9 +82,9 @@ def test_layers_of_residual_nets_are_their_blocks(module, count):
 def test_layers_of_nets_from_elsewhere_are_their_blocks():
     """Those of timm, and of MNASNet, whose blocks have `layers` of their own."""
     stages = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
-    assert [path for path in stages if "stages" in path] == [f"net.model.stages.{stage}" for stage in range(4)]
-    assert stages[0].startswith("net.model.stem")
-    assert stages[-1].startswith("net.model.head")
+    assert [path for path in stages if "stages" in path] == [f"net.backbone.stages.{stage}" for stage in range(4)]
+    assert stages[0].startswith("net.backbone.stem")
+    assert stages[-1].startswith("net.head")
     mobile = layers(TorchvisionNet((3, 32, 32), 10, "mnasnet0_5"))
     assert [path for path in mobile if ".layers.8" in path] == [f"backbone.layers.8.{block}" for block in range(3)]
 
