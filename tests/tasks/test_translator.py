@@ -12,6 +12,7 @@ from translation_data import few, translator
 from lit_project.engine.callbacks.averaging import EMA
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.figures import Translations
+from lit_project.text.vocabulary import UNK
 from saving import SaveAt
 from translation_run import SIZES
 
@@ -143,16 +144,43 @@ def test_translate_takes_raw_text_unknown_words_and_long_sentences():
     assert attention.sum(dim=1).tolist() == pytest.approx([1.0] * len(target))
 
 
-def test_a_warm_start_keeps_the_vocabulary_of_its_weights(lit, workspace):
+def test_a_warm_start_keeps_the_vocabulary_of_its_weights_on_request(lit, workspace):
     small = f"-c configs/overlays/debug.yaml --model.net.hidden_size=16 --model.net.embedding_size=8 {SIZES}"
     first = lit(f"fit -c configs/translation_quickstart.yaml {small} --test_after_fit=false --run_name=one")
     # other data, whose own vocabulary would be smaller
     other = f"{small} --data.size=300 --data.val_size=20 --data.test_size=20 --test_after_fit=false --run_name=two"
-    second = lit(f"fit -c configs/translation_quickstart.yaml {other} --init_from {first.run}")
+    fit = f"fit -c configs/translation_quickstart.yaml {other}"
+    second = lit(f"{fit} --init_from {first.run} --data.keep_vocabularies=true")
     assert second.status == 0, second.err
     assert "missing" not in second.out
-    one, two = (
-        torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["hyper_parameters"]["vocabularies"]
-        for run in (first.run, second.run)
+    third = lit(f"{fit.replace('two', 'three')} --init_from {first.run} --model.optimizer.lr=0")
+    assert "left out, because they belong to other data: " in third.out, third.err
+    one, two, three = (
+        torch.load(run / "checkpoints" / "last.ckpt", weights_only=True) for run in (first.run, second.run, third.run)
     )
-    assert one == two
+    vocabularies = [content["hyper_parameters"]["vocabularies"] for content in (one, two, three)]
+    assert vocabularies[0] == vocabularies[1] != vocabularies[2]
+    best = torch.load(next((first.run / "checkpoints").glob("best*")), weights_only=True)["state_dict"]
+    same = [name for name, value in three["state_dict"].items() if torch.equal(value, best.get(name, value + 1))]
+    assert set(best) - set(same) == {name for name in best if "embedding" in name or "output" in name}
+    assert lit(f"test --run {second.run}").status == 0
+    refused = lit(f"{fit.replace('two', 'four')} --data.keep_vocabularies=true")
+    assert (refused.status, "keep_vocabularies needs a run" in refused.err) == (2, True)
+
+
+def test_an_unknown_word_is_never_predicted_right(trainer):
+    data = few(vocabulary_size=5)  # four special ones, and a word
+    task, runner = translator(data), trainer()
+    with torch.no_grad():
+        task.net.output.bias[UNK] = 100.0
+    runner.validate(task, datamodule=data, verbose=False)
+    assert runner.callback_metrics["val/token_accuracy"] == 0
+
+
+def test_the_loss_of_validation_is_without_label_smoothing(trainer):
+    losses = []
+    for smoothing in (0.0, 0.3):
+        data, runner = few(), trainer()
+        runner.validate(translator(data, label_smoothing=smoothing), datamodule=data, verbose=False)
+        losses.append(runner.callback_metrics["val/loss"].item())
+    assert losses[0] == losses[1]

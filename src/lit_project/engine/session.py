@@ -336,10 +336,11 @@ class Session:
     def _known(self, name: str) -> Any:
         """A hyper-parameter in the checkpoint, for data that are not here to tell it; None if it has none.
 
-        A warm start takes the vocabularies of its weights, which mean nothing with others; class names are the data's.
+        A warm start takes the vocabularies of its weights if the data are to keep them; class names are the data's.
         """
         source = self.checkpoint
-        if source is None and self.options.init_from and name == "vocabularies":
+        keeps = self.options.data.get("init_args", {}).get("keep_vocabularies")
+        if source is None and self.options.init_from and name == "vocabularies" and keeps:
             source = weights_of(self.options.init_from)
         return None if source is None else known(source, name)
 

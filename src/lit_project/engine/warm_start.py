@@ -97,8 +97,15 @@ def warm_start(
 ) -> Match:
     """Loads the weights of a checkpoint that fit; see `load_fitting`.
 
+    A task may have a method `meaningless_weights`, which takes the hyper-parameters of the checkpoint and returns the
+    names of weights that belong to its data, such as embeddings of another vocabulary.
+
     Raises:
         CheckpointError: nothing fits, `strict` and not all do, or the file cannot be read.
     """
-    state = state_of(read(checkpoint), checkpoint)
-    return load_fitting(model, renamed(state, prefixes) if prefixes else state, str(checkpoint), strict)
+    content = read(checkpoint)
+    state = state_of(content, checkpoint)
+    find: Any = getattr(model, "meaningless_weights", lambda hyper_parameters: [])
+    meaningless = find(content.get("hyper_parameters", {}))
+    state = renamed(state, prefixes) if prefixes else state
+    return load_fitting(model, state, str(checkpoint), strict, meaningless)

@@ -1,7 +1,7 @@
 """How the tensors of a state dict fit a model: names, shapes, prefixes, a report."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor, nn
 
@@ -16,16 +16,18 @@ class Match:
     missing: list[str]  # in the model, not in the checkpoint; counts of batches aside
     unexpected: list[str]  # in the checkpoint, not in the model
     other_shape: list[str]  # in both; with the shapes
+    meaningless: list[str] = field(default_factory=list)  # left out, because they belong to other data
 
     @property
     def complete(self) -> bool:
         """Whether there was a tensor for each of the model's, and none more."""
-        return not (self.missing or self.unexpected or self.other_shape)
+        return not (self.missing or self.unexpected or self.other_shape or self.meaningless)
 
     def __str__(self) -> str:
         """A line per kind, with at most five names."""
         lines = [f"  loaded: {len(self.loaded)}"]
         others = {"missing": self.missing, "unexpected": self.unexpected, "of another shape": self.other_shape}
+        others["left out, because they belong to other data"] = self.meaningless
         for kind, names in others.items():
             if names:
                 lines.append(f"  {kind}: {len(names)} ({first_of(names)})")
@@ -75,7 +77,13 @@ def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> 
     return found
 
 
-def load_fitting(model: nn.Module, state: Mapping[str, Tensor], source: str, strict: bool = False) -> Match:
+def load_fitting(
+    model: nn.Module,
+    state: Mapping[str, Tensor],
+    source: str,
+    strict: bool = False,
+    meaningless: Collection[str] = (),
+) -> Match:
     """Loads the weights that fit by name and shape, onto the devices where the model is, and leaves the others.
 
     Args:
@@ -83,11 +91,15 @@ def load_fitting(model: nn.Module, state: Mapping[str, Tensor], source: str, str
         state: from any device.
         source: what messages call it.
         strict: anything that does not fit is an error.
+        meaningless: names of weights that are not loaded, because they belong to other data.
 
     Raises:
         CheckpointError: no parameter fits, or `strict` and not all do.
     """
-    found = match(model, state)
+    left_out = [name for name in state if name in meaningless]
+    found = match(model, {name: value for name, value in state.items() if name not in left_out})
+    missing = [name for name in found.missing if name not in left_out]
+    found = replace(found, missing=missing, meaningless=left_out)
     parameters = {name for name, _ in model.named_parameters()}  # buffers alone are no start
     if not parameters.intersection(found.loaded):
         raise CheckpointError(f"no weight of {source} fits the model:\n{found}")

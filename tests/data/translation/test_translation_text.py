@@ -94,12 +94,13 @@ def test_overlong_pairs_are_in_no_split_that_is_carved(corpus, capsys, options):
         assert all(int(max(s.source.lengths.max(), s.target.lengths.max())) <= 5 for s in data.splits.values())
 
 
-def test_words_never_seen_are_counted(corpus, tmp_path):
+def test_words_never_seen_are_counted(corpus, tmp_path, capsys):
     (tmp_path / "val.tsv").write_text("filler unheard\tinouï\n")
     data = corpus([], val=str(tmp_path / "val.tsv"), test_size=1)
     data.setup("fit")
     assert data.splits["val"].source.flat.tolist()[1] == UNK
     assert data.report["unknown"]["val"] == {"source": 0.5, "target": 1.0}
+    assert "warning: 100% of the target tokens of val are unknown" in capsys.readouterr().out
 
 
 def test_prefixes_keep_the_english_side(corpus, capsys):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, TokenBatches
 from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, with_prefix, within
 from lit_project.data.parallel_text.leak_free_split import Pairs, apart, leak_free_folds, leak_free_split
-from lit_project.data.parallel_text.report import describe, lines, pair_texts
+from lit_project.data.parallel_text.report import describe, lines, pair_texts, unknown_warning
 from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, check_languages, from_plain
 from lit_project.engine.datamodule import Split, SplitData
 from lit_project.engine.distributed import print_once
@@ -49,11 +49,14 @@ class TranslationData(SplitData):
         seed: of the order of the training pairs; `null` follows `seed_everything`.
         vocabularies: plain data of the property of this name, from a checkpoint: used instead of building any, with
             the preparation and maximum length in them.
+        keep_vocabularies: with `--init_from`, use the vocabularies of that run, to train it further on similar data.
+            Otherwise they are built from the new data, and embeddings of other vocabularies are not loaded.
         folds: parts of a corpus without a test of its own; no sentence is in two of them.
         fold: which one is the test, from 0.
 
     Raises:
-        DataError: options that exclude each other, or languages that the data do not have.
+        DataError: options that exclude each other, languages that the data do not have, or `keep_vocabularies` without
+            a checkpoint.
     """
 
     default_batch_size = 128
@@ -79,6 +82,7 @@ class TranslationData(SplitData):
         prefixes: list[str] | Literal["classic"] | None = None,
         seed: int | None = None,
         vocabularies: dict[str, Any] | None = None,
+        keep_vocabularies: bool = False,
         global_batch_size: int | None = None,
         folds: int | None = None,
         fold: int = 0,
@@ -99,6 +103,8 @@ class TranslationData(SplitData):
         self.max_length = max_length
         self.report: dict[str, Any] = {}  # filled by setup("fit"): see `report.describe`
         self._vocabularies: tuple[Vocabulary, Vocabulary] | None = None
+        if keep_vocabularies and vocabularies is None:
+            raise DataError("keep_vocabularies needs a run whose vocabularies are kept: give --init_from")
         if vocabularies is not None:
             self._vocabularies = from_plain(vocabularies, (source, target))
             self.preparation = Preparation(**vocabularies["preparation"])
@@ -178,6 +184,8 @@ class TranslationData(SplitData):
             pairs: dict[str, Pairs] = {name: self.pairs(name) for name in names}
             self.report = describe(pairs, self.splits, self._counts, waste, self.left_out)
             print_once(lines(self.report))
+            if warning := unknown_warning(self.report):
+                print_once(warning)
 
     def order(self, dataset: EncodedPairs, split: Split) -> TokenBatches:
         """The batches of a split for this process: shuffled in training, otherwise from short to long."""

@@ -8,6 +8,8 @@ from lit_project.data.parallel_text.leak_free_split import Pairs, overlap
 from lit_project.text.preparation import Preparation
 from lit_project.text.vocabulary import EOS, UNK
 
+MANY_UNKNOWN = 0.2  # share of the tokens of a split
+
 
 def pair_texts(pairs: Pairs, train: Pairs, preparation: Preparation) -> list[PairText]:
     """The text that accompanies evaluation: references, and what train remembers of each source."""
@@ -59,6 +61,18 @@ def _unknown(text: EncodedText) -> float:
     """Share of the tokens (not counting BOS and EOS)."""
     tokens = ((text.flat > EOS) | (text.flat == UNK)).sum()
     return float((text.flat == UNK).sum() / tokens.clamp(min=1))
+
+
+def unknown_warning(report: dict[str, Any]) -> str:
+    """A warning about the split and side with the largest share of unknown tokens; empty if all have few."""
+    shares = [(share, side, split) for split, own in report["unknown"].items() for side, share in own.items()]
+    share, side, split = max(shares)
+    if share < MANY_UNKNOWN:
+        return ""
+    return (
+        f"warning: {share:.0%} of the {side} tokens of {split} are unknown. Subwords (vocabulary: bpe), a smaller "
+        "min_freq or vocabularies built from these data (keep_vocabularies: false) leave fewer"
+    )
 
 
 def lines(report: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """What a sequence-to-sequence net promises to tasks and decoders."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -83,6 +83,11 @@ class Seq2Seq(nn.Module):
     """
 
     shared_embeddings = False
+    # Beginnings of the names of the weights that have a row per token of a vocabulary.
+    vocabulary_weights: ClassVar[dict[str, tuple[str, ...]]] = {
+        "source": ("source_embedding.", "encoder.embedding."),
+        "target": ("target_embedding.", "output."),
+    }
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
         """Reads sources of `lengths_B` tokens (1 ≤ length ≤ S)."""

@@ -1,6 +1,6 @@
 """Translation: the task, and what a trained one does with raw text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from lit_project.models.seq2seq.base import Seq2Seq
 from lit_project.models.seq2seq.search import NOTHING, Decoding, Hypothesis
 from lit_project.tasks.translation.scores import Row, baselines, by_length, first_of_each_source, scores
 from lit_project.text.preparation import Preparation
-from lit_project.text.vocabulary import BOS, EOS, PAD, Vocabulary
+from lit_project.text.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
 if TYPE_CHECKING:
     from lit_project.engine.export.parts import Exported
@@ -148,7 +148,8 @@ class Translator(Task):
             label_smoothing=label_smoothing,
             reduction="sum",
         )
-        correct = ((logits_BTV.detach().argmax(dim=-1) == labels_BT) & real_BT).sum()
+        known_BT = real_BT & (labels_BT != UNK)  # to predict that a word is unknown is not to know it
+        correct = ((logits_BTV.detach().argmax(dim=-1) == labels_BT) & known_BT).sum()
         return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
 
     def evaluation_start(self) -> None:
@@ -273,6 +274,13 @@ class Translator(Task):
             return None
         source = [*self.source_vocabulary.pieces(source_1S[0, :-1].tolist()), END]
         return source, [*self.target_vocabulary.pieces(list(tokens)), END], weights[0].float().cpu()
+
+    def meaningless_weights(self, hyper_parameters: Mapping[str, Any]) -> list[str]:
+        """The weights of a checkpoint with a row per token, where its vocabulary differs from that of this task."""
+        theirs = hyper_parameters.get("vocabularies") or self.vocabularies
+        sides = [side for side in ("source", "target") if theirs[side] != self.vocabularies[side]]
+        beginnings = tuple(f"net.{name}" for side in sides for name in self.net.vocabulary_weights[side])
+        return [name for name in self.state_dict() if beginnings and name.startswith(beginnings)]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuses weights that were trained with another vocabulary or for other languages.
