@@ -189,6 +189,14 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
+def shortened(text: str, most: int) -> str:
+    """Return the text with its middle left out if it has more than `most` letters."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
+
+
 def scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
     """A logarithmic axis for losses."""
     from matplotlib.ticker import AutoLocator, LogLocator, NullLocator

@@ -37,7 +37,7 @@ def predicted_against_true(
     """
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
-    figure = new_figure(4.6 * columns, 4.8 * rows)
+    figure = new_figure(4.6 * columns, 5 * rows)
     for number, (name, (true, predicted)) in enumerate(panels.items()):
         step = -(-len(true) // MOST_POINTS) or 1
         true, predicted = true[::step], predicted[::step]

@@ -5,11 +5,13 @@ import io
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
 
 from classifier_data import NAMES, Images, classifier
 from lit_project.engine.callbacks import figures as viz
 from lit_project.engine.callbacks.figures import Figures, confusion_matrix, gallery, learning_curves, learning_rates
+from lit_project.engine.tensorboard import TensorBoardExtras
 from lit_project.tasks.mixup import Mixing
 
 pytestmark = pytest.mark.draws
@@ -120,14 +122,17 @@ class WhiteTop(torch.nn.Module):
 
 
 @pytest.mark.parametrize("mixing", [None, Mixing(mixup_alpha=1.0)])
-def test_the_first_images_of_the_training_are_shown_as_the_net_gets_them(trainer, monkeypatch, mixing):
+def test_the_first_images_of_the_training_are_shown_as_the_net_gets_them(trainer, tmp_path, monkeypatch, mixing):
     drawn, seen = {}, []
     monkeypatch.setattr(viz, "save_figure", lambda trainer, name, figure: drawn.update({name: figure}))
     task, data = classifier(mixing=mixing), Images(batch_size=16, train_transforms=[WhiteTop()])
     task.net.register_forward_pre_hook(lambda net, inputs: seen.append(inputs[0]))
-    trainer(callbacks=[Figures()], max_epochs=2).fit(task, datamodule=data)
+    board = TensorBoardLogger(tmp_path)
+    trainer(callbacks=[Figures(), TensorBoardExtras()], logger=board, max_epochs=2).fit(task, datamodule=data)
     (axes,) = drawn["train_batch"].axes
-    images = seen[0][:12, 0] * 0.3 + 0.4  # before they were normalised
+    batches = [images for images in seen if len(images) > 1]  # TensorBoard's graph is traced with one image
+    images = batches[0][:12, 0] * 0.3 + 0.4  # before they were normalised
+    assert len(axes.get_images()) == 12
     assert torch.allclose(images[:, 0], torch.tensor(1.0), atol=1e-6)
     for shown, image in zip(axes.get_images(), images, strict=True):
         assert np.allclose(shown.get_array(), image.clamp(0, 1), atol=1e-6)

@@ -3,15 +3,18 @@
 import csv
 import re
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
+from legible import illegible
 from lit_project.engine.compare.columns import columns_of, duration, in_terminal, number, short_names, table_of
 from lit_project.engine.compare.differences import Comparison, differing
 from lit_project.engine.compare.reading import Run, read_runs
-from lit_project.engine.compare.report import changes, curves, page_of
+from lit_project.engine.compare.report import COLOURS, changes, curves, page_of
 
 
 @pytest.fixture
@@ -115,6 +118,31 @@ def test_a_metric_that_only_some_runs_have_is_shown_and_a_calibration_is_no_clas
     assert found.metrics == ["val/loss", "test/loss", "test/f1", "test/samples"]
     assert [line.split()[-4:-2] for line in in_terminal(table_of(found))][1] == ["0.5000", "53"]
     assert changes(found) == {}
+
+
+def inverted(colour):
+    """A colour as a chart has it on a dark page: the filter of `img.chart` in page.py, without the brightness."""
+    red, green, blue = 1 - np.array(to_rgb(colour))
+    turned = [  # hue-rotate(180deg), in the numbers of the CSS specification
+        -0.574 * red + 1.43 * green + 0.144 * blue,
+        0.426 * red + 0.43 * green + 0.144 * blue,
+        0.426 * red + 1.43 * green - 0.856 * blue,
+    ]
+    return np.clip(turned, 0, 1)
+
+
+@pytest.mark.parametrize("page", [to_rgb, inverted], ids=["light", "dark"])
+def test_no_two_lines_have_similar_colours(page):
+    distances = [np.linalg.norm(np.array(page(a)) - page(b)) for a, b in combinations(COLOURS, 2)]
+    assert min(distances) > 0.25
+
+
+@pytest.mark.draws
+@pytest.mark.parametrize(("runs", "letters"), [(2, 3), (2, 30), (40, 30)])
+def test_curves_can_be_read(make_run, runs, letters):
+    for seed in range(runs):
+        make_run(f"{seed:02d}{'-name' * 6}"[:letters], seed=seed)
+    assert illegible(curves(compared())) == []
 
 
 def test_different_tasks_share_no_curve(make_run):

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from ..checkpoints import fast_dev_run
 from ..distributed import of_all
-from ..page import CHART, PHOTOS, new_figure, scale
+from ..page import CHART, PHOTOS, new_figure, scale, shortened
 from ..record import best_checkpoint, monitored
 from ..run import RunDir
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LEGEND_ROWS = 8  # that fit into a panel; longer legends are below it
 Curve = Sequence[tuple[float, float]]
 GREY = "#7b7b7b"  # as far from white as from the dark of a page
 
@@ -61,7 +62,14 @@ def learning_rates(curves: Mapping[str, Curve]) -> Figure:
     axes.set(xlabel="optimizer step", ylabel="learning rate", title="learning rate", ylim=(0, None))
     axes.grid(alpha=0.3)
     if len(curves) > 1:
-        axes.legend()
+        columns = 1 if len(curves) <= LEGEND_ROWS else 3
+        letters = 60 // columns  # that fit beside each other at this size
+        for line in axes.get_lines():
+            line.set_label(shortened(str(line.get_label()), letters))
+        rows = -(-len(curves) // columns)
+        figure.set_figheight(4 + (0.16 * rows if columns > 1 else 0))
+        place = {} if columns == 1 else {"loc": "outside lower center", "ncols": columns, "fontsize": 7}
+        (axes if columns == 1 else figure).legend(**place)
     return figure
 
 
@@ -69,7 +77,8 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
     """Counts `(K, K)`, rows the true class, columns the predicted one; colours are shares of the row."""
     size, longest = len(names), max(map(len, names))
     cells = min(max(2, 0.38 * size), 22)  # inches
-    figure = new_figure(cells + 0.9 + 0.05 * longest, cells + 0.9 + 0.05 * longest)
+    side = cells + 0.9 + 0.05 * longest
+    figure = new_figure(max(side, 0.085 * len(title) + 0.4), side + 0.2)
     axes = figure.add_subplot()
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
@@ -83,12 +92,17 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
     shown = list(names) if size <= 60 else []
     axes.set_xticks(range(len(shown)), labels=shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
     axes.set_yticks(range(len(shown)), labels=shown, parse_math=False)
-    axes.set(xlabel="predicted", ylabel="true", title=title)
+    axes.set(xlabel="predicted", ylabel="true")
+    figure.suptitle(title, fontsize=10)
     return figure
 
 
 def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", columns: int = 6) -> Figure:
-    """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], in colours if C is 3."""
+    """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], in colours if C is 3.
+
+    Long lines of captions lose their middle.
+    """
+    captions = ["\n".join(shortened(line, CAPTION) for line in caption.split("\n")) for caption in captions]
     columns = min(columns, max(len(images), 3))
     rows = -(-len(images) // columns) or 1
     tall = max((image.shape[1] / image.shape[2] for image in images), default=1)
@@ -130,6 +144,7 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
     return figure
 
 
+CAPTION = 25  # letters of a line below a picture
 FIRST = 12  # images of the training that are shown
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
 
@@ -167,6 +182,8 @@ class Figures(DrawsEvaluation):
             return
 
         def look(task: Any, inputs: tuple[Any, ...]) -> None:
+            if not task.training:  # TensorBoard's graph is traced in evaluation mode, with one image
+                return
             images = inputs[0] if inputs else None
             if self._first is None and isinstance(images, Tensor) and images.ndim == 4:
                 names, captions = getattr(task, "class_names", None), [""] * len(images)
@@ -226,7 +243,7 @@ class Figures(DrawsEvaluation):
         save_figure(trainer, f"{split}_confusion_matrix", confusion_matrix(counts, names, title))
         wrong = sorted(found, key=lambda item: -item[0])[: self.wrong_images]
         if wrong:
-            captions = [f"true: {names[t]}\npredicted: {names[p]} ({c:.0%})\nindex {i}" for c, i, t, p, _ in wrong]
+            captions = [f"true: {names[t]}\npredicted: {names[p]}\n{c:.0%}, index {i}" for c, i, t, p, _ in wrong]
             figure = gallery([item[-1] for item in wrong], captions, f"{split}: most confidently wrong")
             save_figure(trainer, f"{split}_most_wrong", figure)
 

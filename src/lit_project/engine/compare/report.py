@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
-COLOURED = 10  # lines; others are grey
+# Lines have these colours, in the order of petroff10 without its greys (Petroff 2021); further ones are grey. They stay
+# apart for colour-blind people, and where a dark page inverts them.
+COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#a96b59", "#e76300", "#b9ac70", "#92dadd")
+COLOURED = len(COLOURS)
 CHANGES = 6  # classes that gained, and that lost
 PANELS = 4
 ROUNDING = 1e-5  # a smaller change is that of float32
@@ -70,7 +73,7 @@ def curves(found: Comparison) -> Figure | None:
             x = sorted(set.intersection(*map(set, lines))) if lines else []
             if not x:
                 continue
-            colour, alpha = (f"C{order}", 1.0) if order < COLOURED else ("grey", 0.3)
+            colour, alpha = (COLOURS[order], 1.0) if order < COLOURED else ("grey", 0.3)
             means, sds, counts = zip(*(mean_sd([line[at] for line in lines]) for at in x), strict=True)
             (line,) = axes.plot(x, means, color=colour, alpha=alpha, zorder=3 if alpha == 1 else 2, linewidth=1.4)
             line.set_marker("o" if len(x) == 1 else "")
