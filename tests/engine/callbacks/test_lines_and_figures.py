@@ -55,7 +55,8 @@ def test_a_run_counts_epochs_in_one_way_and_shows_what_is_monitored(lit, drawn):
 
 
 def test_early_stopping_on_a_metric_that_is_not_there_names_those_that_are(lit):
-    fit = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=max"
+    stop = "--trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=max"
+    fit = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 {stop}"
     result = lit(f"{fit} --trainer.callbacks.monitor=train/f1")
     assert result.status == 2
     assert re.fullmatch(r"error: Early stopping .*`train/f1`.* There are: lr, .*val/loss.*\n", result.err)
