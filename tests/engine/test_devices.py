@@ -3,9 +3,11 @@
 import io
 import zipfile
 
+import pytest
 import torch
 
 from lit_project.engine.checkpoints import SafeCheckpointIO, read
+from lit_project.engine.precision import wrong_in_channels_last
 from lit_project.engine.warm_start import check_fits, warm_start
 from lit_project.models.mlp import MLP
 
@@ -34,3 +36,10 @@ def test_a_checkpoint_saved_on_a_gpu(tmp_path):
             assert value.device.type == "cpu"
             assert torch.equal(value, other.state_dict()[name])
             assert torch.equal(value, one.state_dict()[name])
+
+
+@pytest.mark.parametrize(("channels", "kernel", "stride", "wrong"), [
+    (15, 1, 2, True), (16, 1, 2, False), (8, 1, 2, True), (15, 1, 1, False), (15, 3, 2, False),
+])  # fmt: skip
+def test_the_convolutions_that_channels_last_would_break(channels, kernel, stride, wrong):
+    assert wrong_in_channels_last(torch.nn.Conv2d(channels, 4, kernel, stride)) == wrong

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from classifier_data import NAMES, Images, classifier, linear
 from lit_project.engine.errors import UserError
 from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy
-from lit_project.tasks.classification import ImageClassifier
+from lit_project.tasks.classification import Calibration, ImageClassifier
+from lit_project.tasks.test_time_augmentation import views
 
 
 def test_forward_normalises_and_gives_the_logits_of_the_net():
@@ -219,3 +220,22 @@ def test_mirrored_images_are_averaged_at_test_time_and_only_there(trainer):
     assert test["test/loss"] == pytest.approx(F.nll_loss(mean.log(), targets).item(), rel=1e-5)
     val = [trainer().validate(task, datamodule=Images(), verbose=False)[0]["val/loss"] for task in (plain, mirrored)]
     assert val[0] == val[1]
+
+
+def test_shifted_views_move_the_image_by_as_many_pixels_into_each_corner():
+    image = torch.zeros(1, 1, 9, 9)
+    image[..., 4, 4] = 1
+    places = [divmod(int(view.flatten().argmax()), 9) for view in views(image, shift=2)]
+    assert places == [(4, 4), (6, 6), (6, 2), (2, 6), (2, 2)]
+
+
+@pytest.mark.parametrize("bins", [15])
+def test_calibration_has_bins_of_equal_width(bins):
+    calibration = Calibration()
+    confidence = (torch.arange(bins) + 0.5) / bins
+    kept = confidence[confidence > 0.5]  # the larger of two probabilities
+    logits = torch.stack([torch.log(kept / (1 - kept)), torch.zeros(len(kept))], dim=1)
+    calibration.update(logits, torch.zeros(len(kept), dtype=torch.long))
+    found = calibration.compute()
+    assert [n for n in found["samples"] if n] == [1] * len(kept)
+    assert [round(c, 4) for c in found["confidence"] if c] == [round(float(c), 4) for c in kept]

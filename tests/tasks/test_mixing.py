@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from classifier_data import Images, classifier
 from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy, WeightPenalty
-from lit_project.tasks.mixup import Mixing
+from lit_project.tasks.mixup import Mixing, rectangles
 
 K = 4
 
@@ -142,3 +142,12 @@ def test_half_the_l2_penalty_is_weight_decay_under_sgd(trainer):
         trainer(max_epochs=2).fit(classifier(net, **options), datamodule=Images(batch_size=8))
         trained.append(net[1].weight.detach())
     assert torch.allclose(*trained, atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.75, 0.9])
+def test_a_rectangle_of_cutmix_has_the_area_that_its_share_leaves(share):
+    """Where the centre is far from the edges, which cut off the others."""
+    inside, left = rectangles(torch.full((4000,), share), 64, 64)
+    largest = inside.flatten(1).sum(1).max().item() / 64**2
+    assert largest == pytest.approx(1 - share, abs=0.05)
+    assert left.min().item() == pytest.approx(1 - largest)

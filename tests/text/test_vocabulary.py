@@ -113,3 +113,9 @@ def test_checkpoint_holds_plain_data(vocabulary, tmp_path):
 def test_malformed_plain_data(data, message):
     with pytest.raises(DataError, match=message):
         Vocabulary.from_dict(data)
+
+
+def test_a_word_that_occurs_just_often_enough_is_kept():
+    vocabulary = WordVocabulary.build(["a a b b c"], min_freq=2, language="en")
+    assert [vocabulary.pieces([n])[0] for n in range(4, len(vocabulary))] == ["a", "b"]
+    assert len(WordVocabulary.build(["a a b c"], max_size=6, language="en")) == 6

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lit_project.data.parallel_text.batches import TokenBatches
+from lit_project.data.parallel_text.batches import TokenBatches, _cut
 from lit_project.engine.errors import DataError
 
 
@@ -86,3 +86,8 @@ def test_order_is_a_function_of_seed_and_epoch():
 def test_impossible_options(options, message):
     with pytest.raises(DataError, match=message):
         order(**options)
+
+
+def test_a_batch_may_fill_its_budget():
+    assert _cut([2, 2, 2, 3], batch_tokens=6) == [0, 3, 4]
+    assert _cut([3, 3, 3], batch_tokens=6) == [0, 2, 3]

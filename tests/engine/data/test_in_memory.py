@@ -134,3 +134,17 @@ def test_images_that_are_not_as_promised_are_errors(change, message):
 
     with pytest.raises(DataError, match=message):
         Wrong().setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("counts", "val_size", "held"),
+    [
+        ((5, 3, 2), 3, [1, 1, 1]),  # shares 1.5, 0.9 and 0.6: the last two are rounded up
+        ((1, 1, 8), 4, [0, 0, 4]),  # shares 0.4, 0.4 and 3.2: the last sample of a class stays in training
+        ((2, 2, 8), 7, [1, 1, 5]),
+    ],
+)
+def test_stratified_split_rounds_up_the_largest_parts_and_keeps_last_samples(counts, val_size, held):
+    labels = torch.arange(3).repeat_interleave(torch.tensor(counts))
+    _, val = stratified_split(labels, val_size)
+    assert labels[val].bincount(minlength=3).tolist() == held

@@ -7,6 +7,7 @@ import pytest
 import torch
 from curves import LR, Groups, close, cosine, halving, line
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 
 from lit_project.engine.schedules import (
@@ -16,6 +17,8 @@ from lit_project.engine.schedules import (
     PolynomialLR,
     Schedule,
     SequentialLR,
+    horizon,
+    horizon_is,
 )
 
 # options of the trainer, and the optimizer steps of the run
@@ -109,3 +112,24 @@ def test_horizon_where_accumulation_changes_with_the_epoch(train, interval, max_
     epochs = epochs if max_steps < 0 else epochs[:max_steps]
     place, end = (range(len(epochs)), len(epochs)) if interval == "step" else (epochs, epochs[-1] + 1)
     assert task.rates == close(cosine(step, end) for step in place)
+
+
+def test_the_length_in_calls_of_a_schedule_with_a_frequency_is_rounded_up(train):
+    """Ten steps, of which every third one calls the schedule: a shorter plan would end too early."""
+    lengths = []
+
+    class Planned(torch_schedulers.LambdaLR):
+        def __init__(self, optimizer):
+            lengths.append(horizon())
+            super().__init__(optimizer, lambda step: 1.0)
+
+    train(Schedule(Planned, "step", frequency=3), batches=10, max_epochs=1)
+    assert lengths == [4]
+
+
+def test_one_peak_is_that_of_the_largest_rate_and_the_others_keep_their_proportions():
+    weights = [nn.Parameter(torch.zeros(1)) for _ in range(3)]
+    groups = [{"params": [weight], "lr": lr} for weight, lr in zip(weights, (0.01, 0.04, 0.002), strict=True)]
+    with horizon_is(10):
+        schedule = OneCycleLR(torch.optim.SGD(groups), max_lr=0.1)
+    assert [group["max_lr"] for group in schedule.optimizer.param_groups] == pytest.approx([0.025, 0.1, 0.005])

@@ -43,3 +43,11 @@ def test_a_metric_of_validation_without_validation_is_an_error_before_training(t
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
     with pytest.raises(ScheduleError, match="watches 'val/loss', but the run has no validation"):
         train(Schedule(plateau, "epoch", monitor="val/loss"), losses=[1.0], limit_val_batches=0)
+
+
+def test_a_plateau_with_a_frequency_sees_every_second_epoch(train):
+    plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
+    schedule = Schedule(plateau, "epoch", frequency=2, monitor="val/loss")
+    # seen are the second, fourth and sixth epoch; of these the loss rises in the fourth
+    task = train(schedule, batches=1, max_epochs=7, losses=[9.0, 1.0, 0.1, 2.0, 0.1, 0.5, 0.1])
+    assert task.rates == close([LR] * 4 + [LR / 2] * 3)

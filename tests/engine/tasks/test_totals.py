@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import Images
+from lit_project.engine.distributed import Replicas
 from lit_project.engine.exact import Totals
 from lit_project.engine.record import MetricsCSV
 from lit_project.engine.run import RunDir
@@ -92,3 +93,13 @@ def test_logging_does_not_reduce_over_processes_again(trainer, monkeypatch, recw
     torch.distributed.destroy_process_group()
     assert not [value for value in calls if value.is_floating_point()]  # Lightning itself reduces its decisions
     assert not [warning for warning in recwarn if "sync_dist" in str(warning.message)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_no_sum_is_counted_twice_after_the_number_of_processes_changed(size):
+    state = {"sums": {"loss": torch.tensor([1.0, 2.5])}, "count": torch.tensor([3, 4])}
+    replicas = [Totals() for _ in range(size)]
+    for rank, totals in enumerate(replicas):
+        totals.scatter(state, Replicas(size, rank, None))
+    assert sum(float(totals.sums["loss"]) for totals in replicas) == 3.5
+    assert sum(int(totals.count) for totals in replicas) == 7

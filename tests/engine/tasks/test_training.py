@@ -2,6 +2,7 @@
 
 import copy
 import math
+import time
 from functools import partial
 
 import pytest
@@ -143,13 +144,25 @@ class Ramp(torch.optim.lr_scheduler.LRScheduler):
 
 def test_a_resumed_epoch_has_the_means_of_all_its_samples_and_each_step_once(trainer, tmp_path):
     data, file, lines = Images(batch_size=8, seed=1), tmp_path / "saved.ckpt", Lines()
-    whole = trainer(max_epochs=2, callbacks=[SaveAt(6, file)])  # four steps an epoch
+    uncut = Lines()
+    whole = trainer(max_epochs=2, callbacks=[SaveAt(6, file)], logger=uncut, log_every_n_steps=1)  # four steps an epoch
     whole.fit(classifier(linear()), datamodule=data)
     resumed = trainer(max_epochs=2, logger=lines, log_every_n_steps=1)
     resumed.fit(classifier(linear()), datamodule=data, ckpt_path=file, weights_only=True)
     for name in ("train/loss", "train/accuracy", "train/samples"):
         assert resumed.callback_metrics[name] == whole.callback_metrics[name]
-    assert [step for step, metrics in lines.lines if "train/loss_step" in metrics] == [6, 7]
+    single = [(step, metrics["train/loss_step"]) for step, metrics in lines.lines if "train/loss_step" in metrics]
+    assert [step for step, _ in single] == [6, 7]
+    expected = {step: metrics["train/loss_step"] for step, metrics in uncut.lines if "train/loss_step" in metrics}
+    assert dict(single) == {step: expected[step] for step in (6, 7)}  # of a step, not of the epoch so far
+
+
+def test_the_rate_of_an_epoch_is_that_of_its_last_step(trainer):
+    lines = Lines()
+    task = classifier(schedulers=[Schedule(Ramp, "step")])
+    trainer(max_epochs=2, logger=lines, log_every_n_steps=1000).fit(task, datamodule=Images(batch_size=8))
+    epochs = [metrics["lr"] for _, metrics in lines.lines if "train/loss" in metrics]
+    assert epochs == pytest.approx([4e-20, 8e-20])  # after four and eight steps
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -205,3 +218,18 @@ def test_the_rate_of_a_last_step_within_an_epoch_is_logged(trainer):
     )
     (rate,) = [values["lr"] for _, values in logger.lines if "lr" in values]
     assert rate == pytest.approx(0.1 * (1 + math.cos(math.pi * 3 / 4)) / 2)
+
+
+class Slow(Callback):
+    """A validation that takes long."""
+
+    def on_validation_batch_start(self, *args):
+        time.sleep(0.3)
+
+
+def test_validation_within_an_epoch_is_not_training_time(trainer):
+    often = {"val_check_interval": 1, "limit_val_batches": 1, "num_sanity_val_steps": 0}
+    runner = trainer(max_epochs=1, callbacks=[Slow()], **often)
+    runner.fit(classifier(), datamodule=Images(batch_size=16))  # two batches, each with a validation
+    metrics = runner.callback_metrics
+    assert metrics["train/samples"] / metrics["train/samples_per_second"] < 0.3  # seconds

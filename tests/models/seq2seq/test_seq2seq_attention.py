@@ -5,7 +5,7 @@ import pytest
 import torch
 from seq2seq_nets import close, inputs, make, sources
 
-from lit_project.models.seq2seq.attention import DotAttention
+from lit_project.models.seq2seq.attention import DotAttention, attention_weights
 from lit_project.models.seq2seq.transformer import attend, project
 from lit_project.text.vocabulary import PAD
 
@@ -100,3 +100,10 @@ def test_a_transformer_computes_the_same_in_training_where_its_layers_project_th
     assert net.encode(source, lengths).keys is not None
     assert close(net.train()(source, lengths, inputs(2, 3)), logits)
     assert net.encode(source, lengths).keys is None
+
+
+def test_weights_of_half_precision_scores_are_of_single_precision():
+    scores = torch.zeros(1, 1, 300, dtype=torch.bfloat16)
+    weights = attention_weights(scores, torch.ones(1, 1, 300, dtype=torch.bool))
+    assert weights.dtype == torch.float32
+    assert weights.sum().item() == pytest.approx(1, abs=1e-6)

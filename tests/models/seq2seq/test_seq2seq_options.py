@@ -7,7 +7,7 @@ import torch
 from seq2seq_nets import SIZES, V, close, inputs, make, sources
 from torch import nn
 
-from lit_project.models.seq2seq.base import Memory
+from lit_project.models.seq2seq.base import Memory, TokenEmbedding
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
@@ -157,3 +157,21 @@ def test_bfloat16(name, autocast):
         found = Decoding(beam_size=2).search(net, source, lengths)
     assert (logits.float() - expected).abs().max() < 0.2
     assert all(len(one) == 1 for one in found)
+
+
+def test_embeddings_begin_with_a_variance_that_suits_tied_logits():
+    embedding = TokenEmbedding(4000, 64)
+    assert embedding.weight[1:].std().item() == pytest.approx(64**-0.5, rel=0.02)
+    assert embedding.weight[0].count_nonzero() == 0
+
+
+def test_dropout_between_the_layers_of_an_additive_decoder():
+    """If all is dropped between the layers, nothing of the first one reaches the output."""
+    torch.manual_seed(0)
+    net = RNNSeq2Seq(9, 9, 8, 8, decoder_layers=2, attention="additive", dropout=0.0).train()
+    net.decoder.rnn.dropout = 1.0
+    tokens, lengths = torch.randint(4, 9, (2, 5)), torch.tensor([5, 5])
+    before = net(tokens, lengths, tokens)
+    with torch.no_grad():
+        net.decoder.rnn.weight_ih_l0.add_(1.0)
+    assert torch.equal(net(tokens, lengths, tokens), before)
