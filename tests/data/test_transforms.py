@@ -81,3 +81,13 @@ def test_affine_draws_for_each_image_within_its_ranges():
 def test_affine_of_no_size_changes_nothing():
     batch = images(batch=3)
     assert torch.equal(RandomAffine(0)(batch), batch)
+
+
+def test_parts_reach_the_whole_image_and_all_its_edges():
+    torch.manual_seed(0)
+    boxes = RandomResizedCrop(4, scale=(0.8, 1.0), ratio=(1.0, 1.0)).boxes(2000, 10, 10)
+    # the side is √scale of 10 pixels, rounded: ten of them from a scale of 0.9025 on
+    assert (boxes[:, 3] == 10).float().mean().item() == pytest.approx((1 - 0.9025) / 0.2, abs=0.05)
+    small = RandomResizedCrop(4, scale=(0.25, 0.25), ratio=(1.0, 1.0)).boxes(2000, 10, 10)
+    for axis in (0, 1):
+        assert small[:, axis].bincount().div(2000).tolist() == pytest.approx([1 / 6] * 6, abs=0.04)

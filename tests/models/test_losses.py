@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy, WeightedCrossEntropy
+from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy
 
 K = 5
 
@@ -33,18 +33,6 @@ def test_smoothing_in_both_definitions(batch):
     others = SmoothedCrossEntropy(smoothing)(*batch)
     assert over_all.item() == pytest.approx(by_definition(*batch, 1 - smoothing + smoothing / K, smoothing / K))
     assert others.item() == pytest.approx(by_definition(*batch, 1 - smoothing, smoothing / (K - 1)))
-
-
-def test_weights_of_classes_are_means_over_samples(batch):
-    logits, targets = batch
-    weights = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5], dtype=torch.double)
-    each = F.cross_entropy(logits, targets, reduction="none") * weights[targets]
-    loss = WeightedCrossEntropy(weights.tolist()).double()
-    torch.testing.assert_close(loss(logits, targets), each.mean())
-    halves = (4 * loss(logits[:4], targets[:4]) + 3 * loss(logits[4:], targets[4:])) / 7
-    torch.testing.assert_close(halves, loss(logits, targets))  # which torch's own weighting does not give
-    smoothed = WeightedCrossEntropy([1.0] * K, 0.1)(logits, targets)
-    torch.testing.assert_close(smoothed, F.cross_entropy(logits, targets, label_smoothing=0.1))
 
 
 def test_soft_targets_are_mixtures(batch):

@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from classifier_data import NAMES, Images, classifier, linear
 from lit_project.engine.errors import UserError
-from lit_project.models.losses import FocalLoss, SmoothedCrossEntropy
-from lit_project.tasks.classification import Calibration, ImageClassifier
-from lit_project.tasks.test_time_augmentation import views
+from lit_project.models.losses import SmoothedCrossEntropy
+from lit_project.tasks.classification import ImageClassifier
 
 
 def test_forward_normalises_and_gives_the_logits_of_the_net():
@@ -24,26 +23,6 @@ def test_forward_normalises_and_gives_the_logits_of_the_net():
     x = torch.rand(5, 3, 4, 4)
     channels = [(x[:, c] - mean[c]) / std[c] for c in range(3)]
     assert torch.allclose(task(x), net(torch.stack(channels, dim=1)), atol=1e-6)
-
-
-def test_weights_are_by_name_or_balanced():
-    def weights(**options):
-        return classifier(**options).loss.weights.tolist()
-
-    first, second, *others = NAMES
-    assert weights(class_weights={second: 3.0}) == [1, 3, *[1] * len(others)]
-    counts = [10, 30, *[20] * len(others)]
-    mean = sum(counts) / len(counts)
-    assert weights(class_weights="balanced", class_counts=counts) == pytest.approx([mean / count for count in counts])
-    for options, message in (
-        ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),
-        ({"class_weights": {first: 0.0}}, f"the weight of '{first}' must be above 0"),
-        ({"class_weights": "balanced"}, "the data have no class_counts"),
-        ({"class_weights": {first: 2.0}, "loss": FocalLoss()}, "class_weights is for the default loss"),
-        ({"loss": FocalLoss(weight=[1.0, 2.0])}, f"2 weights for {len(NAMES)} classes"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            classifier(**options)
 
 
 @pytest.mark.parametrize(("split", "batch_size"), [("val", 3), ("test", 100)])
@@ -220,22 +199,3 @@ def test_mirrored_images_are_averaged_at_test_time_and_only_there(trainer):
     assert test["test/loss"] == pytest.approx(F.nll_loss(mean.log(), targets).item(), rel=1e-5)
     val = [trainer().validate(task, datamodule=Images(), verbose=False)[0]["val/loss"] for task in (plain, mirrored)]
     assert val[0] == val[1]
-
-
-def test_shifted_views_move_the_image_by_as_many_pixels_into_each_corner():
-    image = torch.zeros(1, 1, 9, 9)
-    image[..., 4, 4] = 1
-    places = [divmod(int(view.flatten().argmax()), 9) for view in views(image, shift=2)]
-    assert places == [(4, 4), (6, 6), (6, 2), (2, 6), (2, 2)]
-
-
-@pytest.mark.parametrize("bins", [15])
-def test_calibration_has_bins_of_equal_width(bins):
-    calibration = Calibration()
-    confidence = (torch.arange(bins) + 0.5) / bins
-    kept = confidence[confidence > 0.5]  # the larger of two probabilities
-    logits = torch.stack([torch.log(kept / (1 - kept)), torch.zeros(len(kept))], dim=1)
-    calibration.update(logits, torch.zeros(len(kept), dtype=torch.long))
-    found = calibration.compute()
-    assert [n for n in found["samples"] if n] == [1] * len(kept)
-    assert [round(c, 4) for c in found["confidence"] if c] == [round(float(c), 4) for c in kept]

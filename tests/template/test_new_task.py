@@ -70,7 +70,7 @@ def test_style_and_length(project):
         done = run("-m", "ruff", *command, "--no-cache", project / "src", project / "tests")
         assert done.returncode == 0, done.stdout + done.stderr
     sequence = project.rglob("*tried_sequence.py")
-    assert sum(len(file.read_text().splitlines()) for file in sequence) <= 170
+    assert sum(len(file.read_text().splitlines()) for file in sequence) <= 175
 
 
 @pytest.mark.slow

@@ -75,3 +75,13 @@ def test_splits_that_cannot_be(sizes, message):
     pairs = [(f"s{i}", f"t{i}") for i in range(30)]
     with pytest.raises(DataError, match=message):
         leak_free_split(pairs, **sizes)
+
+
+def test_ten_pairs_that_share_a_sentence_may_be_held_out_and_eleven_may_not():
+    def component(size):
+        return [(f"{size} {part}", f"{part} {number}") for part in "abc" for number in range(size)]
+
+    split = leak_free_split(component(10), val=10, test=10)
+    assert [len(split[name]) for name in ("train", "val", "test")] == [10, 10, 10]
+    with pytest.raises(DataError, match="is too large"):
+        leak_free_split(component(11), val=10, test=10)

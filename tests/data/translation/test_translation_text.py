@@ -4,6 +4,7 @@ import pytest
 import torch
 from toy_data import toy
 
+from lit_project.data.parallel_text.filters import within
 from lit_project.engine.errors import DataError
 from lit_project.text.vocabulary import UNK
 
@@ -110,3 +111,10 @@ def test_prefixes_keep_the_english_side(corpus, capsys):
     assert sorted(found) == sorted([*pairs[:20], pairs[21], pairs[22]])
     assert "prefixes keep 22 of 63 pairs" in capsys.readouterr().out
     assert len(corpus(pairs, prefixes=["e i"], val_size=0, test_size=0).pairs("train")) == 1
+
+
+def test_a_sentence_of_just_the_greatest_length_is_kept():
+    ids = [[5, 6, 7], [5, 6, 7, 8]]
+    kept = within(ids, ids, [("a", "b"), ("c", "d")], max_length=3, overlong="drop")
+    assert kept[:2] == ([[5, 6, 7]], [[5, 6, 7]])
+    assert kept[2]["dropped"] == 1

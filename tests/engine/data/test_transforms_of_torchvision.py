@@ -6,6 +6,7 @@ from torch import nn
 from torchvision import transforms
 from torchvision.transforms import v2
 
+from classifier_data import Images, classifier
 from lit_project.engine.errors import DataError
 from lit_project.engine.images import BatchTransforms
 from pixels import images
@@ -65,3 +66,20 @@ def test_masks_move_with_their_images():
     assert turned.unique().tolist() == [-1, 2]  # the corners come from outside
     with pytest.raises(DataError, match="Own moves no mask: take transforms of torchvision"):
         BatchTransforms([v2.RandomHorizontalFlip(), Own()]).with_masks(batch, batch[:, 0].long())
+
+
+class Noise(nn.Module):
+    """Another number for each batch."""
+
+    def forward(self, images):
+        return torch.zeros_like(images) + torch.rand(())
+
+
+def test_each_batch_of_each_epoch_draws_its_own_numbers(trainer):
+    seen = []
+    task = classifier()
+    task.net.register_forward_pre_hook(lambda net, inputs: seen.append(round(inputs[0].mean().item(), 5)))
+    data = Images(batch_size=4, train_transforms=[Noise()])
+    runner = trainer(max_epochs=2, limit_val_batches=0)
+    runner.fit(task, datamodule=data)
+    assert len(seen) == len(set(seen)) == 2 * runner.num_training_batches > 8

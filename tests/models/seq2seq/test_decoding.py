@@ -1,11 +1,14 @@
 """Greedy and beam search: against each other, against brute force, and the rules they keep."""
 
+import math
+from collections import defaultdict
 from itertools import product
 
 import pytest
 import torch
 from seq2seq_nets import FEW, make, shared, sources
 
+from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
 from lit_project.models.seq2seq.search import Decoding, beam_search, greedy
 from lit_project.text.vocabulary import BOS, EOS, PAD
 
@@ -170,3 +173,39 @@ def test_sentences_come_back_in_their_order_however_many_are_searched_at_a_time(
     whole = options.search(net, source, lengths)
     monkeypatch.setattr("lit_project.models.seq2seq.search.ROWS_ON_CPU", 2 * beam_size)
     same(options.search(net, source, lengths), whole)
+
+
+class Table(Seq2Seq):
+    """Probabilities of the next token by the tokens before it; all others are impossible."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+
+    def start(self, memory):
+        return (torch.zeros(len(memory.states), 0, dtype=torch.long),)
+
+    def decode(self, tokens_BT, state, memory, attention=False):
+        before = torch.cat([state[0], tokens_BT], dim=1)
+        logits = torch.full((len(before), 1, 7), -1e9)
+        for row, tokens in enumerate(before[:, 1:].tolist()):
+            for token, probability in self.table[tuple(tokens)].items():
+                logits[row, 0, token] = math.log(probability)
+        return Decoded(logits, (before,), None)
+
+
+def test_ends_among_the_best_leave_a_whole_beam_to_be_continued():
+    """Two of three sequences end at once; the third of those that go on is the best in the end."""
+    a, b, c, rest = 4, 5, 6, 1
+    table = {
+        (): {a: 0.4, b: 0.35, c: 0.25},
+        (a,): {EOS: 0.6, a: 0.3, rest: 0.1},
+        (b,): {EOS: 0.6, b: 0.3, rest: 0.1},
+        (c,): {EOS: 0.05, c: 0.4, rest: 0.19, a: 0.18, b: 0.18},
+        **{(token, token): {EOS: 0.1, rest: 0.9} for token in (a, b)},
+        (c, c): {EOS: 1.0},
+    }
+    memory = Memory(torch.zeros(1, 1, 1), torch.ones(1, 1, dtype=torch.bool))
+    options = Decoding(beam_size=3, n_best=3, length_penalty=0.0)
+    (found,) = beam_search(Table(defaultdict(lambda: {EOS: 0.01, 1: 0.99}, table)), memory, torch.tensor([4]), options)
+    assert [h.tokens for h in found] == [[a], [b], [c, c]]

@@ -1,0 +1,58 @@
+"""Class weights, the bins of the calibration, and the views of test-time augmentation."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from classifier_data import NAMES, classifier
+from lit_project.models.losses import FocalLoss, WeightedCrossEntropy
+from lit_project.tasks.classification import Calibration
+from lit_project.tasks.test_time_augmentation import views
+
+
+def test_weights_are_by_name_or_balanced():
+    def weights(**options):
+        return classifier(**options).loss.weights.tolist()
+
+    first, second, *others = NAMES
+    assert weights(class_weights={second: 3.0}) == [1, 3, *[1] * len(others)]
+    counts = [10, 30, *[20] * len(others)]
+    mean = sum(counts) / len(counts)
+    assert weights(class_weights="balanced", class_counts=counts) == pytest.approx([mean / count for count in counts])
+    for options, message in (
+        ({"class_weights": {"nobody": 1.0}}, "there is no class 'nobody'"),
+        ({"class_weights": {first: 0.0}}, f"the weight of '{first}' must be above 0"),
+        ({"class_weights": "balanced"}, "the data have no class_counts"),
+        ({"class_weights": {first: 2.0}, "loss": FocalLoss()}, "class_weights is for the default loss"),
+        ({"loss": FocalLoss(weight=[1.0, 2.0])}, f"2 weights for {len(NAMES)} classes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            classifier(**options)
+
+
+def test_shifted_views_move_the_image_by_as_many_pixels_into_each_corner():
+    image = torch.zeros(1, 1, 9, 9)
+    image[..., 4, 4] = 1
+    places = [divmod(int(view.flatten().argmax()), 9) for view in views(image, shift=2)]
+    assert places == [(4, 4), (6, 6), (6, 2), (2, 6), (2, 2)]
+
+
+def test_calibration_has_15_bins_of_equal_width():
+    calibration = Calibration()
+    confidence = torch.tensor([0.59, 0.61, 0.79, 0.81])  # on both sides of 9/15 and 12/15
+    logits = torch.stack([torch.log(confidence / (1 - confidence)), torch.zeros(4)], dim=1)
+    calibration.update(logits, torch.zeros(4, dtype=torch.long))
+    assert [place for place, samples in enumerate(calibration.compute()["samples"]) if samples] == [8, 9, 11, 12]
+
+
+def test_weights_of_classes_are_means_over_samples():
+    torch.manual_seed(0)
+    logits, targets = torch.randn(7, 5, dtype=torch.double), torch.randint(5, (7,))
+    weights = torch.tensor([1.0, 2.0, 0.5, 3.0, 1.5], dtype=torch.double)
+    each = F.cross_entropy(logits, targets, reduction="none") * weights[targets]
+    loss = WeightedCrossEntropy(weights.tolist()).double()
+    torch.testing.assert_close(loss(logits, targets), each.mean())
+    halves = (4 * loss(logits[:4], targets[:4]) + 3 * loss(logits[4:], targets[4:])) / 7
+    torch.testing.assert_close(halves, loss(logits, targets))  # which torch's own weighting does not give
+    smoothed = WeightedCrossEntropy([1.0] * 5, 0.1)(logits, targets)
+    torch.testing.assert_close(smoothed, F.cross_entropy(logits, targets, label_smoothing=0.1))
