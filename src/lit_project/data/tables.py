@@ -87,6 +87,6 @@ class CSV(TabularData):
         self.file = file
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """The line and the cells of each sample of a split by its row in the file, for the table of predictions."""
+        """Return the inputs of `PredictionTable`: the line and the cells of each sample, by its row in the file."""
         rows = list(CSVFile(self.file, self.delimiter).inputs().items())
         return dict(rows[row] for row in super().inputs(split))

@@ -150,11 +150,11 @@ def is_complete(config: str) -> bool:
     return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
 
 
-MOST_NODES = 100_000  # of a YAML file whose aliases are written out
+MOST_NODES = 100_000  # of a YAML file, with its aliases expanded
 
 
 class _Loader(yaml.SafeLoader):
-    """Rejects duplicate keys, where YAML would drop the first, and aliases that multiply without bounds."""
+    """Rejects duplicate keys, of which YAML would silently drop the first, and aliases that expand without limit."""
 
     def get_single_node(self) -> Any:
         root = super().get_single_node()
@@ -162,7 +162,7 @@ class _Loader(yaml.SafeLoader):
 
         def count(node: Any) -> int:
             if id(node) not in counts:
-                counts[id(node)] = 0  # for a node that contains itself
+                counts[id(node)] = 0  # ends the recursion if a node contains itself
                 inner = getattr(node, "value", None)
                 parts = (
                     [one for pair in inner for one in (pair if isinstance(pair, tuple) else [pair])]

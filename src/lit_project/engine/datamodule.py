@@ -212,7 +212,7 @@ class SplitData(LightningDataModule):
         return self.batches(self.dataset(split), split)
 
     def batches(self, dataset: Any, split: Split) -> Loader:
-        """Loads the batches of a dataset, in the order of a split."""
+        """Return a loader of the batches of a dataset, in the order of a split."""
         return Loader(dataset, self.order(dataset, split))
 
     def train_dataloader(self) -> Loader:

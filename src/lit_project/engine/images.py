@@ -346,7 +346,7 @@ class ImageData(SplitData):
         return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
 
     def preparation(self) -> dict[str, Any]:
-        """What happens to an image before the net gets it, as plain data: `export` records it in model.json."""
+        """Describe, as plain data, how images are prepared for the network; `export` records it in model.json."""
         channels, height, width = self.input_shape
         steps = [str(step.transform if isinstance(step, PerSample) else step) for step in self.eval_transforms]
         return {
@@ -355,7 +355,7 @@ class ImageData(SplitData):
         }  # fmt: skip
 
     def batches(self, dataset: Any, split: Split) -> Loader:
-        """Loads images that are not in memory by `num_workers` processes."""
+        """Loads images that are not in memory with `num_workers` processes."""
         workers = () if isinstance(dataset, Rows) else (self.num_workers, self.pin_memory)
         return Loader(dataset, self.order(dataset, split), *workers)
 

@@ -190,7 +190,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text with its middle left out if it has more than `most` letters."""
+    """Shorten a text of more than `most` characters by replacing its middle with an ellipsis."""
     if len(text) <= most:
         return text
     end = (most - 1) // 2

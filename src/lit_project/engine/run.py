@@ -137,7 +137,7 @@ class RunDir:
         return max(found_runs, key=lambda run: (run._last_start(), run.path))
 
     def _last_start(self) -> datetime:
-        with contextlib.suppress(RunError, LookupError, TypeError, ValueError):  # of a file that is broken
+        with contextlib.suppress(RunError, LookupError, TypeError, ValueError):  # provenance.json is missing or broken
             return datetime.fromisoformat(self.entries()[-1]["time"])
         return datetime.min.replace(tzinfo=UTC)
 

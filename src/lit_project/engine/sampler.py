@@ -180,7 +180,7 @@ def outlive_signals(worker: int) -> None:
 
 
 class Places(Sampler[tuple[int, Tensor]]):
-    """The batches of a sampler, each with its seed: a function of the run's seed, the epoch and the first index."""
+    """The batches of a sampler, each paired with a seed derived from the run's seed, the epoch and the first index."""
 
     def __init__(self, sampler: EpochBatches) -> None:
         self.sampler = sampler
@@ -195,11 +195,11 @@ class Places(Sampler[tuple[int, Tensor]]):
 
 
 class SeededBatches:
-    """Batches of a dataset whose own random draws depend on the seed of the batch alone.
+    """Batches of a dataset that may draw random numbers, seeded so that the draws depend only on the seed of the batch.
 
-    A batch is requested by `(seed, indices)`. The seed is that of torch's CPU generator, of `random`, of NumPy, and of
-    attributes of the dataset that have a `set_random_seed`, such as albumentations' transforms. In the main process the
-    generators then continue as if nothing had been drawn. Datasets whose `draws` is false are left alone.
+    A batch is requested as `(seed, indices)`. The seed is set for torch's CPU generator, `random`, NumPy and attributes
+    of the dataset with a `set_random_seed`, such as transforms of albumentations. In the main process, the state of the
+    generators is restored afterwards. Datasets with `draws = False` are not seeded.
     """
 
     def __init__(self, dataset: Any) -> None:

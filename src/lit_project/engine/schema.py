@@ -48,7 +48,7 @@ def schema(args: Sequence[str]) -> int:
     file: Path = option_parser().parse_args(args).output
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8"):  # before the seconds that the schema takes
+        with file.open("a", encoding="utf-8"):  # fails at once, and not after the seconds that the schema takes
             pass
         file.write_text(json.dumps(config_schema()), encoding="utf-8")
     except OSError as error:

@@ -156,8 +156,9 @@ class Session:
         try:
             trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
         except ValueError as error:
-            if "`val_check_interval`" not in str(error):  # it is larger than the number of batches
+            if "`val_check_interval`" not in str(error):
                 raise
+            # Lightning compares it with the number of batches, which is only known now
             raise UserError(str(error).strip()) from error
         except RuntimeError as error:
             if not str(error).startswith("Early stopping conditioned on metric"):
@@ -336,7 +337,8 @@ class Session:
     def _known(self, name: str) -> Any:
         """A hyper-parameter in the checkpoint, for data that are not here to tell it; None if it has none.
 
-        A warm start takes the vocabularies of its weights if the data are to keep them; class names are the data's.
+        A warm start takes the vocabularies from its checkpoint if `keep_vocabularies` is set. Class names always come
+        from the new data.
         """
         source = self.checkpoint
         keeps = self.options.data.get("init_args", {}).get("keep_vocabularies")

@@ -72,7 +72,7 @@ class CSVFile:
         return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self._rows()}
 
     def inputs(self) -> dict[int, dict[str, str]]:
-        """What tables of predictions take from each row: its `line` in the file, and its cells by column."""
+        """Return the `line` in the file and the cells of each row, by row number: the inputs of `PredictionTable`."""
         rows = self._rows()
         return {
             number: {"line": str(line), **dict(zip(self.names, cells, strict=True))} for number, line, cells in rows
@@ -235,7 +235,7 @@ class TabularData(SplitData):
         return split in self.splits
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """The row of each sample of a split in the whole table, from 0, for the table of predictions."""
+        """Return the inputs of `PredictionTable`: the row of each sample in the whole table, from 0."""
         return {row: {} for row in self.chosen[split].tolist()}
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:

@@ -68,7 +68,7 @@ class WandbLogger(LightningWandbLogger):
         self.lost = self.mode == "disabled"
         self.description: dict[str, Any] = {}  # config and provenance of a training
         self.record = self.folder / "wandb.json"
-        self._received: dict[str, Any] | None = None  # the server's summary of a resumed run, until rows are resent
+        self._received: dict[str, Any] | None = None  # summary on the server, if rows must be resent
         options: dict[str, Any] = {"project": project, "entity": entity, "group": group, "notes": notes}
         options["tags"] = list(tags) or None
         if self.record.exists():
@@ -131,7 +131,7 @@ class WandbLogger(LightningWandbLogger):
         for row in RunDir(self.folder).history()[1]:
             step = int(row["step"])
             values = {name: float(text) for name, text in row.items() if text and name != "step"}
-            # a row is logged in several parts, of which the server may have received only the first
+            # each row is logged in several parts, and the server may have received only some of them
             complete = step == last and all(_is_close(received.get(name), value) for name, value in values.items())
             if last <= step < before and not complete:
                 super().log_metrics(values, step)
@@ -152,5 +152,5 @@ class WandbLogger(LightningWandbLogger):
 
 
 def _is_close(received: Any, value: float) -> bool:
-    """Whether W&B has received a value that metrics.csv contains with seven digits; W&B sends nan as text."""
+    """Return whether the server has received a value; metrics.csv keeps seven digits, and W&B stores NaN as text."""
     return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)

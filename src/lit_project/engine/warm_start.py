@@ -65,14 +65,15 @@ def check_kept(run: Path, config: Mapping[str, Any]) -> None:
 
 
 def changes(before: Any, now: Any, key: str = "", options: bool = True) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the key, the earlier and the present value of each leaf that differs.
+    """Yields the key, the old value and the new value of each leaf that differs.
 
     Args:
         before: a config, or a part of one.
         now: the same part of another config.
         key: the key of this part.
-        options: whether its mappings are the options of a class or of the trainer, of which an earlier version may have
-            had others: only those that both have are compared. In any other mapping a key that only one has differs.
+        options: whether the mappings contain the options of a class or of the trainer. Only options that both of them
+            contain are compared then, because earlier versions may have had other options. In any other mapping, a key
+            that only one of them contains counts as a difference.
     """
     if isinstance(before, dict) and isinstance(now, dict):
         if before.get("class_path") != now.get("class_path"):

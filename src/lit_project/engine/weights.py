@@ -16,7 +16,7 @@ class Match:
     missing: list[str]  # in the model, not in the checkpoint; counts of batches aside
     unexpected: list[str]  # in the checkpoint, not in the model
     other_shape: list[str]  # in both; with the shapes
-    meaningless: list[str] = field(default_factory=list)  # left out, because they belong to other data
+    meaningless: list[str] = field(default_factory=list)  # not loaded, because they belong to other data
 
     @property
     def complete(self) -> bool:
@@ -27,7 +27,7 @@ class Match:
         """A line per kind, with at most five names."""
         lines = [f"  loaded: {len(self.loaded)}"]
         others = {"missing": self.missing, "unexpected": self.unexpected, "of another shape": self.other_shape}
-        others["left out, because they belong to other data"] = self.meaningless
+        others["not loaded, because they belong to other data"] = self.meaningless
         for kind, names in others.items():
             if names:
                 lines.append(f"  {kind}: {len(names)} ({first_of(names)})")

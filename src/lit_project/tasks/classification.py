@@ -55,7 +55,7 @@ def weights_of(
     """The weight of each class in the order of `class_names`; see `Classifier`.
 
     Raises:
-        ValueError: a class that is not there, a weight that is not above 0, or classes without known counts.
+        ValueError: an unknown class, a weight that is not above 0, or unknown class counts.
     """
     if given == "balanced":
         if counts is None or not all(counts):

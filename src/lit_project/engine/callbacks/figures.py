@@ -21,7 +21,7 @@ from ..run import RunDir
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEGEND_ROWS = 8  # that fit into a panel; longer legends are below it
+LEGEND_ROWS = 8  # entries that fit inside the axes; longer legends are placed below
 Curve = Sequence[tuple[float, float]]
 GREY = "#7b7b7b"  # as far from white as from the dark of a page
 
@@ -63,7 +63,7 @@ def learning_rates(curves: Mapping[str, Curve]) -> Figure:
     axes.grid(alpha=0.3)
     if len(curves) > 1:
         columns = 1 if len(curves) <= LEGEND_ROWS else 3
-        letters = 60 // columns  # that fit beside each other at this size
+        letters = 60 // columns  # that fit into a column at this font size
         for line in axes.get_lines():
             line.set_label(shortened(str(line.get_label()), letters))
         rows = -(-len(curves) // columns)
@@ -100,7 +100,7 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
 def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", columns: int = 6) -> Figure:
     """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], in colours if C is 3.
 
-    Long lines of captions lose their middle.
+    Long lines in captions are shortened in the middle.
     """
     captions = ["\n".join(shortened(line, CAPTION) for line in caption.split("\n")) for caption in captions]
     columns = min(columns, max(len(images), 3))
@@ -144,7 +144,7 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
     return figure
 
 
-CAPTION = 25  # letters of a line below a picture
+CAPTION = 25  # maximum number of characters in a line of a caption
 FIRST = 12  # images of the training that are shown
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
 

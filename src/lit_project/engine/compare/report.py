@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
-# Lines have these colours, in the order of petroff10 without its greys (Petroff 2021); further ones are grey. They stay
-# apart for colour-blind people, and where a dark page inverts them.
+# Line colours: petroff10 without its greys (Petroff 2021). Further lines are grey. The colours stay distinguishable for
+# colour-blind people and after the inversion on dark pages.
 COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#a96b59", "#e76300", "#b9ac70", "#92dadd")
 COLOURED = len(COLOURS)
 CHANGES = 6  # classes that gained, and that lost

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 MEGABYTES = 20  # of a sample, at most
-THREADS = 32  # requests at a time; further ones wait
+THREADS = 32  # requests that are handled at the same time
 ROUTES = "there are GET / and POST /predict"
 
 
@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, text, "application/json")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answers requests that the base class rejects, such as unknown methods, as JSON, too."""
+        """Reports requests that the base class rejects, such as unknown methods, as JSON."""
         self._refuse(code, message or HTTPStatus(code).phrase)
 
     def _refuse(self, status: int, why: str) -> None:

@@ -182,9 +182,9 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
 
 
 def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
-    """Writes the predictions of each run on its own fold, so that each sample is predicted by a net that never saw it.
+    """Writes the out-of-fold predictions: those of each run on its own test fold, which it was not trained on.
 
-    The columns are `fold`, `seed` and those of predictions/test.csv.
+    The columns are `fold` and `seed`, followed by the columns of predictions/test.csv.
     """
     rows: list[dict[str, Any]] = []
     for trial in trials:
@@ -193,7 +193,7 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
             with redirect_stdout(io.StringIO()):
                 main(this_project(), ["predict", f"--run={run.path}"])
         place = {"fold": trial.values["data.fold"], "seed": run.config()["seed_everything"]}
-        with suppress(RunError):  # the task predicts nothing, and `predict` has said why
+        with suppress(RunError):  # `predict` failed and has printed the reason
             rows += [{**place, **row} for row in run.predictions()]
     if rows:
         rows.sort(key=lambda row: (row["seed"], row.get("index", 0)))

@@ -102,7 +102,7 @@ class Workers:
         killed = status == -signal.SIGKILL and not pruned
         if killed and "killed" not in trial.user_attrs:
             trial.set_user_attr("killed", True)
-            print(f"{title} was killed, maybe because memory ran out; it is resumed once", flush=True)
+            print(f"{title} was killed, possibly because memory ran out; resuming it once", flush=True)
             _continue_later(trial)
             raise TrialEnded
         if status == 0 and metric not in curve.columns:
