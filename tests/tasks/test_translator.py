@@ -88,6 +88,21 @@ def test_the_teacher_forcing_ratio_follows_its_points():
     assert translator(data, teacher_forcing_ratio=0.3).teacher_forcing(7) == 0.3
 
 
+def test_each_step_is_trained_at_its_own_ratio(trainer, monkeypatch):
+    data = few(batch_size=20)
+    task = translator(data, teacher_forcing_ratio=[(0, 1.0), (4, 0.6)])
+    ratios, forward = [], type(task.net).forward
+
+    def noted(net, *args):
+        ratios.append(args[3])
+        return forward(net, *args)
+
+    monkeypatch.setattr(type(task.net), "forward", noted)
+    trainer(max_epochs=3, limit_val_batches=0).fit(task, datamodule=data)
+    assert ratios == pytest.approx([1 - 0.1 * step for step in range(len(ratios))])
+    assert len(ratios) == 3
+
+
 def test_resumed_training_is_identical_within_an_epoch(trainer, seed_run, tmp_path):
     def make():
         seed_run(1)

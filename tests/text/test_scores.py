@@ -37,6 +37,8 @@ def test_languages_without_spaces_are_scored_by_smaller_parts(language, name):
     assert f"tok:{name}" in signature
     assert 50 < bleu([other], [[reference]], language) < 90  # one of twelve characters
     assert lowercase_tokenised_bleu([reference], [[reference]], language)[0] == pytest.approx(100)
+    latin = f"ABC {reference}"
+    assert lowercase_tokenised_bleu([latin.lower()], [[latin]], language)[0] == pytest.approx(100)
 
 
 def test_french_is_tokenised_by_its_own_rules():

@@ -5,13 +5,23 @@ import re
 from html.parser import HTMLParser
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
 from legible import illegible
-from lit_project.engine.compare.columns import columns_of, duration, in_terminal, number, short_names, table_of
+from lit_project.engine.compare.columns import (
+    Column,
+    as_csv,
+    columns_of,
+    duration,
+    in_terminal,
+    number,
+    short_names,
+    table_of,
+)
 from lit_project.engine.compare.differences import Comparison, differing
 from lit_project.engine.compare.reading import Run, read_runs
 from lit_project.engine.compare.report import COLOURS, changes, curves, page_of
@@ -299,3 +309,33 @@ def test_bad_input_is_an_error_of_a_line(make_run, say):
         status, _, err = say(command)
         assert (status, err.count("\n")) == (2, 1), err
         assert words in err
+
+
+def test_what_is_not_known_is_an_empty_cell_of_the_csv_file():
+    columns = [Column("run", ["a", "b"]), Column("loss", [("0.5", 0.5), ("", float("nan"))], sds=[0.1, float("nan")])]
+    assert as_csv(columns) == "run,loss,loss sd\na,0.5,0.1\nb,,\n"
+
+
+def test_without_folds_there_is_no_mean_over_all_folds(make_run):
+    make_run("a", seed=1), make_run("b", seed=2)
+    assert [column.name for column in table_of(compared("seed_everything"))] == ["metric", "mean ± sd"]
+
+
+def test_a_terminal_shows_the_columns_that_fit_exactly(monkeypatch):
+    columns = [Column("run", ["one"]), Column("loss", ["0.1234"], 1), Column("time", ["12 s"], 2)]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    for width, hidden in ((17, ""), (16, "time")):
+        monkeypatch.setattr("shutil.get_terminal_size", lambda width=width: SimpleNamespace(columns=width))
+        lines = in_terminal(columns)
+        assert max(map(len, lines[:2])) <= width
+        assert lines[2:] == ([f"columns that do not fit: {hidden}"] if hidden else [])
+
+
+@pytest.mark.parametrize(("mode", "order"), [("min", ["low", "high", "none"]), ("max", ["high", "low", "none"])])
+def test_the_best_run_comes_first_and_one_without_a_value_last(make_run, mode, order):
+    (callback,) = make_run.config["trainer"]["callbacks"]
+    checkpoint = {**callback, "init_args": {"monitor": "val/loss", "mode": mode}}
+    config = {**make_run.config, "trainer": {"callbacks": [checkpoint]}}
+    for name, losses in (("none", []), ("high", [0.9]), ("low", [0.1])):
+        make_run(name, losses, status=0 if losses else None, config=config)
+    assert [row.runs[0].path.name for row in compared().rows] == order

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from .study import Study, Trial
 
 
+# of a prediction in this process, whose command line must not be launched a second time
+ALONE = [f"--trainer.{option}" for option in ("devices=1", "num_nodes=1", "strategy=auto", "logger=false")]
+
+
 def option_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = OptionParser("repeat", __doc__)
@@ -191,7 +195,7 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
         run = RunDir(trial.run)
         if not (run.path / "predictions" / "test.csv").exists():
             with redirect_stdout(io.StringIO()):
-                main(this_project(), ["predict", f"--run={run.path}"])
+                main(this_project(), ["predict", f"--run={run.path}", *ALONE])
         place = {"fold": trial.values["data.fold"], "seed": run.config()["seed_everything"]}
         with suppress(RunError):  # `predict` failed and has printed the reason
             rows += [{**place, **row} for row in run.predictions()]
