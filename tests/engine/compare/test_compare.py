@@ -316,8 +316,12 @@ def test_what_is_not_known_is_an_empty_cell_of_the_csv_file():
     assert as_csv(columns) == "run,loss,loss sd\na,0.5,0.1\nb,,\n"
 
 
-def test_without_folds_there_is_no_mean_over_all_folds(make_run):
-    make_run("a", seed=1), make_run("b", seed=2)
+@pytest.mark.parametrize("folds", [None, 2])
+def test_of_one_fold_there_is_no_mean_over_all_folds(make_run, folds):
+    data = {"class_path": "p.Data", "init_args": {"folds": folds, "fold": 0}}
+    for seed in (1, 2):
+        config = {**make_run.config, "seed_everything": seed, "data": data}
+        make_run(f"{seed}", config=config, test={"test/accuracy": seed / 4, "test/samples": 10.0 * seed})
     assert [column.name for column in table_of(compared("seed_everything"))] == ["metric", "mean ± sd"]
 
 
