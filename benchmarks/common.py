@@ -23,8 +23,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from lit_project.__main__ import main as lit_project
-from lit_project.engine.entry import keep_freed_memory
-from lit_project.engine.precision import remember_missing_cuda
+from lit_engine.cli.main import keep_freed_memory
+from lit_engine.training.layout import remember_missing_cuda
 from lit_project.text.vocabulary import PAD
 
 ROOT = Path(__file__).parents[1]

@@ -35,7 +35,7 @@ from plain import Plain
 
 from lit_project.__main__ import main as lit_project
 from lit_project.data.mnist import FashionMNIST
-from lit_project.engine.run import RunDir
+from lit_engine.run.directory import RunDir
 from lit_project.tasks.classification import ImageClassifier
 
 BF16 = ["-c", "configs/overlays/bf16.yaml"]

@@ -54,7 +54,7 @@ from common import (
 )
 
 from lit_project.data.parallel_text.corpora import Multi30k
-from lit_project.engine.run import RunDir
+from lit_engine.run.directory import RunDir
 from lit_project.models.cnn import CNN
 from lit_project.models.mlp import MLP
 from lit_project.text.scores import corpus_scores

@@ -22,7 +22,7 @@ import torch
 from torch.nn import functional as F
 
 from lit_project.data.tables import Diabetes
-from lit_project.engine.compare.differences import mean_sd
+from lit_engine.tools.runs.differences import mean_sd
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "benchmarks" / "results" / "quality.json"

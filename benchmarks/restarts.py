@@ -21,7 +21,7 @@ from typing import Any
 
 from kills import DIGITS, differences, leaves
 
-from lit_project.engine.checkpoints import read
+from lit_engine.checkpoints.io import read
 
 STEPS = 21  # three epochs of seven
 HOOKS = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end", "on_validation_batch_start")

@@ -23,9 +23,9 @@ from common import RESULTS
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins import AsyncCheckpointIO
 
-from lit_project.engine.checkpoints import SafeCheckpointIO
-from lit_project.engine.sharding import Sharded
-from lit_project.engine.task import Task
+from lit_engine.checkpoints.io import SafeCheckpointIO
+from lit_engine.distributed.sharding import Sharded
+from lit_engine.training.task import Task
 from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
 
 STRATEGIES: dict[str, dict[str, Any]] = {

@@ -61,7 +61,7 @@ def template(net: dict[str, Any], batch_size: int, epochs: int, steps: int | Non
         },
     }
     data = {"class_path": "lit_project.data.mnist.FashionMNIST", "init_args": {"batch_size": batch_size}}
-    callbacks = [{"class_path": f"lit_project.engine.callbacks.{name}"} for name in ("Checkpoint", "Figures")]
+    callbacks = [{"class_path": f"lit_engine.callbacks.{name}"} for name in ("Checkpoint", "Figures")]
     trainer = {
         "accelerator": "cpu",
         "max_epochs": epochs + 1,

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from lit_project.engine.images import ImageData
+from lit_engine.data.images import ImageData
 from lit_project.tasks.classification import ImageClassifier
 
 NAMES = ["a", "b", "c", "d"]

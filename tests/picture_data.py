@@ -6,7 +6,7 @@ from PIL import Image
 from torch import nn
 
 from lit_project.data.image_folder import ImageFolder
-from lit_project.engine.images import ImageData
+from lit_engine.data.images import ImageData
 
 
 class Pictures(ImageData):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_project.engine.checkpoints import read
-from lit_project.engine.run import RunDir
+from lit_engine.checkpoints.io import read
+from lit_engine.run.directory import RunDir
 from lit_project.tasks.classification import ImageClassifier
 
 DEBUG = "-c configs/overlays/debug.yaml --test_after_fit=false --trainer.limit_train_batches=1"

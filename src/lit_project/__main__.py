@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from lit_project.engine import entry
-from lit_project.engine.project import Project
+from lit_engine.cli import main as entry
+from lit_engine.project import Project
 
 PROJECT = Project(
     # What a model takes from the data: attribute of the data module → argument of the task, or of its net.

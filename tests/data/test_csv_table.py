@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lit_project.data.tables import CSV
-from lit_project.engine.errors import DataError
+from lit_engine.errors import DataError
 
 ROWS = [(f"{n}.5", f"{-n}", f"{n * n}") for n in range(20)]
 

@@ -11,7 +11,7 @@ import torch
 from torchvision import datasets
 
 from lit_project.data.mnist import MNIST, FashionMNIST
-from lit_project.engine.errors import DataError
+from lit_engine.errors import DataError
 
 FILES = {
     ("train", "images"): "train-images-idx3-ubyte.gz",

@@ -5,7 +5,7 @@ import shutil
 import torch
 from PIL import Image
 
-from lit_project.engine.images import ImageBatch
+from lit_engine.data.images import ImageBatch
 from picture_data import CLASSES, batches, small, write
 
 

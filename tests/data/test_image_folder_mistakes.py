@@ -6,7 +6,7 @@ import shutil
 import pytest
 from PIL import Image
 
-from lit_project.engine.errors import DataError
+from lit_engine.errors import DataError
 from picture_data import CLASSES, batches, small, write
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from lit_project.engine.checkpoints import read
+from lit_engine.checkpoints.io import read
 from tiny import TINY
 
 QUICK = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
@@ -13,7 +13,7 @@ QUICK = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
 KEEP = """
 trainer:
   callbacks: # instead of those of the config
-    - class_path: lit_project.engine.checkpoints.Checkpoint
+    - class_path: lit_engine.checkpoints.io.Checkpoint
       init_args: {monitor: val/loss, mode: min, keep_last: 2}
 """
 

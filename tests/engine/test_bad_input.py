@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_project.engine.checkpoints import Checkpoint, read
-from lit_project.engine.errors import CheckpointError, UserError, no_access
-from lit_project.engine.run import RunDir, write_text
+from lit_engine.checkpoints.io import Checkpoint, read
+from lit_engine.errors import CheckpointError, UserError, no_access
+from lit_engine.run.directory import RunDir, write_text
 from tiny import TINY
 
 

@@ -7,8 +7,8 @@ import resource
 import pytest
 import torch
 
-from lit_project.engine.checkpoints import SafeCheckpointIO, by_age, known, read
-from lit_project.engine.errors import CheckpointError
+from lit_engine.checkpoints.io import SafeCheckpointIO, by_age, known, read
+from lit_engine.errors import CheckpointError
 
 
 def content(step=7, size=1000):

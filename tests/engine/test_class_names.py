@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from lit_project.engine.checkpoints import read
-from lit_project.engine.classes import PACKAGE, _note, here
+from lit_engine.checkpoints.io import read
+from lit_engine.classes.names import PACKAGE, _note, here
 from saving import SaveAt  # noqa: F401  (a module that is there and is not this package)
 from tiny import TINY
 

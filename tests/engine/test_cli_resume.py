@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from lit_project.engine.checkpoints import read
+from lit_engine.checkpoints.io import read
 from tiny import TINY
 
 
@@ -56,7 +56,7 @@ def test_resuming_a_finished_run_changes_nothing_and_says_so(lit, trained):
     ("--model.optimizer=torch.optim.SGD --model.optimizer.lr=0.01", "model.optimizer.class_path was torch.optim."),
     ("'--model.schedulers=[{scheduler: {class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 9}}, "
      "interval: step}]'",
-     "model.schedulers[0].scheduler.class_path was lit_project.engine.schedules.OneCycleLR"),
+     "model.schedulers[0].scheduler.class_path was lit_engine.training.schedules.OneCycleLR"),
     ("--trainer.max_epochs=1", "max_epochs=1"),
 ])  # fmt: skip
 def test_a_resumed_run_that_is_refused_stays_as_it_was(lit, trained, change, expected):

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_project.engine.checkpoints import read
-from lit_project.engine.images import DatasetImages
-from lit_project.engine.run import RunDir
+from lit_engine.checkpoints.io import read
+from lit_engine.data.images import DatasetImages
+from lit_engine.run.directory import RunDir
 from tiny import TINY
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
-from lit_project.engine.checkpoints import read
-from lit_project.engine.cli import prepare
+from lit_engine.checkpoints.io import read
+from lit_engine.cli.parser import prepare
 from tiny import TINY
 
 

@@ -13,8 +13,8 @@ import yaml
 
 from lit_project import __version__
 from lit_project.__main__ import PROJECT, main
-from lit_project.engine.entry import COMMANDS
-from lit_project.engine.examples import available
+from lit_engine.cli.main import COMMANDS
+from lit_engine.tools.examples import available
 
 ROOT = Path(__file__).parents[2]
 

@@ -96,7 +96,7 @@ SLOW = """
 import time
 from lightning.pytorch import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
-from lit_project.engine.errors import UserError
+from lit_engine.errors import UserError
 
 class Fails(Callback):
     def on_train_start(self, trainer, module):

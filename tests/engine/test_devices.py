@@ -6,9 +6,9 @@ import zipfile
 import pytest
 import torch
 
-from lit_project.engine.checkpoints import SafeCheckpointIO, read
-from lit_project.engine.precision import wrong_in_channels_last
-from lit_project.engine.warm_start import check_fits, warm_start
+from lit_engine.checkpoints.io import SafeCheckpointIO, read
+from lit_engine.training.layout import wrong_in_channels_last
+from lit_engine.checkpoints.warm_start import check_fits, warm_start
 from lit_project.models.mlp import MLP
 
 

@@ -7,7 +7,7 @@ import pytest
 from test_ddp import ROOT, lit_in
 
 from killing import at_call
-from lit_project.engine.checkpoints import read
+from lit_engine.checkpoints.io import read
 from lit_project.tasks.classification import ImageClassifier
 from lit_project.tasks.translation.task import Translator
 from tiny import TINY

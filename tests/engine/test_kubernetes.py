@@ -13,8 +13,8 @@ from kubeflow_trainer_api.models import IoK8sApiCoreV1PersistentVolumeClaim, Tra
 from test_torchrun import free_port
 from torch.distributed.run import config_from_args, get_args_parser
 
-from lit_project.engine.cli import LitCLI, prepare
-from lit_project.engine.project import this_project
+from lit_engine.cli.parser import LitCLI, prepare
+from lit_engine.project import this_project
 from tiny import TINY
 
 ROOT = Path(__file__).parents[2]

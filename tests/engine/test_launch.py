@@ -10,9 +10,9 @@ import torch.distributed as dist
 from jsonargparse import Namespace
 from test_torchrun import free_port
 
-from lit_project.engine.checkpoints import read
-from lit_project.engine.errors import UserError
-from lit_project.engine.launch import JOIN_SECONDS, SAME, Connection, Meeting, follow_launcher
+from lit_engine.checkpoints.io import read
+from lit_engine.errors import UserError
+from lit_engine.distributed.rendezvous import JOIN_SECONDS, SAME, Connection, Meeting, follow_launcher
 
 HERE = {"host": "a", **dict.fromkeys(SAME, "2.0")}
 

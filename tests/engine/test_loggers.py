@@ -12,9 +12,9 @@ import pytest
 import wandb
 from wandb_server import Server
 
-from lit_project.engine.record import MetricsCSV
-from lit_project.engine.run import RunDir
-from lit_project.engine.wandb_logger import WandbLogger
+from lit_engine.callbacks.record import MetricsCSV
+from lit_engine.run.directory import RunDir
+from lit_engine.loggers.wandb import WandbLogger
 from tiny import TINY
 
 KEY = "0123456789" * 4

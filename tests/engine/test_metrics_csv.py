@@ -2,7 +2,7 @@
 
 import csv
 
-from lit_project.engine.record import MetricsCSV
+from lit_engine.callbacks.record import MetricsCSV
 
 
 def rows(folder):
@@ -52,7 +52,7 @@ def test_file_is_complete_however_often_it_is_saved_and_new_columns_may_come_lat
 
 def test_what_a_long_epoch_logs_is_in_the_file_before_its_end(tmp_path, monkeypatch):
     now = 0.0
-    monkeypatch.setattr("lit_project.engine.record.monotonic", lambda: now)
+    monkeypatch.setattr("lit_engine.callbacks.record.monotonic", lambda: now)
     logger = MetricsCSV(tmp_path)
     in_file = []
     for step in range(10):

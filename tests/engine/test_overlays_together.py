@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lit_project.engine.checkpoints import read
+from lit_engine.checkpoints.io import read
 
 CONFIGS = sorted(path.name for path in (Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
@@ -46,7 +46,7 @@ def test_tensorboard_gets_scalars_images_and_graph_and_loggers_add_up(lit):
 
 def test_tensorboard_moves_no_frozen_statistics_and_needs_no_graph(lit):
     unfreezing = (
-        "[{class_path: lit_project.engine.callbacks.freezing.Unfreezing, init_args: {schedule: {net.features: null}}}]"
+        "[{class_path: lit_engine.callbacks.freezing.Unfreezing, init_args: {schedule: {net.features: null}}}]"
     )
     result = lit(
         "fit -c configs/quickstart.yaml",

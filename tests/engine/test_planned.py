@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lit_project.engine import lr_finder
+from lit_engine.tools import lr_finder
 from tiny import TINY
 
 RUN = (
@@ -18,7 +18,7 @@ STEP = "{class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 1, 
 DOCS = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(schedulers:.*?)```", DOCS, re.DOTALL)
 SCHEDULES = {
-    "one cycle": "[{scheduler: lit_project.engine.schedules.OneCycleLR, interval: step}]",
+    "one cycle": "[{scheduler: lit_engine.training.schedules.OneCycleLR, interval: step}]",
     "two": f"[{{scheduler: {CONSTANT}, interval: step, frequency: 3}}, {{scheduler: {STEP}, interval: epoch}}]",
     "none": "null",
 }

@@ -9,10 +9,10 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from lit_project.engine.errors import RunError
-from lit_project.engine.provenance import git_state, provenance, uncommitted
-from lit_project.engine.record import in_short
-from lit_project.engine.run import RunDir, write_text
+from lit_engine.errors import RunError
+from lit_engine.run.provenance import git_state, provenance, uncommitted
+from lit_engine.callbacks.record import in_short
+from lit_engine.run.directory import RunDir, write_text
 
 
 def save(run, name, step=1):
@@ -159,7 +159,7 @@ def test_a_patch_makes_a_clone_the_code_that_ran(tmp_path, git, monkeypatch):
 
 def test_a_run_keeps_the_patch_of_each_fit(run, monkeypatch):
     patches = iter(((b"one", ["a.py"]), (b"two", ["b.py"])))
-    monkeypatch.setattr("lit_project.engine.run.uncommitted", lambda folder: next(patches))
+    monkeypatch.setattr("lit_engine.run.directory.uncommitted", lambda folder: next(patches))
     for dirty in (True, True, False):
         run.describe("", {"git": {"dirty": dirty}})
     assert {file.name: file.read_bytes() for file in run.path.glob("*.patch")} == {

@@ -15,9 +15,9 @@ import torch
 from test_torchrun import free_port
 
 from killing import at_call
-from lit_project.engine.checkpoints import SafeCheckpointIO, read
-from lit_project.engine.errors import CheckpointError
-from lit_project.engine.run import RunDir
+from lit_engine.checkpoints.io import SafeCheckpointIO, read
+from lit_engine.errors import CheckpointError
+from lit_engine.run.directory import RunDir
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 

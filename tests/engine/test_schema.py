@@ -9,7 +9,7 @@ from jsonschema import Draft7Validator
 from jsonschema.exceptions import best_match
 
 from lit_project.__main__ import main
-from lit_project.engine.schema import FILE
+from lit_engine.tools.schema import FILE
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml")) + sorted((ROOT / "configs" / "overlays").glob("*.yaml"))
@@ -105,7 +105,7 @@ def test_the_editor_looks_where_the_command_writes():
 
 
 def test_a_file_that_cannot_be_written_is_a_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("lit_project.engine.schema.config_schema", dict)
+    monkeypatch.setattr("lit_engine.tools.schema.config_schema", dict)
     (tmp_path / "file").write_text("")
     assert main(["schema", "--output", str(tmp_path / "file" / "schema.json")]) == 2
     err = capsys.readouterr().err

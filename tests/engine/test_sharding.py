@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_ddp import ROOT, lit_in
 
-from lit_project.engine.checkpoints import read
+from lit_engine.checkpoints.io import read
 
 FSDP2, TENSOR_PARALLEL = (["-c", f"{ROOT}/configs/overlays/{name}.yaml"] for name in ("fsdp2", "tensor_parallel"))
 MLP_RUN = (

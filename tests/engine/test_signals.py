@@ -11,10 +11,10 @@ import torch
 from torch.utils.data import Dataset
 
 from killing import at_call
-from lit_project.engine.checkpoints import read
-from lit_project.engine.run import RunDir
-from lit_project.engine.sampler import EpochBatches, Loader
-from lit_project.engine.saving import Signals
+from lit_engine.checkpoints.io import read
+from lit_engine.run.directory import RunDir
+from lit_engine.data.sampler import EpochBatches, Loader
+from lit_engine.training.saver import Signals
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
@@ -78,7 +78,7 @@ def test_a_signal_in_the_look_ahead_leaves_no_run(lit, monkeypatch, workspace):
 
 
 def test_a_signal_while_the_last_figures_are_drawn_leaves_the_test(lit, monkeypatch):
-    from lit_project.engine.callbacks import figures
+    from lit_engine.callbacks import figures
 
     at_call(monkeypatch, figures, "save_figure", 1, signal.SIGTERM)
     cut = lit(f"fit {OPTIONS} --test_after_fit=true")

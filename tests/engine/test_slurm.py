@@ -14,10 +14,10 @@ from lightning.pytorch import Callback
 from lightning.pytorch.demos.boring_classes import BoringModel
 from test_torchrun import free_port
 
-from lit_project.engine.checkpoints import Checkpoint, read
-from lit_project.engine.cli import LitCLI, prepare
-from lit_project.engine.project import this_project
-from lit_project.engine.saving import Interrupted, Saver
+from lit_engine.checkpoints.io import Checkpoint, read
+from lit_engine.cli.parser import LitCLI, prepare
+from lit_engine.project import this_project
+from lit_engine.training.saver import Interrupted, Saver
 from tiny import TINY
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from lit_project.data.digits import Digits
-from lit_project.engine.run import RunDir
+from lit_engine.run.directory import RunDir
 from tiny import TINY
 
 MINE = """

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_project.engine.checkpoints import read
+from lit_engine.checkpoints.io import read
 from tiny import TINY
 
 ROOT = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from lit_project.data.digits import Digits
-from lit_project.engine.callbacks.freezing import Unfreezing
-from lit_project.engine.lr_finder import find, steepest
-from lit_project.engine.parameter_groups import Group, ParameterGroups
+from lit_engine.callbacks.freezing import Unfreezing
+from lit_engine.tools.lr_finder import find, steepest
+from lit_engine.training.parameter_groups import Group, ParameterGroups
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 

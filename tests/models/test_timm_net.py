@@ -6,7 +6,7 @@ import pytest
 import timm
 import torch
 
-from lit_project.engine.checkpoints import read
+from lit_engine.checkpoints.io import read
 from lit_project.models.timm_net import TimmNet
 from lit_project.tasks.classification import ImageClassifier
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision import models
 
-from lit_project.engine.errors import CheckpointError
+from lit_engine.errors import CheckpointError
 from lit_project.models.pretrained import TorchvisionNet
 
 COLOUR, GREY = (3, 32, 32), (1, 32, 32)

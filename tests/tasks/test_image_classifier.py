@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import NAMES, Images, classifier, linear
-from lit_project.engine.errors import UserError
+from lit_engine.errors import UserError
 from lit_project.models.losses import SmoothedCrossEntropy
 from lit_project.tasks.classification import ImageClassifier
 

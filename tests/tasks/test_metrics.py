@@ -20,9 +20,9 @@ from torchmetrics.classification import (
 )
 
 from classifier_data import NAMES, Images, classifier, linear
-from lit_project.engine.checkpoints import read
-from lit_project.engine.errors import UserError
-from lit_project.engine.task import Task
+from lit_engine.checkpoints.io import read
+from lit_engine.errors import UserError
+from lit_engine.training.task import Task
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 

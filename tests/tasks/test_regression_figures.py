@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import lit_project.tasks.regression as viz
-from lit_project.engine.tables import TabularData
+from lit_engine.data.tables import TabularData
 from lit_project.models.mlp import FFNN
 from lit_project.tasks.regression import PredictedAgainstTrue, Regressor
 

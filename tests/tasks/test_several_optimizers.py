@@ -7,12 +7,12 @@ import torch
 from lightning.pytorch.plugins import MixedPrecision
 from translation_data import few, net
 
-from lit_project.engine.callbacks.nan_guard import NaNGuard, NonFiniteError
-from lit_project.engine.errors import UserError
-from lit_project.engine.parameter_groups import Group, ParameterGroups
-from lit_project.engine.record import MetricsCSV, one_line
-from lit_project.engine.run import RunDir
-from lit_project.engine.schedules import CosineAnnealingLR, Schedule
+from lit_engine.callbacks.nan_guard import NaNGuard, NonFiniteError
+from lit_engine.errors import UserError
+from lit_engine.training.parameter_groups import Group, ParameterGroups
+from lit_engine.callbacks.record import MetricsCSV, one_line
+from lit_engine.run.directory import RunDir
+from lit_engine.training.schedules import CosineAnnealingLR, Schedule
 from lit_project.tasks.several_optimizers import Part, TranslatorOfParts
 from lit_project.tasks.translation.task import Translator
 from saving import SaveAt

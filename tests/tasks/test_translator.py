@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 from translation_data import few, translator
 
-from lit_project.engine.callbacks.averaging import EMA
+from lit_engine.callbacks.averaging import EMA
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.figures import Translations
 from lit_project.text.vocabulary import UNK

@@ -6,7 +6,7 @@ import pytest
 import torch
 from translation_data import SGD, Few, few, net, translator
 
-from lit_project.engine.errors import CheckpointError, DataError, UserError
+from lit_engine.errors import CheckpointError, DataError, UserError
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.command import translated
 from lit_project.tasks.translation.figures import Translations

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lit_project.engine.errors import DataError
+from lit_engine.errors import DataError
 from lit_project.text.tokens import join_words, split_words
 from lit_project.text.vocabulary import BOS, EOS, PAD, UNK, SubwordVocabulary, Vocabulary, WordVocabulary
 

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_project.engine.datamodule import Split, random_split
-from lit_project.engine.images import ImageData
+from lit_engine.data.module import Split, random_split
+from lit_engine.data.images import ImageData
 
 
 class Digits(ImageData):

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from lit_project.engine.datamodule import Split
-from lit_project.engine.errors import DataError
-from lit_project.engine.tables import STATISTICS, CSVFile, TabularData
+from lit_engine.data.module import Split
+from lit_engine.errors import DataError
+from lit_engine.data.tables import STATISTICS, CSVFile, TabularData
 
 
 class Diabetes(TabularData):

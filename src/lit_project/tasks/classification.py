@@ -9,16 +9,16 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-from lit_project.engine.errors import UserError, did_you_mean
-from lit_project.engine.exact import Totals
-from lit_project.engine.schedules import OptimizerFactory
-from lit_project.engine.task import Task
+from lit_engine.errors import UserError, did_you_mean
+from lit_engine.training.exact import Totals
+from lit_engine.training.schedules import OptimizerFactory
+from lit_engine.training.task import Task
 from lit_project.models.losses import WeightedCrossEntropy, WeightPenalty
 from lit_project.tasks.mixup import Mixing
 from lit_project.tasks.test_time_augmentation import Flip, mean_logits
 
 if TYPE_CHECKING:
-    from lit_project.engine.export.parts import Exported
+    from lit_engine.tools.export.parts import Exported
 
 
 class Calibration(Metric):
@@ -222,7 +222,7 @@ class Classifier(Task):
 
     def exported(self, batch: Any) -> "Exported":
         """For `export`: inputs as `predict` gets them → `probabilities`."""
-        from lit_project.engine.export.parts import Exported, Part
+        from lit_engine.tools.export.parts import Exported, Part
 
         name = getattr(batch, "_fields", ("inputs",))[0]
         part = Part(self, self.probabilities, {name: batch[0]}, ["probabilities"])

@@ -9,18 +9,18 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
-from lit_project.engine.callbacks.figures import DrawsEvaluation, new_figure, save_figure
-from lit_project.engine.distributed import of_all
-from lit_project.engine.errors import UserError
-from lit_project.engine.exact import Totals
-from lit_project.engine.schedules import OptimizerFactory
-from lit_project.engine.tables import WIDE
-from lit_project.engine.task import Task
+from lit_engine.callbacks.figures import DrawsEvaluation, new_figure, save_figure
+from lit_engine.distributed.processes import of_all
+from lit_engine.errors import UserError
+from lit_engine.training.exact import Totals
+from lit_engine.training.schedules import OptimizerFactory
+from lit_engine.data.tables import WIDE
+from lit_engine.training.task import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from lit_project.engine.export.parts import Exported
+    from lit_engine.tools.export.parts import Exported
 
 MOST_POINTS = 5000  # more would hide each other
 
@@ -248,7 +248,7 @@ class Regressor(Task):
 
     def exported(self, batch: Any) -> Exported:
         """For `export`: features → predictions, both in their units."""
-        from lit_project.engine.export.parts import Exported, Part
+        from lit_engine.tools.export.parts import Exported, Part
 
         part = Part(self, self.forward, {"features": batch[0]}, ["predictions"])
 

@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from lit_project.engine.errors import DataError
+from lit_engine.errors import DataError
 
 
 def read_lines(path: Path) -> list[str]:

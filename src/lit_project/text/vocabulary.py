@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from lit_project.engine.errors import DataError
+from lit_engine.errors import DataError
 from lit_project.text.tokens import JOINER, join_words, split_words
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lit_project.data.parallel_text.batches import TokenBatches, _cut
-from lit_project.engine.errors import DataError
+from lit_engine.errors import DataError
 
 
 def lengths(size, seed=0):

@@ -3,7 +3,7 @@
 import pytest
 from toy_data import toy
 
-from lit_project.engine.errors import DataError
+from lit_engine.errors import DataError
 from lit_project.text.vocabulary import BOS, EOS, PAD
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from lit_project.engine.images import ImageData
+from lit_engine.data.images import ImageData
 
 
 class Images(ImageData):

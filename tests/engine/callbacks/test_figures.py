@@ -9,9 +9,9 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
 
 from classifier_data import NAMES, Images, classifier
-from lit_project.engine.callbacks import figures as viz
-from lit_project.engine.callbacks.figures import Figures, confusion_matrix, gallery, learning_curves, learning_rates
-from lit_project.engine.tensorboard import TensorBoardExtras
+from lit_engine.callbacks import figures as viz
+from lit_engine.callbacks.figures import Figures, confusion_matrix, gallery, learning_curves, learning_rates
+from lit_engine.loggers.tensorboard import TensorBoardExtras
 from lit_project.tasks.mixup import Mixing
 
 pytestmark = pytest.mark.draws

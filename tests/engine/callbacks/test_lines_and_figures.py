@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from lit_project.engine.callbacks import figures as viz
+from lit_engine.callbacks import figures as viz
 from tiny import TINY
 
 MONITORED = "val/top3_accuracy"

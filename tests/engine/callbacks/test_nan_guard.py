@@ -7,9 +7,9 @@ import torch
 from lightning.pytorch import Callback
 from torch import nn
 
-from lit_project.engine.callbacks.nan_guard import NaNGuard, NonFiniteError
-from lit_project.engine.checkpoints import read
-from lit_project.engine.images import ImageData
+from lit_engine.callbacks.nan_guard import NaNGuard, NonFiniteError
+from lit_engine.checkpoints.io import read
+from lit_engine.data.images import ImageData
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 
@@ -91,7 +91,7 @@ def test_accumulated_batches_are_all_named(trainer):
 def test_without_the_guard_a_run_that_diverges_ends_with_an_error_and_no_checkpoint(lit, validated):
     blind = (
         "--trainer.limit_val_batches=0 --trainer.callbacks=null "
-        "--trainer.callbacks+=lit_project.engine.checkpoints.Checkpoint --trainer.callbacks.monitor=null"
+        "--trainer.callbacks+=lit_engine.checkpoints.io.Checkpoint --trainer.callbacks.monitor=null"
     )
     result = lit(
         f"fit -c configs/quickstart.yaml {TINY} --model.optimizer.lr=1e30 --model.schedulers=null",

@@ -9,9 +9,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
 
-from lit_project.engine.callbacks.freezing import Unfreezing
-from lit_project.engine.errors import UserError
-from lit_project.engine.parameter_groups import Group, ParameterGroups
+from lit_engine.callbacks.freezing import Unfreezing
+from lit_engine.errors import UserError
+from lit_engine.training.parameter_groups import Group, ParameterGroups
 from lit_project.tasks.classification import ImageClassifier
 from saving import SaveAt
 

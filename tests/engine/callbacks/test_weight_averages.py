@@ -9,11 +9,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
 
-from lit_project.engine.callbacks.averaging import EMA, SWA
-from lit_project.engine.callbacks.freezing import Unfreezing
-from lit_project.engine.checkpoints import Checkpoint
-from lit_project.engine.errors import UserError
-from lit_project.engine.saving import Saver
+from lit_engine.callbacks.averaging import EMA, SWA
+from lit_engine.callbacks.freezing import Unfreezing
+from lit_engine.checkpoints.io import Checkpoint
+from lit_engine.errors import UserError
+from lit_engine.training.saver import Saver
 from lit_project.tasks.classification import ImageClassifier
 from saving import SaveAt
 

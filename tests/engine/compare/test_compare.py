@@ -12,7 +12,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from legible import illegible
-from lit_project.engine.compare.columns import (
+from lit_engine.tools.runs.columns import (
     Column,
     as_csv,
     columns_of,
@@ -22,9 +22,9 @@ from lit_project.engine.compare.columns import (
     short_names,
     table_of,
 )
-from lit_project.engine.compare.differences import Comparison, differing
-from lit_project.engine.compare.reading import Run, read_runs
-from lit_project.engine.compare.report import COLOURS, changes, curves, page_of
+from lit_engine.tools.runs.differences import Comparison, differing
+from lit_engine.tools.runs.reading import Run, read_runs
+from lit_engine.tools.runs.report import COLOURS, changes, curves, page_of
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from lit_project.engine.compare.reading import Run, options_of, read_runs
-from lit_project.engine.errors import RunError
-from lit_project.engine.run import RunDir
+from lit_engine.tools.runs.reading import Run, options_of, read_runs
+from lit_engine.errors import RunError
+from lit_engine.run.directory import RunDir
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_reading_imports_neither_torch_nor_lightning(make_run, tmp_path):
     make_run("a"), make_run("b", (0.4, 0.2), lr=0.1)
     for command in ("runs", "compare runs"):
         code = (
-            f"import lit_project.engine.run_page, sys; sys.argv[1:] = {command.split()!r}\n"
+            f"import lit_engine.tools.pages.run_page, sys; sys.argv[1:] = {command.split()!r}\n"
             "from lit_project.__main__ import entry_point\n"
             "try: entry_point()\n"
             "finally: assert not {'torch', 'lightning', 'jsonargparse'} & set(sys.modules)\n"

@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from lit_project.engine.errors import DataError
+from lit_engine.errors import DataError
 from picture_data import Witness, small, write
 
 

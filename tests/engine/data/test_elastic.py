@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lit_project.data.parallel_text.batches import TokenBatches
-from lit_project.engine.errors import DataError
-from lit_project.engine.sampler import EpochBatches, Loader
+from lit_engine.errors import DataError
+from lit_engine.data.sampler import EpochBatches, Loader
 
 G = 60
 DIVISORS = [n for n in range(1, G + 1) if G % n == 0]

@@ -14,9 +14,9 @@ from lit_project.data.parallel_text.corpora import Multi30k, ParallelText
 from lit_project.data.parallel_text.leak_free_split import leak_free_folds, sentence_key
 from lit_project.data.parallel_text.toy_grammar import ToyGrammar
 from lit_project.data.tables import CSV, Diabetes
-from lit_project.engine.datamodule import folds_of
-from lit_project.engine.errors import DataError
-from lit_project.engine.images import DatasetImages
+from lit_engine.data.module import folds_of
+from lit_engine.errors import DataError
+from lit_engine.data.images import DatasetImages
 from lit_project.text.vocabulary import WordVocabulary
 
 SPLITS = ("train", "val", "test")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lit_project.engine.datamodule import random_split, stratified_split
-from lit_project.engine.errors import DataError
+from lit_engine.data.module import random_split, stratified_split
+from lit_engine.errors import DataError
 from picture_data import Pictures
 
 

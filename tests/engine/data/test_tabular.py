@@ -5,9 +5,9 @@ import torch
 from sklearn.datasets import load_diabetes
 
 from lit_project.data.tables import Diabetes
-from lit_project.engine.datamodule import random_split
-from lit_project.engine.errors import DataError
-from lit_project.engine.tables import TabularData
+from lit_engine.data.module import random_split
+from lit_engine.errors import DataError
+from lit_engine.data.tables import TabularData
 
 SPLITS = ("train", "val", "test")
 

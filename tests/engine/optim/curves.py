@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 
-from lit_project.engine.task import Task
+from lit_engine.training.task import Task
 
 LR = 0.8
 

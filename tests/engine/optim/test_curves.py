@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 
-from lit_project.engine.schedules import (
+from lit_engine.training.schedules import (
     CosineAnnealingLR,
     LinearLR,
     OneCycleLR,

@@ -7,7 +7,7 @@ import torch
 from curves import LR, Noted, close
 from torch.optim import lr_scheduler as torch_schedulers
 
-from lit_project.engine.schedules import Schedule, ScheduleError
+from lit_engine.training.schedules import Schedule, ScheduleError
 
 
 def test_plateau_lowers_the_rate_when_the_metric_stops_falling(train):

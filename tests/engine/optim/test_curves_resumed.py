@@ -7,7 +7,7 @@ import torch
 from curves import LR, close, halving
 from torch.optim import lr_scheduler as torch_schedulers
 
-from lit_project.engine.schedules import (
+from lit_engine.training.schedules import (
     CosineAnnealingLR,
     LinearLR,
     OneCycleLR,

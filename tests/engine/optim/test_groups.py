@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from lit_project.engine.parameter_groups import Group, GroupError, ParameterGroups, layers
-from lit_project.engine.schedules import configure
+from lit_engine.training.parameter_groups import Group, GroupError, ParameterGroups, layers
+from lit_engine.training.schedules import configure
 from lit_project.models.pretrained import TorchvisionNet
 from lit_project.models.resnet import SmallResNet
 from lit_project.models.timm_net import TimmNet

@@ -8,9 +8,9 @@ from torch import nn
 from torch.optim import lr_scheduler as torch_schedulers
 from torch.utils.data import DataLoader
 
-from lit_project.engine.errors import UserError
-from lit_project.engine.parameter_groups import Group, ParameterGroups
-from lit_project.engine.schedules import (
+from lit_engine.errors import UserError
+from lit_engine.training.parameter_groups import Group, ParameterGroups
+from lit_engine.training.schedules import (
     CosineAnnealingLR,
     LinearLR,
     OneCycleLR,
@@ -19,7 +19,7 @@ from lit_project.engine.schedules import (
     ScheduleError,
     SequentialLR,
 )
-from lit_project.engine.task import Task
+from lit_engine.training.task import Task
 
 EXPONENTIAL = partial(torch_schedulers.ExponentialLR, gamma=0.9)
 ONE_CYCLE = partial(OneCycleLR, cycle_momentum=False)

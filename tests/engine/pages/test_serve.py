@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from lit_project.data.digits import Digits
-from lit_project.engine.images import ImageData
+from lit_engine.data.images import ImageData
 from lit_project.tasks.classification import Classifier
 from translation_run import HELLO, shared
 
@@ -170,7 +170,7 @@ def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, tra
 
 def test_many_clients_are_answered_and_those_that_leave_are_not_errors(serve, trained, pictures, monkeypatch):
     digit, threads = (pictures / "0.png").read_bytes(), set()
-    monkeypatch.setattr("lit_project.engine.serve.command.THREADS", 4)
+    monkeypatch.setattr("lit_engine.tools.serve.command.THREADS", 4)
 
     def ask(address):
         place = ("127.0.0.1", int(address.rpartition(":")[2]))

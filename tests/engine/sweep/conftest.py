@@ -9,10 +9,10 @@ import pytest
 import yaml
 from sqlalchemy import Engine, event
 
-from lit_project.engine.sweep import worker
-from lit_project.engine.sweep.config import SweepConfig
-from lit_project.engine.sweep.study import Study
-from lit_project.engine.sweep.worker import Workers
+from lit_engine.tools.sweep import worker
+from lit_engine.tools.sweep.config import SweepConfig
+from lit_engine.tools.sweep.study import Study
+from lit_engine.tools.sweep.worker import Workers
 
 GOOD = {
     "method": "grid",

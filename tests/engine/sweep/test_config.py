@@ -5,8 +5,8 @@ import json
 import optuna
 import pytest
 
-from lit_project.engine.errors import UserError
-from lit_project.engine.sweep.config import SweepConfig
+from lit_engine.errors import UserError
+from lit_engine.tools.sweep.config import SweepConfig
 
 
 def test_the_grid_has_every_point_once(read):

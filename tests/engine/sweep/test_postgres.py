@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lit_project.engine.sweep.config import SweepConfig
-from lit_project.engine.sweep.study import Study
+from lit_engine.tools.sweep.config import SweepConfig
+from lit_engine.tools.sweep.study import Study
 
 ROOT = Path(__file__).parents[3]
 INITDB = shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), "")

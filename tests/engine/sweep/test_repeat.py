@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import yaml
 
-from lit_project.engine.compare.columns import number
-from lit_project.engine.sweep import command, worker
+from lit_engine.tools.runs.columns import number
+from lit_engine.tools.sweep import command
+from lit_engine.tools.sweep import worker
 from tiny import TINY
 
 QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=2"
@@ -200,7 +201,7 @@ def test_without_optuna(lit, monkeypatch):
 @pytest.mark.timeout(280)
 def test_killed_it_ends_as_if_it_had_not_been(lit, workspace):
     """`kill -9`; the `fit` goes on alone, and the next command waits for it, or takes it up."""
-    patched = "from lit_project.engine.sweep import study; study.LOST_AFTER = 2; "
+    patched = "from lit_engine.tools.sweep import study; study.LOST_AFTER = 2; "
     code = f"{patched}from lit_project.__main__ import entry_point; entry_point()"
     options = f"repeat {QUICK} --trainer.max_epochs=6 --seeds 1 2 --workers 2".split()
     told = []

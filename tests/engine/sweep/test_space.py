@@ -7,8 +7,8 @@ import optuna
 import pytest
 from scipy import stats
 
-from lit_project.engine.errors import UserError
-from lit_project.engine.sweep.space import DISTRIBUTIONS, parameters_of
+from lit_engine.errors import UserError
+from lit_engine.tools.sweep.space import DISTRIBUTIONS, parameters_of
 
 COUNT = 800
 # distribution → options, the distribution function of a draw

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from sqlalchemy import Engine, event
 
-from lit_project.engine.sweep import command
-from lit_project.engine.sweep.config import SweepConfig
-from lit_project.engine.sweep.study import Study
+from lit_engine.tools.sweep import command
+from lit_engine.tools.sweep.config import SweepConfig
+from lit_engine.tools.sweep.study import Study
 
 ROOT = Path(__file__).parents[3]
 SWEEPS = sorted(path.name for path in (ROOT / "configs" / "sweeps").glob("*.yaml"))

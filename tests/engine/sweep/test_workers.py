@@ -14,10 +14,11 @@ import torch
 import yaml
 from optuna.exceptions import StorageInternalError
 
-from lit_project.engine.errors import UserError
-from lit_project.engine.sweep import report, study
-from lit_project.engine.sweep.study import Study, TrialEnded
-from lit_project.engine.sweep.worker import environment_of
+from lit_engine.errors import UserError
+from lit_engine.tools.sweep import report
+from lit_engine.tools.sweep import study
+from lit_engine.tools.sweep.study import Study, TrialEnded
+from lit_engine.tools.sweep.worker import environment_of
 
 SPACE = {"a": {"min": 0.0, "max": 1.0}, "b": {"values": [1, 2, 3]}}
 

@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import Images
-from lit_project.engine.distributed import Replicas
-from lit_project.engine.exact import Totals
-from lit_project.engine.record import MetricsCSV
-from lit_project.engine.run import RunDir
-from lit_project.engine.task import Task
+from lit_engine.distributed.processes import Replicas
+from lit_engine.training.exact import Totals
+from lit_engine.callbacks.record import MetricsCSV
+from lit_engine.run.directory import RunDir
+from lit_engine.training.task import Task
 
 
 @pytest.mark.parametrize("sizes", [[8], [5, 1, 1, 1]])

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from classifier_data import Images, batches, classifier, linear
 from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip
-from lit_project.engine.errors import UserError
-from lit_project.engine.schedules import CosineAnnealingLR, Schedule
+from lit_engine.errors import UserError
+from lit_engine.training.schedules import CosineAnnealingLR, Schedule
 from saving import SaveAt
 
 

@@ -10,9 +10,9 @@ from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, w
 from lit_project.data.parallel_text.leak_free_split import Pairs, apart, leak_free_folds, leak_free_split
 from lit_project.data.parallel_text.report import describe, lines, pair_texts, unknown_warning
 from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, check_languages, from_plain
-from lit_project.engine.datamodule import Split, SplitData
-from lit_project.engine.distributed import print_once
-from lit_project.engine.errors import DataError
+from lit_engine.data.module import Split, SplitData
+from lit_engine.distributed.processes import print_once
+from lit_engine.errors import DataError
 from lit_project.text.preparation import Preparation
 from lit_project.text.tokens import split_words
 from lit_project.text.vocabulary import BOS, EOS, Vocabulary

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from lit_project.data.parallel_text.base import CarvedData, TranslationData
 from lit_project.data.parallel_text.leak_free_split import Pairs
-from lit_project.engine.datamodule import Split
-from lit_project.engine.distributed import print_once
-from lit_project.engine.errors import DataError
+from lit_engine.data.module import Split
+from lit_engine.distributed.processes import print_once
+from lit_engine.errors import DataError
 from lit_project.text.files import read_lines
 
 

@@ -13,9 +13,9 @@ import torch
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from lit_project.engine.datamodule import SPLIT_SEED
-from lit_project.engine.errors import DataError
-from lit_project.engine.sampler import derive
+from lit_engine.data.module import SPLIT_SEED
+from lit_engine.errors import DataError
+from lit_engine.data.sampler import derive
 
 Pairs = Sequence[tuple[str, str]]
 

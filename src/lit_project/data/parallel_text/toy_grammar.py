@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from lit_project.data.parallel_text.base import CarvedData
 from lit_project.data.parallel_text.leak_free_split import Pairs
-from lit_project.engine.errors import DataError
+from lit_engine.errors import DataError
 
 
 class Noun(NamedTuple):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lit_project.engine.dropout import Dropout
+from lit_engine.training.dropout import Dropout
 from lit_project.models.seq2seq.attention import (
     AdditiveAttention,
     Attention,

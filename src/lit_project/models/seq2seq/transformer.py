@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from torch.nn import functional as F
 
-from lit_project.engine.dropout import Dropout
+from lit_engine.training.dropout import Dropout
 from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.attention import attention_weights
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq, TokenEmbedding

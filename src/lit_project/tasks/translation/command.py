@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from lit_project.engine.classes import import_named
-from lit_project.engine.errors import UserError, first_of
-from lit_project.engine.messages import OptionParser
-from lit_project.engine.run import RunDir
+from lit_engine.classes.names import import_named
+from lit_engine.errors import UserError, first_of
+from lit_engine.cli.explain import OptionParser
+from lit_engine.run.directory import RunDir
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.task import Translation, Translator
 from lit_project.text.files import lines_of, read_lines

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lit_project.engine.export.parts import Exported, Part, Run
+from lit_engine.tools.export.parts import Exported, Part, Run
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
 from lit_project.models.seq2seq.rnn import RNNEncoder
 from lit_project.tasks.translation.task import Translator

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lit_project.engine.distributed import of_all
-from lit_project.engine.errors import CheckpointError, DataError, UserError
-from lit_project.engine.exact import Totals
-from lit_project.engine.schedules import OptimizerFactory
-from lit_project.engine.task import Task
+from lit_engine.distributed.processes import of_all
+from lit_engine.errors import CheckpointError, DataError, UserError
+from lit_engine.training.exact import Totals
+from lit_engine.training.schedules import OptimizerFactory
+from lit_engine.training.task import Task
 from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.base import Seq2Seq
 from lit_project.models.seq2seq.search import NOTHING, Decoding, Hypothesis
@@ -21,7 +21,7 @@ from lit_project.text.preparation import Preparation
 from lit_project.text.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 
 if TYPE_CHECKING:
-    from lit_project.engine.export.parts import Exported
+    from lit_engine.tools.export.parts import Exported
 
 END = "■"  # the end of a sentence, in attention maps
 

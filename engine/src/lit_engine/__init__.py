@@ -1,0 +1,1 @@
+"""The library under a project on PyTorch Lightning."""

@@ -1,0 +1,58 @@
+"""Ends a run before gradients that are not finite reach the weights."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from lit_engine.distributed.processes import reduced
+from lit_engine.errors import UserError, first_of
+from lit_engine.training.layout import scales_loss
+from lit_engine.run.directory import BEFORE_NAN
+from lit_engine.distributed.sharding import local
+
+
+class NonFiniteError(UserError):
+    """A loss or gradient is NaN or infinite."""
+
+
+class NaNGuard(Callback):
+    """Looks at all gradients before each optimizer step.
+
+    If one is NaN or infinite, the run ends with the epoch, the step, the parameters and the samples named; the weights
+    before the step are in `checkpoints/before-nan.ckpt` (batch norms have seen its batch). Precision `16-mixed` has a
+    gradient scaler, which leaves out such steps while it looks for its scale: the guard does nothing.
+
+    Raises:
+        NonFiniteError: from the training step, see above.
+    """
+
+    def __init__(self) -> None:
+        self._step, self._batches = -1, list[Any]()  # of the next optimizer step
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step != self._step:
+            self._step, self._batches = trainer.global_step, []
+        self._batches.append(batch)
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        gradients = {name: p.grad for name, p in pl_module.named_parameters() if p.grad is not None}
+        if not gradients or scales_loss(trainer):
+            return
+        norms = torch.stack(torch._foreach_norm(local(gradients.values())))
+        bad = norms.isfinite().logical_not().float()
+        if trainer.world_size > 1:  # shards differ, and all processes save
+            bad = reduced(bad, "MAX")
+        if not bad.any():
+            return
+        names = [name for name, found in zip(gradients, bad.tolist(), strict=True) if found]
+        indices = [getattr(batch, "indices", None) for batch in self._batches]  # in the split, if batches tell them
+        samples = [i for some in indices if isinstance(some, Tensor) for i in some.tolist()]
+        file = f"{trainer.default_root_dir}/checkpoints/{BEFORE_NAN}"
+        trainer.save_checkpoint(file, weights_only=False)
+        raise NonFiniteError(
+            f"step {trainer.global_step} (epoch {trainer.current_epoch}): the gradient of {first_of(names)} is not "
+            f"finite; samples {first_of(samples, 20) or 'unknown'}. The weights before it are in {file}. Often a lower "
+            "learning rate, gradient_clip_val or a warm-up helps"
+        )

@@ -1,0 +1,1 @@
+"""Checkpoints: reading, writing and choosing them; weights that fit a model."""

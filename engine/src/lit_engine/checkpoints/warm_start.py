@@ -1,0 +1,112 @@
+"""Weights of a run or a checkpoint into a model: all, or those that fit, with a report; and what a resume keeps."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import yaml
+from torch import Tensor, nn
+
+from lit_engine.checkpoints.io import read
+from lit_engine.classes.names import here
+from lit_engine.errors import CheckpointError, UserError
+from lit_engine.checkpoints.weights import Match, load_fitting, match, renamed
+
+# Parts of a task whose state a resumed run takes from its checkpoint, not from the config.
+FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
+
+
+def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint; raises CheckpointError if it has none."""
+    state = content.get("state_dict")
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{checkpoint} has no state_dict: it is not a checkpoint of a run")
+    return state
+
+
+def check_fits(model: nn.Module, checkpoint: Path) -> list[str]:
+    """Raises CheckpointError, with what differs, unless the checkpoint holds exactly this model's weights.
+
+    Returns:
+        What else the model gets that differs from training, such as the mean of the images or the class names.
+    """
+    content = read(checkpoint)
+    found = match(model, state_of(content, checkpoint))
+    if not found.complete:
+        raise CheckpointError(f"{checkpoint} is of another model than the config describes:\n{found}")
+    before, now = (
+        {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}
+        for values in (content.get("hyper_parameters", {}), dict(getattr(model, "hparams", {})))
+    )
+    return [
+        f"{key.lstrip('.')} was {shorten(str(old), 80)} in training and is {shorten(str(new), 80)}"
+        for key, old, new in changes(before, now)
+    ]
+
+
+def check_kept(run: Path, config: Mapping[str, Any]) -> None:
+    """Raises UserError if a run that is resumed would have another optimizer or other schedules than it has.
+
+    Its checkpoint would silently restore the old ones. Resuming without any schedule is possible.
+    """
+    file = run / "config.yaml"
+    both = (here(yaml.safe_load(file.read_text(encoding="utf-8"))), config)
+    before, now = (one["model"].get("init_args", {}) for one in both)
+    for part in FROM_CHECKPOINT:
+        if part == "schedulers" and not now.get(part):
+            continue
+        for key, old, new in changes({part: before.get(part)}, {part: now.get(part)}, "model"):
+            change = f"{key} was {shorten(str(old), 80)} and would be {shorten(str(new), 80)}"
+            raise UserError(
+                f"a resumed run keeps its optimizer and schedules: {change}; a new run takes the weights and other "
+                f"options: fit -c {file} --init_from {run}"
+            )
+
+
+def changes(before: Any, now: Any, key: str = "", options: bool = True) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the key, the old value and the new value of each leaf that differs.
+
+    Args:
+        before: a config, or a part of one.
+        now: the same part of another config.
+        key: the key of this part.
+        options: whether the mappings contain the options of a class or of the trainer. Only options that both of them
+            contain are compared then, because earlier versions may have had other options. In any other mapping, a key
+            that only one of them contains counts as a difference.
+    """
+    if isinstance(before, dict) and isinstance(now, dict):
+        if before.get("class_path") != now.get("class_path"):
+            names = ["class_path"]
+        elif options or "class_path" in now:
+            names = [name for name in before if name in now]
+        else:
+            names = list({**before, **now})
+        for name in names:
+            of_class = name == "init_args" or (name == "trainer" and not key)
+            inner = f"{key}.{name}".replace(".init_args", "")
+            yield from changes(before.get(name), now.get(name), inner, of_class)
+    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        for place, values in enumerate(zip(before, now, strict=True)):
+            yield from changes(*values, f"{key}[{place}]", options=False)
+    elif before != now:
+        yield key, before, now
+
+
+def warm_start(
+    model: nn.Module, checkpoint: Path, prefixes: Mapping[str, str | None] | None = None, strict: bool = False
+) -> Match:
+    """Loads the weights of a checkpoint that fit; see `load_fitting`.
+
+    A task may have a method `meaningless_weights`, which takes the hyper-parameters of the checkpoint and returns the
+    names of weights that belong to its data, such as embeddings of another vocabulary.
+
+    Raises:
+        CheckpointError: nothing fits, `strict` and not all do, or the file cannot be read.
+    """
+    content = read(checkpoint)
+    state = state_of(content, checkpoint)
+    find: Any = getattr(model, "meaningless_weights", lambda hyper_parameters: [])
+    meaningless = find(content.get("hyper_parameters", {}))
+    state = renamed(state, prefixes) if prefixes else state
+    return load_fitting(model, state, str(checkpoint), strict, meaningless)

@@ -1,0 +1,1 @@
+"""Classes by name, and which classes a checkpoint may name."""

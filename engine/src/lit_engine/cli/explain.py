@@ -1,0 +1,217 @@
+"""Splits a command line, and turns jsonargparse's nested messages into a line: the key, the last reason, the value, the
+nearest valid name.
+"""
+
+import argparse
+import inspect
+import re
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from pkgutil import resolve_name
+from traceback import extract_tb
+from typing import Any, Never
+
+from lit_engine.errors import UserError, did_you_mean, nearest
+from lit_engine.project import PROGRAM
+
+CONFIG = "--config"
+SUBCOMMANDS = ("fit", "validate", "test", "predict")
+MISSING = (
+    f"a command is missing, such as `{PROGRAM} fit -c configs/quickstart.yaml`; `{PROGRAM} --help` lists the commands, "
+    f"`{PROGRAM} examples` the configs"
+)
+# Besides this package, where a class written without its module may come from, for "did you mean".
+CLASS_MODULES = (
+    "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
+    "torchmetrics.classification", "torchmetrics.regression",
+)  # fmt: skip
+# How the lines of jsonargparse's messages begin that frame the reasons, or tell of another type that was tried.
+_FRAME = (
+    "Parser key", "Does not validate", "Subtypes:", "Errors:", "Given value", "Problem with given class_path", "tip:",
+    "Expected a <class 'NoneType'>", "Expected a path but", "Subclass types expect", "a class path (str)",
+    "a dict with",
+)  # fmt: skip
+_ELSEWHERE = {
+    "--ckpt_path": "fit has no --ckpt_path: --run DIR resumes a run, --init_from FILE starts from its weights",
+    "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
+    "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
+    "arguments are required: ": "a config with data and model is missing, such as -c configs/quickstart.yaml",
+    '"subcommand" to be one of': MISSING,
+}
+
+
+class UsageError(UserError):
+    """The command line or a config could not be parsed.
+
+    Args:
+        message: jsonargparse's.
+        parser: the parser that failed, which knows the valid options.
+    """
+
+    def __init__(self, message: str, parser: Any) -> None:
+        super().__init__(message)
+        self.parser = parser
+
+
+class OptionParser(argparse.ArgumentParser):
+    """For commands with options of their own: an error is one line, not the usage; no abbreviations."""
+
+    def __init__(self, command: str, about: str | None) -> None:
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(f"{PROGRAM} {command}", description=about, formatter_class=form, allow_abbrev=False)
+
+    def error(self, message: str) -> Never:
+        """Ends the parsing.
+
+        Raises:
+            UserError: always; a `UsageError` where another word may have been meant.
+        """
+        _, required, missing = message.partition("arguments are required: ")
+        if required:
+            raise UserError(f"{self.prog} needs {missing}; see {self.prog} --help")
+        raise UsageError(message.removeprefix("argument "), self)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a type for argparse: a whole number that is not smaller than `least`."""
+
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
+        return number
+
+    parse.__name__ = "int"  # for argparse's message about a word that is not a number
+    return parse
+
+
+def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    """Options with their values, however they are spelled; other words, and options without a value, with None."""
+    rest = list(reversed(args))
+    while rest:
+        word = rest.pop()
+        if short := re.fullmatch(r"-c=?(.*)", word, re.DOTALL):
+            word = f"{CONFIG}={short[1]}" if short[1] else CONFIG
+        option, joined, value = word.partition("=")
+        if not option.startswith("--") or option in ("--help", "--print_config"):
+            yield word, None
+        elif joined:
+            yield option, value
+        else:
+            yield option, None if not rest or re.match(r"-[^\d.]", rest[-1]) else rest.pop()
+
+
+def explain(error: Exception, args: Sequence[str]) -> str:
+    """What is wrong, in a few lines.
+
+    Args:
+        error: what was raised; anything but a UsageError is already written for the user.
+        args: the command line, whose config files tell which classes are in use.
+    """
+    message = str(error)
+    if not isinstance(error, UsageError):
+        return message
+    keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)
+    reason = reason_in(message)
+    key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # an option has its whole path
+    if "add_function_arguments()" in message:
+        return f"{key or 'what a class_path names'} is a function, where a class is wanted"
+    if not keys:  # of the command line as a whole, or of a key at the top of a config
+        elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
+        return elsewhere or reason + _option_meant(reason, error.parser)
+    reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
+    reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not name \1", reason)
+    if nested and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
+        return f"{key}: {reason}; an option reaches the last of a list, others are changed in a config"
+    return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
+
+
+def place_of(error: BaseException) -> str:
+    """` (FILE:LINE)` of a bug: the innermost frame outside libraries and the engine; empty for a refused value."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, ValueError | OSError | ImportError | UserError):  # raised on purpose
+        return ""
+    libraries = *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parent)
+    frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+
+
+def reason_in(message: str) -> str:
+    """The innermost and most telling reason in a nested message; the types that were expected are one reason."""
+    own = message[max(message.rfind("Problem with given class_path"), 0) :]  # not those of other types tried before
+    lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
+    kept = [line.partition(". Got value: Namespace")[0] for line in lines if line and not line.startswith(_FRAME)]
+    kept = [re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", line) for line in kept]
+    vague = [line for line in kept if line.startswith(("Expected a dot", "Not a valid subclass"))]
+    types = [line for line in kept if line.startswith("Expected a ") and line not in vague]
+    telling = [line for line in kept if line not in vague and line not in types]
+    if any(re.match(r"Expected a (float|int)\b", line) for line in types):
+        vague = []  # a number or a class: rather a number
+    if telling or vague or not types:
+        return (telling or vague or [own.strip()])[0]
+    types = list(dict.fromkeys(types))
+    given = re.search(r"Given value: (?:NestedArg.*val=)?'?(\w[^'(\n]*)'?\)?$", message, re.MULTILINE)
+    got = f". Got value: {given[1]}" if given and "Got value" not in types[0] else ""
+    return " or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])]) + got
+
+
+def _option_meant(reason: str, parser: Any) -> str:
+    """What may have been meant by a wrong option or command."""
+    quoted = re.findall(r"'([^']*)'", reason) or [""]
+    if "choose from" in reason:
+        choices = quoted[1:] or reason.partition("choose from ")[2].rstrip(")").split(", ")  # newer Pythons quote none
+        return did_you_mean(quoted[0], choices)
+    options = [option for option in parser._option_string_actions if option.startswith("--")]
+    dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
+    if dashed:
+        return "" if dashed[0] in options else did_you_mean(dashed[0], options)
+    if config := re.search(r"\S+\.ya?ml$", reason):
+        return f"; a config is given by -c {config[0]}"
+    top = quoted[-1].partition(".")[0]  # a key at the top of a config, or what is in it
+    names = [option.removeprefix("--") for option in options]
+    return did_you_mean(quoted[-1] if top in names else top, names)
+
+
+def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> str:
+    """What may have been meant by a wrong value, class or argument of a class."""
+    quoted, last = re.findall(r"'([^']*)'", reason), reason.split()[-1]
+    if reason.startswith(("module '", "no class ")):
+        from lit_engine.classes.names import index  # which imports torch
+
+        modules = [*CLASS_MODULES, *quoted[:1]]  # of "module 'torch.nn' has no attribute 'Liner'"
+        classes = {name: f"{module}.{name}" for module in modules for name in dir(import_module(module))}
+        classes |= {name: name for name in index()}
+        near = nearest(quoted[1] if quoted else last, classes)
+        return f"; did you mean {classes[near]}?" if near else ""
+    if reason.startswith("Not a valid subclass"):
+        words = set(re.findall(r"(\w+)'?[:=]", message)) - {"class_path"}
+        return next((f"; {word}: did you mean class_path?" for word in words if nearest(word, ["class_path"])), "")
+    if reason.startswith("No module named"):
+        return f": install it, or start in the folder of {quoted[0]}.py"
+    if reason.startswith("Expected a"):
+        return did_you_mean(last, quoted)
+    if not reason.startswith(("Option", "unrecognized")):
+        return ""
+    known = _parameters_in_use(args, message)
+    named = [name.partition(".")[0] for name in quoted]  # of nett.init_args.layers
+    wrong = [name for name in (*key.split(".")[1:], *named) if name not in known]
+    return next((hint for name in wrong if (hint := did_you_mean(name, known))), "")
+
+
+def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
+    """Arguments of all classes that the message, the command line or its config files name."""
+    from lit_engine.classes.names import full_path
+
+    files = [Path(arg.removeprefix("--config=")) for arg in args if arg.endswith((".yaml", ".yml"))]
+    text = "\n".join([message, *args, *(file.read_text(encoding="utf-8") for file in files if file.is_file())])
+    names: set[str] = set()
+    for path in map(full_path, set(re.findall(r"[A-Za-z_][\w.]*", text))):
+        if path.rpartition(".")[2][:1].isupper() and "." in path:
+            with suppress(ImportError, AttributeError, ValueError):
+                for kind in getattr(resolve_name(path), "__mro__", ()):
+                    names |= {*inspect.signature(vars(kind).get("__init__", object.__init__)).parameters}
+    return names - {"self", "args", "kwargs"}

@@ -1,0 +1,198 @@
+"""The program: commands without a config at once, LightningCLI's once Lightning has been imported.
+
+Importing this file imports neither torch nor Lightning, so that a command takes the time of its own module only.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import logging
+import os
+import re
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from glob import glob
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from lit_engine.errors import UserError, did_you_mean, nearest
+from lit_engine.cli.explain import CONFIG, MISSING, SUBCOMMANDS, explain, pairs
+from lit_engine.project import PACKAGE, PROGRAM, Project, debugging
+from lit_engine.run.directory import RunDir
+
+# `module:function` in the package, as in `Project.commands`. A function is given the rest of the command line, returns
+# the exit status, and raises UserError for what the user can put right.
+COMMANDS = {
+    "sweep": "engine.sweep.command:sweep",
+    "repeat": "engine.sweep.repeat:repeat",
+    "runs": "engine.compare.listing:runs",
+    "compare": "engine.compare.command:compare",
+    "export": "engine.export.command:export",
+    "serve": "engine.serve.command:serve",
+    "examples": "engine.examples:examples",
+    "completion": "engine.completion:completion",
+    "schema": "engine.schema:schema",
+    "--version": "engine.entry:version",
+}
+HELP = f"""usage: {PROGRAM} COMMAND [OPTIONS], such as `{PROGRAM} fit -c configs/quickstart.yaml`
+
+With a config, or with the run that it made (--run RUN); each has the options of your classes:
+  fit          train in a new run directory, or resume that of --run
+  validate     score the best checkpoint of a run on the validation split
+  test         score it on the test split
+  predict      write its predictions, also of new samples
+Others:
+  sweep        search hyper-parameters
+  repeat       train with several seeds, or test on each fold: mean and deviation
+  runs         list runs
+  compare      show what differs between runs, and means over seeds
+  export       write files for elsewhere
+  serve        try a run in the browser
+  examples     list the configs
+  completion   print a script for a shell
+  schema       tell the editor what may stand in a config
+  --version    print the version
+`{PROGRAM} COMMAND --help` lists the options of a command."""
+_ADVERTISEMENTS = (
+    "💡",
+    "GPU available",
+    "TPU available",
+    "Seed set to",
+    "[rank: ",  # the same, of a process among several
+    "Restoring states",
+    "Found current_model_state",
+    "Restored all states",
+    "Loaded model weights",
+    "Loading `train_dataloader`",
+    "`Trainer.fit` stopped",
+    "Using bfloat16",
+)
+
+
+def run_program(project: Project) -> None:
+    """Runs the command line of this process, and ends it with the exit status."""
+    keep_freed_memory()
+    # your modules; after what is installed, and as a full path: the parser enters the folder of each config it reads
+    sys.path.append(os.getcwd())
+    statuses: list[int] = []
+    if "WANDB_SWEEP_ID" in os.environ:
+        atexit.register(_end_by_signal, statuses)  # registered first, it is the last to run
+    statuses.append(main(project, sys.argv[1:]))
+    sys.exit(statuses[0])
+
+
+def keep_freed_memory() -> None:
+    """Makes large tensors cheap to allocate on Linux: torch puts them into huge pages, and glibc reuses freed ones.
+
+    Otherwise glibc hands large ones back to the system, and each step touches new pages, which are slow.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # of another C library
+            set_option = ctypes.CDLL(None).mallopt
+            set_option(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: unused memory that is kept
+            set_option(-3, 2**25)  # M_MMAP_THRESHOLD: tensors below 32 MB, most of them, are reused
+
+
+def main(project: Project, args: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status; 2 is an error that the user can put right."""
+    args = list(sys.argv[1:] if args is None else args)
+    if "" in sys.path and os.getcwd() not in sys.path:  # the parser enters the folder of each config that it reads
+        sys.path.insert(sys.path.index("") + 1, os.getcwd())
+    quiet_lightning()
+    commands = {**COMMANDS, **project.commands}
+    try:
+        if not args or args[0] not in commands:
+            if args[:1] in (["-h"], ["--help"]):
+                print(HELP, *(f"Of this project: {name}" for name in project.commands), sep="\n")
+                return 0
+            look(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
+            return _imported("engine.session").run(project, args)
+        module, _, function = commands[args[0]].partition(":")
+        status = getattr(_imported(module), function)(args[1:])
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        if debugging():
+            raise
+        print(f"error: {explain(error, args)}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush it at its end
+        return 128 + getattr(signal, "SIGPIPE", 13)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _imported(module: str) -> ModuleType:
+    """A module of the package. Garbage collection passes over the many objects of its imports, to save time."""
+    name = f"{PACKAGE}.{module}"
+    if name not in sys.modules:
+        gc.disable()
+        try:
+            import_module(name)
+        finally:
+            gc.freeze()
+            gc.enable()
+        atexit.register(gc.unfreeze)  # else modules in C++ report what is left of them
+    return sys.modules[name]
+
+
+def look(args: Sequence[str], commands: Sequence[str]) -> None:
+    """Raises UserError for what is wrong at first sight, before seconds go into importing Lightning."""
+    if not args:
+        raise UserError(MISSING)
+    if args[0][0:1] != "-" and args[0] not in commands:
+        raise UserError(f"no command {args[0]!r}{did_you_mean(args[0], commands)} (there are: {', '.join(commands)})")
+    runs = [str(value) for option, value in pairs(args) if option == "--run"]
+    if len(runs) > 1:
+        raise UserError(f"--run names one run, got {' and '.join(runs)}")
+    for option, value in pairs(args):
+        if option == "--run" and value not in (None, "", "~", "latest"):
+            RunDir.open(value)
+        is_file = value is not None and re.fullmatch(r"[\w./-]+|.*\.ya?ml", value)  # rather than a config itself
+        if option == CONFIG and value and is_file and not Path(value).exists():
+            files = [*glob("configs/**/*.yaml", recursive=True), *glob(f"{Path(value).parent}/*.yaml")]
+            files_of = {Path(file).stem: file for file in files}
+            near = nearest(Path(value).stem, files_of)
+            raise UserError(f"no such config: {value}{f'; did you mean {files_of[near]}?' if near else ''}")
+
+
+def version(args: Sequence[str]) -> int:
+    """Prints the version of the project."""
+    print(f"{PROGRAM} {import_module(PACKAGE).__version__}")
+    return 0
+
+
+def quiet_lightning() -> None:
+    """Drops advertisements, and notices that the command line gives itself; warnings and errors stay."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
+                 "lightning.fabric.utilities.seed"):  # fmt: skip
+        logging.getLogger(name).addFilter(_wanted)
+    for message in (
+        r"You requested to overfit but .*",  # `SplitData.shuffles` takes care of it
+        r".*number of training batches .* is smaller than the logging interval.*",
+        r".*LeafSpec.* is deprecated.*",  # within Lightning
+        r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # within Lightning
+        r".*Checkpoint directory .* exists and is not empty.*",  # a resumed run
+        r"The `srun` command is available on your system but is not used.*",  # one process on a login node is fine
+        r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # evaluated: the averages are in the place of the weights
+    ):
+        warnings.filterwarnings("ignore", message)
+
+
+def _wanted(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_ADVERTISEMENTS)
+
+
+def _end_by_signal(statuses: list[int]) -> None:
+    """An agent of W&B gives up after a few trials that exit with 143, though not after those that SIGTERM ends."""
+    if statuses == [128 + signal.SIGTERM]:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,1 @@
+"""The base classes of data modules, and the order of their samples."""

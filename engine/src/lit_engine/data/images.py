@@ -1,0 +1,475 @@
+"""Data of images: reading files, transforms on the device, and the base of all sets of images."""
+
+import os
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor, nn
+from torch.utils.data import Dataset, Subset
+
+from lit_engine.data.module import Rows, Split, SplitData, random_split, stratified_split
+from lit_engine.errors import DataError
+from lit_engine.data.sampler import Loader, seed_step
+
+
+class PerSample(nn.Module):
+    """Applies a transform to each image of a batch, so that it draws for each."""
+
+    def __init__(self, transform: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.transform = transform
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, C, H, W)` → `(B, C', H', W')`."""
+        return torch.stack([self.transform(image) for image in images]) if len(images) else images
+
+
+def is_per_image(transform: Any) -> bool:
+    """Whether it is a transform of torchvision, new or classic, or a module that holds one; or a mere function."""
+    if not isinstance(transform, nn.Module):
+        return True
+    kinds = (kind for part in transform.modules() for kind in type(part).__mro__)
+    return any(kind.__module__.startswith("torchvision.transforms") for kind in kinds)
+
+
+class BatchTransforms(nn.Sequential):
+    """Transforms of a batch, in their order: `(B, C, H, W)` → `(B, C', H', W')`.
+
+    Those of torchvision draw once per call, so they, and modules that hold one, get each image by itself. All others
+    get the whole batch and draw for each of its images, as those of `data/augmentation.py` do.
+    """
+
+    def __init__(self, transforms: Sequence[Any]) -> None:
+        super().__init__(*(PerSample(step) if is_per_image(step) else step for step in transforms))
+
+    def with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+        """Moves masks `(B, H, W)` with their images, which `torchvision.transforms.v2` alone can do.
+
+        What comes in from outside, as of a rotation, is -1: unknown.
+
+        Raises:
+            DataError: another transform, which would move the images alone.
+        """
+        from torchvision.transforms import v2
+        from torchvision.tv_tensors import Image as OfImage
+        from torchvision.tv_tensors import Mask
+
+        transforms: list[Any] = [step.transform if isinstance(step, PerSample) else step for step in self]
+        if wrong := [type(step).__name__ for step in transforms if not isinstance(step, v2.Transform)]:
+            raise DataError(f"train_transforms: {wrong[0]} moves no mask: take transforms of torchvision.transforms.v2")
+        # torchvision fills masks with 0, which -1 is meanwhile
+        pairs = [(OfImage(image), Mask(mask + 1)) for image, mask in zip(images, masks, strict=True)]
+        for transform in transforms:
+            pairs = [transform(*pair) for pair in pairs]
+        images, masks = (torch.stack(values) for values in zip(*pairs, strict=True))
+        return images, masks - 1
+
+
+class ImageBatch(NamedTuple):
+    """Images, their classes, and which samples of the split they are.
+
+    `images` is uint8 `(B, C, H, W)` as loaded and float in [0, 1] once it reaches the task; `targets` is int64 `(B,)`
+    (-1: unknown), or labels or masks, see `ImageData.load`; `indices` is int64 `(B,)`.
+    """
+
+    images: Tensor
+    targets: Tensor
+    indices: Tensor
+
+
+def check_images(images: Tensor, input_shape: tuple[int, int, int], what: str) -> None:
+    """Raises DataError unless images `(N, C, H, W)` are uint8, or floats about in [0, 1] (some resizing goes beyond).
+
+    `what` is the subject of its sentence.
+    """
+    if tuple(images.shape[1:]) != tuple(input_shape):
+        raise DataError(f"{what} has the shape {tuple(images.shape[1:])}, not {tuple(input_shape)}")
+    if images.dtype == torch.uint8 or not images.numel():
+        return
+    if not images.is_floating_point():
+        raise DataError(f"{what} is of {images.dtype}: it must be torch.uint8, or floats in [0, 1]")
+    low, high = (value.item() for value in images.aminmax())
+    if not (low >= -0.5 and high <= 1.5):  # NaN, too
+        raise DataError(
+            f"{what} has values from {low:g} to {high:g}: floats must be in [0, 1], "
+            "and the task normalises by mean and std, so drop any `Normalize`"
+        )
+
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+
+
+# what Pillow raises on files that are no images, truncated or hostile
+UNREADABLE = (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError)
+
+
+def plain(image: Image.Image) -> Image.Image:
+    """An image of 8 bits per channel, transparency on white, the right way up as its EXIF orientation says.
+
+    Raises:
+        ValueError: it is of floats or 32-bit integers, which do not tell their range.
+    """
+    ImageOps.exif_transpose(image, in_place=True)
+    if image.mode.startswith("I;16"):
+        image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))  # 65535 becomes 255
+    elif image.mode in ("I", "F"):
+        raise ValueError("the range of its values is unknown: save it with 8 or 16 bits per channel")
+    if "A" in image.mode or "transparency" in image.info:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    return image
+
+
+def is_picture(path: Path) -> bool:
+    """Whether the name is that of an image file; hidden files (from macOS or notebooks) are not images."""
+    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+
+
+def pictures_in(folder: Path) -> list[str]:
+    """The image files below a folder, by name, without hidden folders.
+
+    Links are followed, but for those that lead up, or where it has been.
+    """
+    found = []
+    seen = {up for start in (folder.resolve(), folder.parent.resolve()) for up in (start, *start.parents)}
+    for path, folders, files in os.walk(folder, followlinks=True):
+        real = {Path(path, name).resolve(): name for name in sorted(folders, reverse=True) if name[0] != "."}
+        folders[:] = [name for place, name in real.items() if place not in seen]
+        seen |= real.keys()
+        found.append((path, [str(Path(path, name)) for name in sorted(files) if is_picture(Path(name))]))
+    return [file for _, inner in sorted(found, key=lambda one: one[0].replace(os.sep, "/")) for file in inner]
+
+
+def decode_smaller(image: Image.Image, side: int) -> None:
+    """Lets the decoder of a large JPEG file reduce it to 1/2, 1/4 or 1/8, which takes a fraction of the time.
+
+    Height and width stay at least twice `side`, in pixels, so that resizing to `side` still averages over pixels.
+    """
+    image.draft(None, (2 * side, 2 * side))
+
+
+def to_tensor(image: Image.Image, input_shape: tuple[int, int, int], crop: bool = False) -> Tensor:
+    """uint8 of `input_shape` = (C, H, W): grey (C = 1) or RGB (C = 3), resized.
+
+    With `crop` the proportions stay: what is too long after resizing is cut off on both sides.
+    """
+    channels, height, width = input_shape
+    decode_smaller(image, max(height, width))
+    image = plain(image).convert("L" if channels == 1 else "RGB")
+    if image.size != (width, height):
+        resize = ImageOps.fit if crop else Image.Image.resize
+        image = resize(image, (width, height), Image.Resampling.BILINEAR)
+    array = np.array(image)
+    return torch.from_numpy(array[None] if array.ndim == 2 else array.transpose(2, 0, 1).copy())
+
+
+class PictureFiles(Dataset):
+    """The image files below a folder, in the order of their names; a tensor of indices `(b,)` gives a batch.
+
+    Args:
+        folder: searched with its subfolders, except hidden ones; or one image file.
+        input_shape: `(C, H, W)` that the images are converted to.
+        crop: keeps their proportions, see `to_tensor`.
+
+    Raises:
+        DataError: no such folder, or no image file in it.
+    """
+
+    def __init__(self, folder: Path, input_shape: tuple[int, int, int], crop: bool = False) -> None:
+        self.input_shape, self.crop = input_shape, crop
+        if not folder.exists():
+            raise DataError(f"no such folder of images: {folder}")
+        self.files = [folder] if folder.is_file() else sorted(map(Path, pictures_in(folder)))
+        if not self.files:
+            raise DataError(f"no image file in {folder} (looked for {', '.join(sorted(SUFFIXES))})")
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, indices: Tensor) -> ImageBatch:
+        """A batch without unreadable files; it may be empty."""
+        images = [torch.empty(0, *self.input_shape, dtype=torch.uint8)]
+        readable = []
+        for index in indices.tolist():
+            try:
+                with Image.open(self.files[index]) as image:
+                    images.append(to_tensor(image, self.input_shape, self.crop)[None])
+            except UNREADABLE:
+                continue
+            readable.append(index)
+        found = torch.tensor(readable, dtype=torch.int64)
+        return ImageBatch(torch.cat(images), torch.full_like(found, -1), found)
+
+
+class Samples(Dataset):
+    """A dataset of `(image, target)`, PIL images or tensors `(C, H, W)`; a tensor of indices `(b,)` gives a batch."""
+
+    def __init__(self, dataset: Any, input_shape: tuple[int, int, int], crop: bool = False) -> None:
+        self.dataset, self.input_shape, self.crop = dataset, input_shape, crop
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, indices: Tensor) -> ImageBatch | DataError:
+        """One batch. A DataError is returned: if a worker raised it, only the text of its traceback would arrive."""
+        try:
+            samples = [self.dataset[index] for index in indices.tolist()]
+            images = [self.fit(image) for image, _ in samples]
+        except DataError as error:
+            return error
+        return ImageBatch(torch.stack(images), torch.stack([torch.as_tensor(t).long() for _, t in samples]), indices)
+
+    def fit(self, image: Tensor | Image.Image) -> Tensor:
+        """One image as `(C, H, W)` of `input_shape`: uint8, or floats if it is one of floats."""
+        if isinstance(image, Image.Image):
+            return to_tensor(image, self.input_shape, self.crop)
+        check_images(image[None], self.input_shape, "an image of the dataset")
+        return image
+
+
+def labels_of(dataset: Any) -> Tensor | None:
+    """The `targets` `(N,)` of a dataset, or of a part of one; None if it has none, or those of other samples."""
+    if isinstance(dataset, Subset):
+        labels = labels_of(dataset.dataset)
+        return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
+    targets = getattr(dataset, "targets", None)
+    return None if targets is None or len(targets) != len(dataset) else torch.as_tensor(np.asarray(targets))
+
+
+def split_by_class(dataset: Any, val_size: int) -> tuple[Subset, Subset]:
+    """Parts for training and validation: a `stratified_split` if each sample has a class, else a `random_split`."""
+    labels = labels_of(dataset)
+    plain = random_split(len(dataset), val_size)
+    parts = plain if labels is None or labels.ndim > 1 else stratified_split(labels, val_size)
+    train, val = (Subset(dataset, part.tolist()) for part in parts)
+    return train, val
+
+
+class ImageData(SplitData):
+    """Base of image data: a split is two tensors or a map-style dataset; the tasks see no difference.
+
+    A subclass implements `load`, and sets the four attributes below in its constructor; the config links them to the
+    model. `mean` and `std` refer to values in [0, 1]; the task normalises, so that they travel in the checkpoint.
+
+    Args:
+        root: folder of the data.
+        train_transforms: applied in training on the batch, on the device, to uint8 `(B, C, H, W)`: the ones of
+            `data/augmentation.py` and modules of your own get the whole batch, those of torchvision each image.
+        eval_transforms: the same for validation, test and prediction; all get the whole batch.
+        on_device: keep tensors on the accelerator, so that no batch travels; they need a byte per value there.
+        num_workers: processes that load the batches of a dataset; 0 loads them in the main process, as tensors are.
+        pin_memory: copies batches of a dataset through page-locked memory, which speeds up the way to a GPU.
+        **kwargs: of `SplitData`.
+    """
+
+    class_names: list[str]
+    input_shape: tuple[int, int, int]
+    mean: list[float]
+    std: list[float]
+    predicts_on = "images"
+    crop: bool = False  # whether image files keep their proportions
+
+    def __init__(
+        self,
+        root: str | Path = "data",
+        train_transforms: Sequence[nn.Module] | None = None,
+        eval_transforms: Sequence[nn.Module] | None = None,
+        on_device: bool = False,
+        num_workers: int = 2,
+        pin_memory: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.root = Path(root).expanduser()
+        self.train_transforms = BatchTransforms(train_transforms or [])
+        self.eval_transforms = nn.Sequential(*eval_transforms or [])
+        self.on_device, self.num_workers, self.pin_memory = on_device, num_workers, pin_memory
+
+    def load(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
+        """Images `(N, C, H, W)`, uint8 or floats in [0, 1], and targets, int64, of one split.
+
+        Targets are classes `(N,)`; or labels `(N, num_classes)`, 1 where an image has it, else 0; or masks `(N, H, W)`,
+        a class per pixel, -1 where none is known.
+
+        Or a dataset of `(image, target)`: PIL images, or tensors `(C, H, W)` as above.
+        """
+        raise NotImplementedError
+
+    def loaded(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
+        """What `load` gives, see `load`, checked as far as it is in memory.
+
+        Raises:
+            DataError: it is empty, images or labels are not as promised, or their numbers differ.
+        """
+        data = self.load(split)
+        if not isinstance(data, tuple):
+            self.check_targets(labels_of(data), split)
+            return data
+        images, targets = torch.as_tensor(data[0]), torch.as_tensor(data[1]).long()  # NumPy's arrays, too
+        what = f"{type(self).__name__}: the {split} split"
+        if len(images) != len(targets):
+            raise DataError(f"{what} has {len(images)} images and {len(targets)} targets")
+        check_images(images, self.input_shape, f"{what}, each image")
+        self.check_targets(targets, split)
+        if self.on_device and self.trainer is not None:
+            device = self.trainer.strategy.root_device
+            return images.to(device), targets.to(device)
+        return images, targets
+
+    def check_targets(self, targets: Tensor | None, split: str) -> None:
+        """Raises DataError if a split is empty or one of its targets, where known, is out of range."""
+        if targets is None:
+            return
+        if len(targets) == 0:
+            raise DataError(f"{type(self).__name__}: the {split} split is empty")
+        last = self.num_classes - 1
+        lowest, highest = {2: (0, 1), 3: (-1, last)}.get(targets.ndim, (0, last))
+        wrong = ((targets < lowest) | (targets > highest)).nonzero()
+        if len(wrong):
+            raise DataError(
+                f"{type(self).__name__}: sample {int(wrong[0, 0])} of the {split} split has label "
+                f"{int(targets[tuple(wrong[0])])}, but there are {self.num_classes} classes ({lowest} to {highest})"
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    def dataset(self, split: Split) -> Rows | Samples:
+        """A split that has been set up; `dataset[indices]` is an `ImageBatch`."""
+        data = self.splits[split]
+        return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
+
+    def preparation(self) -> dict[str, Any]:
+        """Describe, as plain data, how images are prepared for the network; `export` records it in model.json."""
+        channels, height, width = self.input_shape
+        steps = [str(step.transform if isinstance(step, PerSample) else step) for step in self.eval_transforms]
+        return {
+            "channels": channels, "size": [height, width], "keep_proportions_and_crop": self.crop,
+            "eval_transforms": steps, "values": "float32 from 0 to 1, which is uint8 divided by 255",
+        }  # fmt: skip
+
+    def batches(self, dataset: Any, split: Split) -> Loader:
+        """Loads images that are not in memory with `num_workers` processes."""
+        workers = () if isinstance(dataset, Rows) else (self.num_workers, self.pin_memory)
+        return Loader(dataset, self.order(dataset, split), *workers)
+
+    def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
+        """`predict` then classifies the image files of `folder`, or one image file, instead of the test split.
+
+        Returns:
+            `file` of each image by its number, for the table of predictions.
+
+        Raises:
+            DataError: no such folder, or no image file in it.
+        """
+        place = Path(folder).expanduser()
+        self.new = PictureFiles(place, self.input_shape, self.crop)
+        self.predict_source = f"images_{place.stem if place.is_file() else place.resolve().name}"
+        return {number: {"file": str(file)} for number, file in enumerate(self.new.files)}
+
+    def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
+        """Reads the first index while it is on the CPU: later that would wait for the device."""
+        self._first = int(batch.indices[0]) if len(batch.indices) else 0
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+    def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
+        """Augments and converts on the device: uint8 → float in [0, 1]."""
+        trainer = self.trainer
+        training = trainer is not None and trainer.training
+        transforms = self.train_transforms if training else self.eval_transforms
+        if trainer is not None and training and len(transforms):
+            # each sample occurs once per epoch, so this is one random stream per batch, also after a resume
+            seed_step(self.share()["seed"], "augment", trainer.current_epoch, self._first, device=batch[0].device)
+        images, targets = batch[0], batch[1]
+        if training and targets.ndim == 3 and len(transforms):
+            images, targets = self.train_transforms.with_masks(images, targets)
+        else:
+            images = transforms(images)
+        if images.dtype == torch.uint8:
+            images = images.float().div_(255)
+        return batch._replace(images=images, targets=targets)
+
+
+class DatasetImages(ImageData):
+    """Images from map-style datasets that are given, such as those of torchvision.
+
+    Without `val`, a fixed `val_size` of `train` becomes validation, each class in its proportion if the dataset has
+    `targets`, as those of torchvision have. Without `test`, a fixed `test_size` of `train` becomes the test in the same
+    way, or a fold of `folds`; with neither, only `fit` and `validate` work.
+
+    Args:
+        train: training samples.
+        val: of validation.
+        test: of the test.
+        val_size: samples of validation if `val` is not given; a share of `train` if below 1, without the test.
+        class_names: names of the classes; default: the `classes` of `train`.
+        input_shape: `(C, H, W)` that images are resized to.
+        mean: of each channel, of values in [0, 1].
+        std: of each channel.
+        test_size: samples of the test if `test` is not given; a share of `train` if below 1; 0 for none.
+        **kwargs: of `ImageData`.
+
+    Raises:
+        DataError: no class names, or a split that is asked for and not given.
+    """
+
+    def __init__(
+        self,
+        train: Dataset | None = None,
+        val: Dataset | None = None,
+        test: Dataset | None = None,
+        val_size: float = 0.1,
+        class_names: list[str] | None = None,
+        input_shape: tuple[int, int, int] = (3, 224, 224),
+        mean: Sequence[float] = (0.485, 0.456, 0.406),  # ImageNet's
+        std: Sequence[float] = (0.229, 0.224, 0.225),
+        test_size: float = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        names = class_names or getattr(train, "classes", None)
+        if not names:
+            raise DataError(f"{type(self).__name__}: the training data have no `classes`: give class_names")
+        if len(mean) != input_shape[0] or len(std) != input_shape[0]:
+            raise DataError(f"mean and std need a value for each of the {input_shape[0]} channel(s) of input_shape")
+        self.class_names = list(names)
+        self.input_shape = input_shape
+        self.mean, self.std = list(mean), list(std)
+        whole: Any = train
+        if whole is not None and test is None and self.folds:
+            train, test = (Subset(whole, part.tolist()) for part in self.hold_out(len(whole), 0, labels_of(whole)))
+        elif whole is not None and test is None and test_size:
+            size = round(len(whole) * test_size) if test_size < 1 else int(test_size)
+            train, test = split_by_class(whole, size) if size else (whole, None)
+        given: dict[str, Any] = {"train": train, "val": val, "test": test}
+        self._given = {split: dataset for split, dataset in given.items() if dataset is not None}
+        self._val_size = val_size
+
+    def setup(self, stage: str) -> None:
+        """Makes all splits at once, without reading them."""
+        if self.new is None and not self.splits:
+            for split, dataset in self._given.items():
+                self.check_targets(labels_of(dataset), split)
+            self.splits = dict(self._given)
+            if "train" in self._given and "val" not in self._given:
+                size = len(self._given["train"])
+                val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
+                if not 0 < val_size < size:
+                    raise DataError(f"val_size {self._val_size} leaves no training or no validation sample of {size}")
+                self.splits["train"], self.splits["val"] = split_by_class(self._given["train"], int(val_size))
+        super().setup(stage)
+
+    def load(self, split: Split) -> Dataset:
+        """Raises DataError: `setup` has found no such split."""
+        where = "" if self.splits or self.root.is_dir() else f" (there is no folder {self.root})"
+        raise DataError(f"{type(self).__name__} has no {split} split: only {', '.join(self.splits) or 'none'}{where}")
+
+    def has_split(self, split: Split) -> bool:
+        """Whether it was given or is carved out of the training data."""
+        return split in self._given or (split == "val" and "train" in self._given)

@@ -1,0 +1,1 @@
+"""Several processes: who is first, how they find each other, and sharded models."""

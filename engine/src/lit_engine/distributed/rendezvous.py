@@ -1,0 +1,285 @@
+"""How the processes of a run find each other, and what the others say if one fails."""
+
+import atexit
+import contextlib
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from textwrap import shorten
+from threading import Thread
+from typing import Any
+from uuid import uuid4
+
+import torch.distributed as dist
+from jsonargparse import Namespace
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.fabric.utilities.distributed import _destroy_dist_connection
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
+
+from lit_engine.errors import UserError
+from lit_engine.project import PACKAGE, PROGRAM, variable
+from lit_engine.run.provenance import versions
+
+JOIN_SECONDS = variable("JOIN_SECONDS")
+SAME = ("torch", "lightning", PROGRAM)  # versions that all processes of a run must share
+
+
+def follow_launcher(trainer: Namespace) -> None:
+    """Takes `devices` and `num_nodes` from torchrun where they are not set, and from `srun` if `devices` is not set.
+
+    Raises:
+        UserError: the launcher started others than are set, or MASTER_PORT is no number.
+    """
+    if not (port := os.environ.get("MASTER_PORT", "0")).isdecimal():
+        raise UserError(f"MASTER_PORT must be a number, got {port!r}")
+    unset = str(trainer.devices) in ("auto", "-1")
+    # SLURM_STEP_… is in its tasks alone, not in the script around them; Lightning asks for --ntasks-per-node
+    if TorchElasticEnvironment.detect():
+        launcher, sizes = "torchrun", ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
+    elif unset and {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"} <= os.environ.keys():
+        launcher, sizes = "srun", ("SLURM_NTASKS_PER_NODE", "SLURM_NNODES")
+    else:
+        return
+    devices, nodes = (int(os.environ[name]) for name in sizes)
+    for name, started, given, what, default in (
+        ("devices", devices, None if unset else _count(trainer.devices), "processes per node", "auto"),
+        ("num_nodes", nodes, None if trainer.num_nodes == 1 else trainer.num_nodes, "nodes", "1"),
+    ):
+        if given is None:
+            trainer[name] = started
+        elif given != started:
+            raise UserError(
+                f"trainer.{name} is {given}, but {launcher} started {started} {what}: leave it to {launcher} "
+                f"(--trainer.{name}={default}), or give both the same number"
+            )
+
+
+def _count(devices: Any) -> Any:
+    if isinstance(devices, str) and "," in devices:
+        devices = [one for one in devices.split(",") if one]
+    return len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdecimal() else devices
+
+
+class Connection:
+    """Connects the processes of a strategy, and knows which of them failed first.
+
+    It takes the place of `setup_environment` in Lightning's strategies of several processes, which then find
+    torch.distributed at work; other strategies are left alone. It pickles, for processes that are spawned.
+
+    Attributes:
+        store: shared by the processes; None before they have met.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self.strategy = strategy
+        self.store: dist.Store | None = None
+        self.children: list[subprocess.Popen] = []
+
+    @classmethod
+    def of(cls, strategy: Strategy) -> "Connection | None":
+        """That of a strategy from now on; None if it has no process group, or makes it in other ways."""
+        if not isinstance(strategy, DDPStrategy | FSDPStrategy | ModelParallelStrategy):
+            return None
+        strategy.setup_environment = connection = cls(strategy)  # type: ignore[method-assign]
+        return connection
+
+    def __call__(self) -> None:
+        """Waits for all processes, and makes their process group; then does what Lightning does."""
+        strategy = self.strategy
+        if not dist.is_initialized():
+            strategy.accelerator.setup_device(strategy.root_device)
+            strategy.set_world_ranks()
+            rank, size, backend = strategy.global_rank, strategy.world_size, strategy._get_process_group_backend()
+            environment, known = strategy.cluster_environment, versions()
+            here = {"host": socket.gethostname(), **{name: str(known.get(name)) for name in SAME}}
+            self.store = Meeting(environment.main_address, environment.main_port, rank, size, here).all_here()
+            self.store.set_timeout(strategy._timeout)
+            device = None if strategy.root_device.type == "cpu" else strategy.root_device
+            dist.init_process_group(
+                backend, store=self.store, rank=rank, world_size=size, timeout=strategy._timeout, device_id=device
+            )
+            if backend == "nccl":
+                atexit.register(_destroy_dist_connection)
+        type(strategy).setup_environment(strategy)
+
+    def stop_watching(self) -> None:
+        """Takes the launched processes away from Lightning's observer.
+
+        It would kill this process, with all that it still has to write and report, as soon as one of them has failed.
+        """
+        launched = getattr(self.strategy.launcher, "procs", [])
+        self.children += [process for process in launched if isinstance(process, subprocess.Popen)]
+        if self.children:
+            launched.clear()
+
+    def failed_before(self, error: Exception) -> str | None:
+        """A line that names the process that failed first; None if it is this one, whose error the others then name."""
+        if self.store is None:
+            return None
+        own = f"rank {self.strategy.global_rank}"
+        what = shorten(f"{own} failed: {type(error).__name__}: {error}", 300)
+        lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
+        first = shorten(f"it lost another process: {error}", 300) if lost else what
+        environment = self.strategy.cluster_environment
+        with contextlib.suppress(RuntimeError):  # the store may be in the process that is lost
+            if reachable((environment.main_address, environment.main_port)):
+                self.store.set_timeout(timedelta(seconds=10))
+                if not lost or self.store.check(["failed"]):
+                    first = self.store.compare_set("failed", "", what).decode()
+                until = time.monotonic() + (0 if lost or first == what else 10)
+                while not self.store.check(["shown"]) and time.monotonic() < until:
+                    time.sleep(0.1)  # what the first one prints comes first
+        return None if first == what else f"{own} ended because {first}"
+
+    def end(self, first: bool) -> None:
+        """Tells the others that the error of the `first` process has been printed; ends those launched from here."""
+        if self.store is not None and first:
+            with contextlib.suppress(RuntimeError):
+                self.store.set("shown", "")
+        for child in self.children:
+            child.kill()
+        if self.strategy.launcher is not None:  # it may have spawned them
+            self.strategy.launcher.kill(getattr(signal, "SIGKILL", signal.SIGTERM))
+
+
+class Meeting:
+    """Where the processes of a run find each other: a store that rank 0 serves, or torchrun's agent.
+
+    The agent's outlives a restart, with all that earlier processes left in it, and no variable of torchrun counts the
+    restarts of several nodes (pytorch issue 135712). So rank 0 opens a part of the store under a new name, and the
+    others join the newest part that has not begun.
+
+    Args:
+        host: of the store.
+        port: of the store.
+        rank: of this process.
+        size: number of processes.
+        here: `host` and versions of this process.
+    """
+
+    def __init__(self, host: str, port: int, rank: int, size: int, here: Mapping[str, str]) -> None:
+        self.address, self.rank, self.size, self.here = (host, port), rank, size, here
+        self.seconds, self.began, self.told = _seconds(), time.monotonic(), False
+        self.where, self.who = f"{host}:{port}", f"rank {rank} ({here['host']})"
+        self.serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        self.store: Any = None
+        self.part: Any = None  # of the store
+        self.name = ""  # of the part
+
+    def all_here(self) -> dist.Store:
+        """Waits for all processes, and gives the part of the store that is theirs alone.
+
+        Raises:
+            UserError: the port is taken; a process has not come in time, or has another version.
+        """
+        found: list[Any] = []
+        if not self.serves:
+            self._wait(lambda: reachable(self.address))
+        # in a thread: from another program at this port no answer would ever come
+        Thread(target=lambda: found.append(self._connect()), daemon=True).start()
+        self._wait(lambda: found)
+        if isinstance(found[0], Exception):
+            taken = "EADDRINUSE" in str(found[0])
+            why = "is taken by another program: set MASTER_PORT to a free port" if taken else f"fails: {found[0]}"
+            raise UserError(f"{self.where} {why}")
+        self.store = dist.PrefixStore(PACKAGE, found[0])
+        if self.rank == 0:
+            self.store.set("newest", uuid4().hex)
+            self._joined()
+            try:
+                self._wait(lambda: self.part.add("joined", 0) == self.size)
+                refusal = different(self._infos(range(self.size)))
+            except UserError as error:
+                refusal = str(error)
+            self.part.set("begun", refusal)
+        self._wait(self._joined)
+        if refusal := self.part.get("begun").decode():
+            self.part.add("left", 1)
+            until = time.monotonic() + 5
+            while self.rank == 0 and self.part.add("left", 0) < self.part.add("joined", 0) and time.monotonic() < until:
+                time.sleep(0.05)  # the store may end with this process
+            raise UserError(refusal)
+        return self.part
+
+    def _connect(self) -> Any:
+        try:
+            return dist.TCPStore(*self.address, None, self.serves, wait_for_workers=False, multi_tenant=True,
+                                 use_libuv=os.name != "nt")  # fmt: skip
+        except (RuntimeError, ValueError) as error:
+            return error
+
+    def _joined(self) -> bool:
+        """Joins the newest part of the store; whether rank 0 has begun it: all are there, or it says why not."""
+        name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
+        if name != self.name:
+            self.name, self.part = name, dist.PrefixStore(name, self.store)
+            if self.part.check(["begun"]):  # by earlier processes
+                self.part = None
+            else:
+                self.part.set(str(self.rank), json.dumps(self.here))
+                self.part.add("joined", 1)
+        return self.part is not None and self.part.check(["begun"])
+
+    def _wait(self, ready: Callable[[], Any]) -> None:
+        while True:
+            try:
+                if ready():
+                    return
+            except RuntimeError as error:
+                raise UserError(f"{self.who} ended because rank 0 at {self.where} is gone") from error
+            waited = time.monotonic() - self.began
+            # 5 s longer than rank 0, which then says who is missing
+            if waited > self.seconds + (5 if self.rank and self.part is not None else 0):
+                raise UserError(f"{self.who} has waited {self.seconds:g} s ({JOIN_SECONDS}) for {self._missing()}")
+            if waited > min(30, self.seconds / 2) and not self.told:
+                self.told = True
+                print(f"{self.who} waits for {self._missing()}", file=sys.stderr, flush=True)
+            time.sleep(0.05)
+
+    def _missing(self) -> str:
+        if self.part is None:
+            return f"rank 0 at {self.where}"
+        there = [rank for rank in range(self.size) if self.part.check([str(rank)])]
+        known = [f"{rank} ({info['host']})" for rank, info in zip(there, self._infos(there), strict=True)]
+        lacking = [str(rank) for rank in range(self.size) if rank not in there]
+        return (
+            f"rank {shorten(', '.join(lacking), 200)} of {self.size} at {self.where}; "
+            f"here are {shorten(', '.join(known), 400)}"
+        )
+
+    def _infos(self, ranks: Iterable[int]) -> list[dict[str, str]]:
+        return [json.loads(info) for info in self.part.multi_get([str(rank) for rank in ranks])]
+
+
+def reachable(address: tuple[str, int]) -> bool:
+    """Whether something listens at a host's port."""
+    with contextlib.suppress(OSError), socket.create_connection(address, 2):
+        return True
+    return False
+
+
+def different(processes: Sequence[Mapping[str, str]]) -> str:
+    """What to say of processes (by rank: host and versions) that do not have the same versions; empty if they do."""
+    first = processes[0]
+    for rank, other in enumerate(processes):
+        for name in (name for name in SAME if other[name] != first[name]):
+            return (
+                f"the processes of this run have different versions: {name} {first[name]} in rank 0 "
+                f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): install the same everywhere"
+            )
+    return ""
+
+
+def _seconds() -> float:
+    text = os.environ.get(JOIN_SECONDS, "600")
+    with contextlib.suppress(ValueError):
+        if 0 < (seconds := float(text)) < math.inf:
+            return seconds
+    raise UserError(f"{JOIN_SECONDS} must be a number of seconds, got {text!r}")

@@ -1,0 +1,236 @@
+"""Nets too big for one device: weights, gradients and optimizer state in shards, in one strategy (`Sharded`).
+
+The overlays `fsdp2` and `tensor_parallel` use it. A net may have two methods for it, in plain PyTorch:
+
+- `blocks()`: parts that `forward` runs once, of which one at a time is whole in training. Without it the whole net is
+  gathered for each step, and only gradients and optimizer state stay in shards.
+- `tensor_parallel_plan()`: name of a layer → how tensor parallelism splits it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import timedelta
+from traceback import extract_tb
+from typing import Any
+
+import torch
+import torch.distributed
+from lightning.pytorch import LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor.parallel import parallelize_module
+from torch.optim import LBFGS
+
+from lit_engine.errors import UserError
+from lit_engine.training.layout import scales_loss
+
+
+class Sharded(ModelParallelStrategy):
+    """Lightning's `ModelParallelStrategy`, with checkpoints as those of one process: a single file of whole tensors.
+
+    So a checkpoint of any number of processes and any strategy is loaded by any other. In evaluations each process
+    gathers the weights (not for tensor parallelism, whose layers stay split): a search, or a figure that one process
+    draws, may then run the net as often as it likes. Buffers, such as batch norm's, are those of the first process.
+
+    Args:
+        tensor_parallel_size: processes that split the layers of one net and get the same batches (Shoeybi et al. 2019).
+            The others have batches of their own and share weights, gradients and optimizer state (FSDP2; Zhao et al.
+            2023).
+        process_group_backend: of torch; default: what suits the device.
+        timeout: of a collective.
+
+    Raises:
+        UserError: the number of processes is not a multiple of `tensor_parallel_size`.
+    """
+
+    def __init__(
+        self,
+        tensor_parallel_size: int = 1,
+        process_group_backend: str | None = None,
+        timeout: timedelta = timedelta(minutes=30),
+    ) -> None:
+        super().__init__("auto", tensor_parallel_size, False, process_group_backend, timeout)
+        self._whole = False  # whether the weights are gathered
+
+    def set_world_ranks(self) -> None:
+        super().set_world_ranks()
+        size = self._tensor_parallel_size
+        if not isinstance(size, int) or size < 1 or self.world_size % size:
+            raise UserError(f"tensor_parallel_size {size} does not divide the {self.world_size} processes of the run")
+        self._data_parallel_size = self.world_size // size
+
+    def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
+        """Steps; raises UserError for an optimizer that cannot work on shards."""
+        refusal = f"{type(optimizer).__name__} with these options cannot work on shards"
+        if isinstance(optimizer, LBFGS):  # each process would search a line of its own
+            raise UserError(f"{refusal}: it computes with all weights together")
+        try:
+            return super().optimizer_step(optimizer, closure, model, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            in_closure = "closure" in [frame.name for frame in extract_tb(error.__traceback__)]
+            of_device = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # since torch 2.8
+            if in_closure or isinstance(error, of_device | torch.OutOfMemoryError | torch.distributed.DistError):
+                raise  # not for the kind of the optimizer
+            # torch's first sentence, without its advice to programmers
+            reason = str(error).splitlines()[0].partition(", need to")[0].partition(". ")[0]
+            hint = "; set fused: false" if optimizer.param_groups[0].get("fused") else ""
+            raise UserError(f"{refusal}: {reason}{hint}") from error
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        self._share_buffers()
+        return super().training_step(*args, **kwargs)
+
+    def _share_buffers(self) -> None:
+        for buffer in self.lightning_module.buffers():  # type: ignore[union-attr]
+            torch.distributed.broadcast(buffer, src=0)
+
+    def on_validation_start(self) -> None:
+        self._share_buffers()
+        self._gather(True)
+
+    def on_validation_end(self) -> None:
+        self._gather(False)
+
+    on_test_start = on_predict_start = on_validation_start
+    on_test_end = on_predict_end = on_validation_end
+
+    def _gather(self, whole: bool) -> None:
+        self._whole = whole
+        task: Any = self.lightning_module
+        outer = {*task.children()}  # whose own weights the backward pass needs first
+        for module in task.modules():
+            if isinstance(module, FSDPModule):
+                module.set_reshard_after_forward(not whole and module not in outer, recurse=False)
+                module.unshard() if whole else module.reshard()
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Whole tensors on the CPU in the first process, nothing in the others; to be called in all."""
+        own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
+        once = {id(value): value.detach() for value in own.values()}  # of tied weights
+        found = dict(zip(once, whole([*once.values()], self.is_global_zero), strict=True))
+        self._gather(self._whole)  # which torch has undone
+        return {name: found[id(value)] for name, value in own.items()}
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """The same of an optimizer, with parameters by their numbers, as torch's own state has them."""
+        optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+        return whole(optimizer.state_dict(), self.is_global_zero)
+
+    lightning_restore_optimizer = True  # by `load_optimizer_state_dict`
+    load_checkpoint = ParallelStrategy.load_checkpoint
+
+    def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
+        """Each process takes its shards."""
+        module = self.lightning_module
+        assert module is not None
+        own = module.state_dict()
+        state = {name: as_sharded(value, own.get(name)) for name, value in checkpoint["state_dict"].items()}
+        module.load_state_dict(state, strict=strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Any) -> None:
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            states = {
+                number: {name: as_sharded(value, parameters[number]) for name, value in state.items()}
+                for number, state in saved["state"].items()
+            }
+            optimizer.load_state_dict({**saved, "state": states})
+
+
+def whole(value: Any, keep: bool) -> Any:
+    """Plain data with whole tensors on the CPU instead of shards; None for them if not to `keep`."""
+    if isinstance(value, dict):
+        return {key: whole(item, keep) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item, keep) for item in value]
+    if not isinstance(value, Tensor):
+        return value
+    full = value.full_tensor() if isinstance(value, DTensor) else value  # together with the other processes
+    return full.cpu() if keep else None
+
+
+def as_sharded(value: Any, like: Any) -> Any:
+    """This process's shard of a whole tensor, if `like` is sharded and of its shape; anything else as it is."""
+    if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
+        return value
+    # each process has read all of it: none sends
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def shard(task: LightningModule, mesh: DeviceMesh) -> None:
+    """Splits the parts of a task over a mesh of `data_parallel` × `tensor_parallel` processes; once.
+
+    Raises:
+        UserError: something in the run works on whole weights alone, or a layer cannot be split evenly.
+    """
+    strategy, precision = task.trainer.strategy, task.trainer.precision_plugin
+    if not isinstance(strategy, Sharded):
+        raise UserError(
+            f"checkpoints of {type(strategy).__name__} cannot be resumed here: take the strategy Sharded, as the "
+            "overlays fsdp2 and tensor_parallel do"
+        )
+    if scales_loss(task.trainer):
+        raise UserError(f"precision {precision.precision} scales the loss, not with a sharded net: take bf16-mixed")
+    if strategy._layer_sync is not None:
+        raise UserError("sync_batchnorm does not go with a sharded net: take layer norm, or the overlay ddp")
+    data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]
+    if own := [name for name, _ in task.named_parameters(recurse=False)]:
+        raise UserError(f"{own[0]} belongs to the task itself: put it into a module, so that it can be sharded")
+    for name, part in task.named_children():
+        parameters = list(part.parameters())
+        if not parameters or any(isinstance(one, DTensor) for one in parameters) or isinstance(part, FSDPModule):
+            continue
+        if tensor.size() > 1:
+            plan = getattr(part, "tensor_parallel_plan", None)
+            if plan is None:
+                raise UserError(f"{type(part).__name__} has no tensor_parallel_plan: only the overlay fsdp2 shards it")
+            parallelize_module(part, tensor, plan())
+            _check_even(part, name)
+        if data.size() > 1:
+            for block in getattr(part, "blocks", list)():
+                fully_shard(block, mesh=data)
+            fully_shard(part, mesh=data)
+
+
+def _check_even(part: nn.Module, path: str) -> None:
+    for name, parameter in part.named_parameters():
+        if isinstance(parameter, DTensor):
+            for placement, count in zip(parameter.placements, parameter.device_mesh.shape, strict=True):
+                axis = getattr(placement, "dim", None)
+                if axis is not None and parameter.shape[axis] % count:
+                    sizes = " × ".join(map(str, parameter.shape))
+                    raise UserError(f"{path}.{name} ({sizes}) cannot be split evenly between {count} processes")
+
+
+def gradients(optimizer: Any) -> list[Tensor]:
+    """Those of all its parameters that have one."""
+    return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+def local(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """What this process has of each, to be changed in place."""
+    return [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
+
+
+def total_norm(tensors: Iterable[Tensor]) -> Tensor:
+    """Euclidean norm of all together, a scalar, 0 of none; of shards over all processes, all of which call it."""
+    alike = defaultdict(list)
+    for one in tensors:
+        alike[(one.device_mesh, one.placements) if isinstance(one, DTensor) else None].append(one)
+    norms = [torch.nn.utils.get_total_norm(some) for some in alike.values()]
+    norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms] or [torch.zeros(())]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+
+
+def clip_norm(gradients: list[Tensor], largest: float) -> None:
+    """As `torch.nn.utils.clip_grad_norm_`, also of whole tensors beside shards.
+
+    A norm that is not finite changes nothing: `NaNGuard` still finds the gradients that are at fault.
+    """
+    if gradients:
+        factor = (largest / (total_norm(gradients) + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(local(gradients), torch.where(factor > 0, factor, 1.0))

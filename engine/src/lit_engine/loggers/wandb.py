@@ -1,0 +1,156 @@
+"""The Weights & Biases logger of the overlay `wandb`: Lightning's, but training never waits for it or fails with it."""
+
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
+from lightning.pytorch.loggers.logger import DummyExperiment, rank_zero_experiment
+from lightning.pytorch.utilities import rank_zero_only
+
+from lit_engine.project import PACKAGE
+from lit_engine.run.directory import RunDir, write_text
+
+
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of the logger whose errors end the logging, not the training."""
+
+    @wraps(method)
+    def call(self: "WandbLogger", *args: Any, **kwargs: Any) -> Any:
+        try:
+            return None if self.lost else method(self, *args, **kwargs)
+        except Exception as error:  # wandb raises its own errors, TimeoutError, OSError and more
+            print(f"note: W&B has failed ({error}); the run continues without it", file=sys.stderr)
+            self.lost = True
+            with contextlib.suppress(Exception):  # else wandb prints a traceback when the process ends
+                import_module("wandb").teardown()
+
+    return call
+
+
+class WandbLogger(LightningWandbLogger):
+    """Lightning's logger for one run directory, whose `wandb.json` keeps the id for a resumed run.
+
+    Args:
+        save_dir: the run directory, `{run_dir}` in a config.
+        project: of W&B.
+        name: of the run; default: the last two parts of its path.
+        entity, group, tags, notes: as in `wandb.init`.
+        mode: `auto` is online with a key and offline without; the environment variable WANDB_MODE overrides it.
+        init_timeout: seconds to wait for the server; then, or without a key, the run is logged offline.
+        finish_timeout: seconds to wait for uploads at the end; `wandb sync` sends the rest.
+        log_checkpoints: upload the best checkpoint as an artifact when training ends.
+    """
+
+    def __init__(
+        self,
+        save_dir: str = ".",
+        project: str = PACKAGE,
+        name: str | None = None,
+        entity: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+        notes: str | None = None,
+        mode: Literal["auto", "online", "offline"] = "auto",
+        init_timeout: float = 15.0,
+        finish_timeout: float = 60.0,
+        log_checkpoints: bool = False,
+    ) -> None:
+        self.folder = Path(save_dir)
+        self.mode: Any = os.environ.get("WANDB_MODE") or mode
+        self.lost = self.mode == "disabled"
+        self.description: dict[str, Any] = {}  # config and provenance of a training
+        self.record = self.folder / "wandb.json"
+        self._received: dict[str, Any] | None = None  # summary on the server, if rows must be resent
+        options: dict[str, Any] = {"project": project, "entity": entity, "group": group, "notes": notes}
+        options["tags"] = list(tags) or None
+        if self.record.exists():
+            options |= {key: value for key, value in json.loads(self.record.read_text()).items() if value}
+        super().__init__(
+            name=name or "/".join(self.folder.parts[-2:]),
+            save_dir=save_dir,
+            log_model=log_checkpoints,
+            settings={"init_timeout": init_timeout, "finish_timeout": finish_timeout},
+            **options,
+        )
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """The W&B run, started on first use."""
+        if self._experiment is None:
+            self._start()
+        return DummyExperiment() if self.lost else self._experiment
+
+    @guarded
+    def _start(self) -> None:
+        import wandb
+
+        (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # without it wandb writes to /tmp
+        if self.mode == "auto":
+            self.mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
+        try:
+            run = wandb.init(mode=self.mode, **self._wandb_init)
+        except Exception as error:
+            print(f"note: W&B does not answer ({error}); `wandb sync` sends the run later", file=sys.stderr)
+            wandb.teardown()
+            run = wandb.init(mode="offline", **self._wandb_init)
+        self._experiment = run
+        self._received = dict(run.summary) if run.resumed else None
+        run.define_metric("trainer/global_step")
+        run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        run.config.update(self.description, allow_val_change=True)
+        # an agent of W&B chooses entity and project
+        write_text(self.record, json.dumps({"id": run.id, "entity": run.entity, "project": run.project}) + "\n")
+
+    @rank_zero_only
+    @guarded
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Logs the metrics; an evaluation by itself, to which Lightning gives step 0, at the last step of the run."""
+        if self._experiment is None:
+            self._start()
+        self._resend_rows(before=step or math.inf)
+        if not step and (rows := RunDir(self.folder).history()[1]):
+            step = max(int(row["step"]) for row in rows)
+            metrics = {name: value for name, value in metrics.items() if name != "epoch" or not step}
+        super().log_metrics(metrics, step)
+
+    def _resend_rows(self, before: float) -> None:
+        """Logs the rows of metrics.csv that the server of a resumed run lacks, because its process was killed."""
+        received, self._received = self._received, None
+        if received is None:
+            return
+        last = received.get("trainer/global_step", -1)
+        for row in RunDir(self.folder).history()[1]:
+            step = int(row["step"])
+            values = {name: float(text) for name, text in row.items() if text and name != "step"}
+            # each row is logged in several parts, and the server may have received only some of them
+            complete = step == last and all(_is_close(received.get(name), value) for name, value in values.items())
+            if last <= step < before and not complete:
+                super().log_metrics(values, step)
+
+    log_hyperparams = guarded(LightningWandbLogger.log_hyperparams)
+    log_table = guarded(LightningWandbLogger.log_table)
+    log_image = guarded(LightningWandbLogger.log_image)
+    finalize = guarded(LightningWandbLogger.finalize)
+
+    @rank_zero_only
+    @guarded
+    def finish(self, exit_code: int) -> None:
+        """Ends the W&B run: as finished with 0, otherwise as failed."""
+        if self._experiment is not None:
+            self._resend_rows(before=math.inf)  # a resumed run that has already ended logs nothing
+            run, self._experiment = self._experiment, None
+            run.finish(exit_code=exit_code)
+
+
+def _is_close(received: Any, value: float) -> bool:
+    """Return whether the server has received a value; metrics.csv keeps seven digits, and W&B stores NaN as text."""
+    return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)

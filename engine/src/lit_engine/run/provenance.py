@@ -1,0 +1,95 @@
+"""Where the numbers of a run come from: command, commit and what is not committed, versions, machine."""
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from lit_engine.project import PROGRAM, variable
+
+PACKAGES = (PROGRAM, "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
+# A patch includes new files of these kinds below these folders. Anything else may be private, such as keys.
+SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
+FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+MOST_BYTES, MOST_NAMED = 1_000_000, 50  # of a patch, and of the new files in it; files that it lacks
+
+
+def provenance() -> dict[str, Any]:
+    """Time, command, commit, versions, host and devices of this process."""
+    import torch
+
+    other = ["mps"] if torch.backends.mps.is_available() else ["cpu"]
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "command": sys.argv,
+        "git": git_state(Path(__file__).parent),
+        "versions": versions(),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] or other,
+        "cpu_threads": torch.get_num_threads(),
+    }
+
+
+def versions() -> dict[str, str | None]:
+    """Of Python, of this program and of the packages that results depend on."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Return the commit of the code and whether it had uncommitted changes.
+
+    Outside a repository, such as in the image that `Dockerfile` builds, both come from an environment variable whose
+    value is the output of `git describe --always --abbrev=40 --dirty`. Without one, the result is None.
+    """
+    try:
+        commit, *lines = _git(folder, "status", "--porcelain=v2", "--branch").decode(errors="replace").splitlines()
+    except (OSError, subprocess.SubprocessError):
+        commit = os.environ.get(variable("COMMIT"), "")
+        return {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")} if commit else None
+    return {"commit": commit.removeprefix("# branch.oid "), "dirty": any(line[0] != "#" for line in lines)}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
+    """Return a patch for `git apply` that turns the commit into the code that runs, and the files that it includes.
+
+    It includes all changes to tracked files, and new source files below src/ and configs/ if they are small. Its first
+    lines list the new files that it leaves out. The repository itself is not changed.
+    """
+    try:
+        root = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")))
+        diff, left_out = _git(root, "diff", "HEAD", *FORM), []
+        names = [os.fsdecode(name) for name in _git(root, "diff", "HEAD", "--name-only", "-z").split(b"\0")[:-1]]
+        for name in _git(root, "ls-files", "-z", "--others", "--exclude-standard").split(b"\0")[:-1]:
+            file = root / os.fsdecode(name)
+            of_project = file.suffix in SOURCE and not FOLDERS.isdisjoint(file.relative_to(root).parts[:-1])
+            if of_project and len(diff) + file.lstat().st_size < MOST_BYTES:
+                names.append(os.fsdecode(name))
+                diff += _git(root, "diff", "--no-index", *FORM, "--", os.devnull, os.fsdecode(name))
+            else:
+                left_out.append(b"New file, not in this patch: %s\n" % name)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"The changes are not known: {error}\n".encode(), []
+    if len(diff) > MOST_BYTES:
+        reason = f"The changes are not kept: a patch of {len(diff):,} bytes, more than {MOST_BYTES:,}.\n"
+        return reason.encode(), []
+    return b"".join(left_out[:MOST_NAMED]) + diff, names
+
+
+def _git(folder: Path, *args: str) -> bytes:
+    done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, timeout=10)
+    if done.returncode > ("--no-index" in args):  # which tells by a 1 that files differ
+        done.check_returncode()
+    return done.stdout

@@ -1,0 +1,415 @@
+"""`fit`, `validate`, `test` and `predict`: one command at work, from its command line to its report.
+
+`run` is where a command begins and ends; `Session.fit` is a training from its start to its end.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import BaseFileLock
+from jsonargparse import Namespace
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.plugins.io import CheckpointIO
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from lit_engine.callbacks.predictions import PredictionTable
+from lit_engine.callbacks.progress import ProgressLines, RichProgress
+from lit_engine.checkpoints.io import SafeCheckpointIO, known
+from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
+from lit_engine.data.module import has_test
+from lit_engine.distributed.processes import first_if_alone, is_first, print_once
+from lit_engine.errors import UserError, first_of, no_access
+from lit_engine.distributed.rendezvous import Connection, follow_launcher
+from lit_engine.tools.lr_finder import find, plot_lr
+from lit_engine.cli.explain import explain
+from lit_engine.training.layout import NoProfiler, emulated, remember_missing_cuda
+from lit_engine.project import PROGRAM, Project, debugging, variable
+from lit_engine.run.provenance import provenance, versions
+from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
+from lit_engine.run.directory import RunDir, weights_of
+from lit_engine.training.saver import Interrupted, Saver, Signals
+from lit_engine.checkpoints.warm_start import changes, check_fits, check_kept, warm_start
+
+RUN_DIR_OF_PARENT = variable("RUN_DIR")
+
+
+def run(project: Project, args: Sequence[str]) -> int:
+    """Runs one command and returns its exit status."""
+    session, status = None, 1
+    try:
+        session = Session(project, args)
+        session.signals.install()
+        {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
+        status = session.status
+    except Exception as error:
+        connection = None
+        if session is not None:
+            connection, session.signals.deferred = session.connection, True  # torchrun sends one to all that are left
+        if connection is not None:
+            connection.stop_watching()
+        first = None if connection is None else connection.failed_before(error)
+        message = _in_short(error, args)
+        if message is not None:
+            status = 2
+        if message or first:
+            print(f"error: {message or first}", file=sys.stderr, flush=True)
+        elif connection is None:
+            raise
+        else:
+            traceback.print_exc()
+        if connection is not None:
+            connection.end(first is None)
+    except Interrupted as ended:
+        status = ended.status
+        if session is not None and session.connection is not None:
+            session.connection.stop_watching()
+    finally:
+        if session is not None:
+            session.close(status)
+    return status
+
+
+def _in_short(error: Exception, args: Sequence[str]) -> str | None:
+    """What is wrong, if the user can put it right; else None."""
+    if not debugging() and re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):  # of inductor
+        return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
+    if debugging() or not isinstance(error, UserError | MisconfigurationException | OSError):
+        return None
+    return no_access(error) if isinstance(error, OSError) else explain(error, args)
+
+
+class Session:
+    """One command.
+
+    Args:
+        project: its links from data to model.
+        args: the command line.
+
+    Attributes:
+        cli: its options; makes data, model and trainer of them.
+        given: the run that `--run` names; None makes a new one.
+        checkpoint: to resume from or to evaluate; None begins with initial weights.
+        status: exit status of the command.
+        connection: to the other processes, once there is a trainer; None for a single one.
+    """
+
+    # from `prepare` on
+    run: RunDir
+    record: RunRecord
+    table: PredictionTable  # of predict
+
+    def __init__(self, project: Project, args: Sequence[str]) -> None:
+        words, self.given, self.config_name = prepare(args)
+        self.cli = LitCLI(project, words)
+        self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
+        self.checkpoint: Path | None = None
+        self.status = 0
+        self.loggers: list[Any] = []
+        self.lock: BaseFileLock | None = None
+        self.connection: Connection | None = None
+        self.signals = Signals()
+        self.keeps = False  # whether a new run holds something
+        self.has_news = False  # that its page is to show
+
+    def fit(self) -> None:
+        """Trains; then tests the best checkpoint if `test_after_fit` says so and there are data for it."""
+        # prepare: the run and its lock, what to resume from; data, model, trainer; weights of another run
+        trainer, model, datamodule = self.prepare()
+        options, run = self.options, self.run
+        named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
+        named |= {name: options[name] for name in ("init_from", "init_prefixes") if options[name]}
+        facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
+        for logger in self.loggers:
+            if hasattr(logger, "description"):  # W&B
+                logger.description = {**self.cli.plain, "provenance": facts}
+        if self.checkpoint is not None:
+            check_kept(run.path, self.cli.plain)
+            print_once(f"resuming from {self.checkpoint}")
+        elif options.init_from:
+            weights = weights_of(options.init_from)
+            found = warm_start(model, weights, options.init_prefixes, options.init_strict)
+            print_once(f"weights from {weights}:\n{found}")
+        if options.find or options.plot_lr:
+            if is_first() and self.given is None:
+                run.describe(self.config, facts)
+            if options.find:
+                find(options.find, trainer, model, datamodule)
+            else:
+                plot_lr(trainer, model, datamodule)
+            self.keeps = (run.path / "figures").exists()
+            return
+        if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
+            print(warning, file=sys.stderr)
+
+        # fit
+        smoke = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
+        self.record.provenance = None if smoke else facts
+        try:
+            trainer.fit(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True)
+        except ValueError as error:
+            if "`val_check_interval`" not in str(error):
+                raise
+            # Lightning compares it with the number of batches, which is only known now
+            raise UserError(str(error).strip()) from error
+        except RuntimeError as error:
+            if not str(error).startswith("Early stopping conditioned on metric"):
+                raise
+            known = ", ".join(sorted(name for name in trainer.callback_metrics if name.count("/") < 2))
+            raise UserError(f"{str(error).partition(' Pass in')[0]} There are: {known}") from error
+        finally:
+            self.keeps = self.record.started and not smoke
+        self.signals.deferred = False
+        if self.signals.number:  # while the last figures were drawn
+            raise Interrupted(self.signals.number)
+
+        # report
+        tests = options.test_after_fit and not smoke and has_test(datamodule)
+        if not self.record.started:
+            done = f"{trainer.current_epoch} epochs ({trainer.global_step} steps)"
+            print_once(f"nothing to do: the run has ended, after {done}")
+            tests = tests and "test" not in trainer.strategy.broadcast(run.metrics())
+        best, last = best_checkpoint(trainer), run.checkpoints / "last.ckpt"
+        self.checkpoint = last if last.exists() else None
+        if best is not None and best.best_model_path and best.best_model_score is not None:
+            self.checkpoint = Path(best.best_model_path)
+            print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
+        self.has_news = tests or (self.record.started and not smoke) or _page_is_outdated(run.path)
+        if tests:
+            self._score("test", trainer, model, datamodule)
+
+    def evaluate(self) -> None:
+        """Validates or tests the checkpoint, or the weights as they are."""
+        self._score(self.command, *self.prepare())
+        self.has_news = True
+
+    def predict(self) -> None:
+        """Writes a table of predictions; unreadable image files are named and make the exit status 1."""
+        trainer, model, datamodule = self.prepare()
+        table = self.table
+        _drop_averages(trainer)
+        if self.options.probabilities:
+            if not hasattr(model, "all_probabilities"):
+                raise UserError(f"{type(model).__name__} has no probabilities of classes")
+            model.all_probabilities = True  # type: ignore[assignment]
+        for kind, what in NEW_SAMPLES.items():
+            if self.options[kind]:
+                if getattr(datamodule, "predicts_on", None) != kind:
+                    raise UserError(f"{type(datamodule).__name__} cannot predict on {what}")
+                table.inputs = datamodule.predict_from(self.options[kind])
+                table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
+        trainer.predict(
+            model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
+        )
+        self.keeps = bool(table.rows)
+        for sample in table.missing if is_first() else ():
+            print(f"error: cannot read {sample['file']}", file=sys.stderr)
+            self.status = 1
+        print_once(
+            f"{len(table.rows)} predictions: {table.file}" if table.rows else "0 predictions: no table is written"
+        )
+
+    def prepare(self) -> tuple[Trainer, LightningModule, Any]:
+        """What each command begins with: its run and checkpoint; then data, model and trainer, which it returns.
+
+        Raises:
+            UserError: there is no such checkpoint, the run cannot be made or is trained by another process, a part
+                cannot be made, or the weights do not fit.
+        """
+        follow_launcher(self.options.trainer)
+        first_if_alone(self.options.trainer)
+        if self.command != "fit":
+            self.checkpoint = self._checkpoint_to_evaluate()
+        self.run = self.given or self._named_run() or self._new_run()
+        self.lock = self.run.lock() if self.command == "fit" and is_first() else None
+        begun = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
+        if self.command == "fit" and self.given is not None and begun:
+            self.run.metrics(), self.run.entries()  # broken ones are named before anything is trained
+            self._note_versions()
+            self.checkpoint, damaged = self.run.newest()
+            for path in damaged:
+                print(f"warning: {path} is damaged and was skipped", file=sys.stderr)
+        data = self.options.data.get("init_args", {})
+        for name in self.cli.links:
+            if name in data and data[name] is None:  # such as class names of a folder that is not here
+                data[name] = self._known(name)
+        self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
+        trainer, model = self.cli.trainer, self.cli.model
+        self.connection = Connection.of(trainer.strategy)
+        print_once(f"run: {self.run.path}")
+        print_once("\n".join(_described(model)))
+        if self.checkpoint is not None:
+            different = check_fits(model, self.checkpoint)
+            if self.command != "fit":
+                print_once(f"checkpoint: {self.checkpoint}")
+                self.record.changed = different
+            for line in different if is_first() else ():
+                print(f"warning: {line}", file=sys.stderr)
+        return trainer, model, self.cli.datamodule
+
+    def close(self, status: int) -> None:
+        """Says where the run is, or removes a new one that holds nothing; loggers are told how it ended."""
+        os.environ.pop(RUN_DIR_OF_PARENT, None)
+        self.signals.remove()
+        for logger in self.loggers:
+            if hasattr(logger, "finish"):  # W&B takes every process that ends for a run that has finished
+                logger.finish(status)
+        if self.lock is not None:
+            if hasattr(self, "record"):
+                self.record.ended(status)
+            self.lock.release()
+        if not is_first() or not hasattr(self, "run"):
+            return
+        if self.given is None and not self.keeps:
+            shutil.rmtree(self.run.path, ignore_errors=True)
+        elif hasattr(self, "record"):
+            if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
+                how = "interrupted" if status > 128 else "failed"
+                again = f"continue with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}"
+                print(f"{how}; {'the same command continues' if self.options.resume else again}")
+            if self.has_news if status == 0 else self.command == "fit" and self.keeps:
+                from lit_engine.tools.pages.run_page import write
+
+                write(self.run.path)
+            print(f"run: {self.run.path}", flush=True)
+
+    def _named_run(self) -> RunDir | None:
+        """With `--resume`, the run of this name if it is there; one that was killed before its first save begins again.
+
+        Raises:
+            UserError: it is of another config, or its config.yaml is broken.
+        """
+        if not self.options.resume:
+            return None
+        run = RunDir(Path(self.options.runs_dir, self.config_name, self.options.run_name).expanduser())
+        self.given = run if run.path.is_dir() else None
+        if not run.config_file.is_file():
+            return self.given
+        recorded = run.config()
+        if self.cli.drawn and "seed_everything" in recorded:
+            self.cli.seed_again(recorded["seed_everything"])
+            self.config = self.cli.config_text()
+        found = changes(recorded, self.cli.plain)
+        different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
+        if different:
+            raise UserError(
+                f"{run.path} has another config: {first_of(different, separator='; ')}. Choose another --run_name, or "
+                f"resume this run with other options: fit --run {run.path}"
+            )
+        return run
+
+    def _note_versions(self) -> None:
+        before, now = (self.run.entries() or [{}])[-1].get("versions", {}), versions()
+        changed = [f"{name} {before[name]} (now {now[name]})" for name in before if before[name] != now.get(name)]
+        if changed and is_first():
+            print(f"note: the run was made with {', '.join(changed)}; the last digits may differ", file=sys.stderr)
+
+    def _new_run(self) -> RunDir:
+        runs, name = self.options.runs_dir, self.options.run_name
+        if is_first():
+            run = RunDir.create(runs, self.config_name, name)
+            os.environ[RUN_DIR_OF_PARENT] = str(run.path)  # for the processes that a strategy launches
+            return run
+        # the first process tells the others the path, by RunRecord, where it was not inherited
+        return RunDir(Path(os.environ.get(RUN_DIR_OF_PARENT, Path(runs, self.config_name, name or "of-the-first"))))
+
+    def _checkpoint_to_evaluate(self) -> Path | None:
+        which = self.options.ckpt_path
+        if self.given is not None:
+            return self.given.checkpoint(str(which or "best"))
+        if which in ("best", "last", "average"):
+            raise UserError(f"ckpt_path {which} needs the run that it is of: --run DIR")
+        if which is None and not self.options.allow_untrained:
+            raise UserError(
+                f"{self.command} needs trained weights: --run DIR, or --ckpt_path FILE "
+                "(--allow_untrained=true for the initial ones)"
+            )
+        return None if which is None else Path(which)
+
+    def _known(self, name: str) -> Any:
+        """A hyper-parameter in the checkpoint, for data that are not here to tell it; None if it has none.
+
+        A warm start takes the vocabularies from its checkpoint if `keep_vocabularies` is set. Class names always come
+        from the new data.
+        """
+        source = self.checkpoint
+        keeps = self.options.data.get("init_args", {}).get("keep_vocabularies")
+        if source is None and self.options.init_from and name == "vocabularies" and keeps:
+            source = weights_of(self.options.init_from)
+        return None if source is None else known(source, name)
+
+    def _parts(self, config: Namespace) -> dict[str, Any]:
+        """The run's own parts, added to those that the config gives the trainer."""
+        metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
+        self.record = RunRecord(self.run, self.config, metrics)
+        callbacks = [self.record, Saver(self.signals), *_listed(config.callbacks)]  # first: a figure may fail
+        bar = sys.stdout.isatty()
+        if config.enable_progress_bar is not False and not config.barebones:
+            callbacks.append(RichProgress() if bar else ProgressLines())
+        if self.command == "predict":
+            self.table = PredictionTable(self.run.path / "predictions" / "test.csv")
+            callbacks.append(self.table)
+        self.loggers = [logger for logger in _listed(config.logger) if logger is not True]
+        if metrics is not None:
+            self.loggers.insert(0, metrics)
+        plugins = _listed(config.plugins)
+        if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
+            plugins.append(SafeCheckpointIO())
+        remember_missing_cuda()
+        torch.set_flush_denormal(True)  # numbers below 1e-38 become 0: a CPU is slow with them
+        return {
+            "callbacks": callbacks,
+            "logger": self.loggers or False,
+            "plugins": plugins,
+            "profiler": config.profiler or (None if config.barebones else NoProfiler()),
+            "default_root_dir": str(self.run.path),
+            "enable_progress_bar": config.enable_progress_bar if bar else False,
+        }
+
+    def _score(self, name: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
+        """Evaluates and prints the metrics, also where they cannot be written, on a full disk."""
+        self.record.checkpoint = self.checkpoint
+        _drop_averages(trainer)
+        try:
+            evaluate = getattr(trainer, name)
+            evaluate(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False)
+            self.keeps = True
+        finally:
+            if trainer.callback_metrics:
+                print_once(one_line(trainer.callback_metrics))
+
+
+def _page_is_outdated(run: Path) -> bool:
+    """Whether a run that has ended has no page, or one that is older than its metrics: it was killed in between."""
+    page, metrics = run / "index.html", [run / "metrics.csv", run / "metrics.json"]
+    return not page.exists() or any(file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics)
+
+
+def _drop_averages(trainer: Trainer) -> None:
+    """The checkpoint holds the average; Lightning's callback would load the weights that train, if it has trained."""
+    kept = [one for one in trainer.callbacks if not isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
+    trainer.callbacks = kept  # type: ignore[attr-defined]
+
+
+def _described(model: LightningModule) -> list[str]:
+    """A line with the number of its net's parameters, and one for each part that took weights from elsewhere."""
+    count = sum(parameter.numel() for parameter in model.parameters())
+    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    net = type(getattr(model, "net", model)).__name__
+    line = f"{net}: {count:,} parameters" + ("" if trainable == count else f", {trainable:,} trainable")
+    reports = [getattr(module, "pretrained", None) for module in model.modules()]
+    return [line, *(report for report in reports if isinstance(report, str))]
+
+
+def _listed(value: Any) -> list[Any]:
+    """A config value that may be nothing, one or several, as a list."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return [one for one in values if one is not None and one is not False]

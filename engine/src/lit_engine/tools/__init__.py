@@ -1,0 +1,1 @@
+"""Commands that work on run directories. Nothing else imports them."""

@@ -1,0 +1,50 @@
+"""`completion SHELL`: a script that completes commands, options, files and runs at a TAB; docs/index.md says where to.
+
+Options that depend on a config (`--model.net.hidden`…) are not completed: `--model.help CLASS` lists them. The script
+of jsonargparse has them, but it takes minutes to make: torch has hundreds of nets.
+"""
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+
+import shtab
+
+from lit_engine.cli.main import COMMANDS
+from lit_engine.cli.explain import OptionParser
+from lit_engine.project import PACKAGE, PROGRAM, this_project
+
+RUNS = shtab.cmd("ls -d runs/*/*/ 2>/dev/null")
+COMPLETED = {
+    **dict.fromkeys(("run", "runs"), RUNS),
+    **dict.fromkeys(("runs_dir", "images", "dir"), shtab.DIRECTORY),
+    **dict.fromkeys(("config", "init_from", "ckpt_path", "table", "input", "output", "attention", "file"), shtab.FILE),
+}
+
+
+def completion(args: Sequence[str]) -> int:
+    """Prints the script for a shell and returns the exit status."""
+    options = OptionParser("completion", "Prints a script for completion at a TAB.")
+    options.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+    print(shtab.complete(parser(), options.parse_args(args).shell))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of all commands."""
+    from lit_engine.cli.parser import LitCLI
+
+    project = this_project()
+    places = {name: place for name, place in {**COMMANDS, **project.commands}.items() if name[0] != "-"}
+    own = {name: import_module(f"{PACKAGE}.{place.partition(':')[0]}") for name, place in places.items()}
+    known = {name: getattr(module, "option_parser", argparse.ArgumentParser)() for name, module in own.items()}
+    known |= LitCLI.parsers(project)
+    top = argparse.ArgumentParser(prog=PROGRAM)
+    commands = top.add_subparsers()
+    for name, options in known.items():
+        what = options.description or name
+        made = commands.add_parser(name, help=what, description=what, parents=[options], add_help=False)
+        for action in made._actions:
+            if action.dest in COMPLETED:
+                action.complete = COMPLETED[action.dest]  # type: ignore[attr-defined]
+    return top

@@ -1,0 +1,66 @@
+"""Writes a trained net as files that run without this project, and compares each with `predict`.
+
+%(prog)s runs/quickstart/first                                   pt2, which needs torch alone
+%(prog)s runs/quickstart/first --format onnx,safetensors         which needs no torch; and the weights alone
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from lit_engine.errors import UserError, did_you_mean
+from lit_engine.cli.explain import OptionParser
+from lit_engine.project import PROGRAM
+
+NEEDS = {"pt2": (), "onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = OptionParser("export", __doc__)
+    parser.add_argument("positional", nargs="?", metavar="RUN", help="whose checkpoint is exported")
+    parser.add_argument("--run", metavar="RUN", help="the same")
+    parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
+    parser.add_argument("--format", default="pt2", metavar="LIST", help=f"of {','.join(NEEDS)} (default: pt2)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="default: RUN/export; files there are replaced")
+    return parser
+
+
+def export(args: Sequence[str]) -> int:
+    """Runs the command and returns its exit status.
+
+    Raises:
+        UserError: an option is wrong, a package, weights or data are missing, the net cannot be exported, or a file
+            computes something else than `predict`; no file has been written then.
+    """
+    options = option_parser().parse_args(list(args))
+    if options.run is not None and options.positional is not None:
+        raise UserError(f"export takes one run, got {options.positional} and --run {options.run}")
+    options.run = options.run or options.positional
+    if options.run is None:
+        raise UserError(f"{PROGRAM} export needs RUN; see {PROGRAM} export --help")
+    formats = list(dict.fromkeys(options.format.split(",")))
+    for name in formats:
+        if name not in NEEDS:
+            others = f"; choose from {', '.join(NEEDS)}"
+            raise UserError(f"--format: no format {name!r}{did_you_mean(name, NEEDS, others)}")
+        if None in map(find_spec, NEEDS[name]):
+            raise UserError(f"--format {name} needs {', '.join(NEEDS[name])}: pip install '{PROGRAM}[export]'")
+    from lit_engine.tools.export.files import Files
+
+    try:
+        files = Files(options.run, options.ckpt_path)
+        folder = options.output or files.run.path / "export"
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as scratch:
+            for name, note in files.write(formats, Path(scratch)).items():
+                file = folder / name
+                replaced = "; replaces an earlier one" if file.exists() else ""
+                os.replace(Path(scratch, name), file)
+                print(f"{file}: {file.stat().st_size / 1000:,.1f} kB{note}{replaced}")
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
+    return 0

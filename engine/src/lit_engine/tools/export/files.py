@@ -1,0 +1,107 @@
+"""What `predict` gives for the first batches of a run, and files that give the same."""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonargparse import Namespace
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from lit_engine.checkpoints.io import SafeCheckpointIO
+from lit_engine.errors import UserError
+from lit_engine.project import this_project
+from lit_engine.session import Session
+from lit_engine.tools.export.formats import in_two, trace, write_onnx, write_pt2, write_safetensors
+from lit_engine.tools.export.parts import Exported, Run, of_forward
+
+WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
+MOST = 1e-4  # difference from `predict`: rounding in float32 stays below
+# `predict` as the files compute
+TRAINER = {
+    "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "logger": False,
+    "enable_progress_bar": False, "enable_checkpointing": False, "limit_predict_batches": 2, "inference_mode": False,
+}  # fmt: skip
+
+
+class Files(Session, Callback):
+    """Predicts the first batches of a run's test split; of the run itself nothing changes.
+
+    Args:
+        run: its directory.
+        checkpoint: `best`, `last`, `average` or a file.
+
+    Raises:
+        UserError: the run has no such weights, or the data are missing.
+    """
+
+    def __init__(self, run: str, checkpoint: str) -> None:
+        super().__init__(this_project(), ["predict", f"--run={run}", f"--ckpt_path={checkpoint}"])
+        self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # batches, and the rows of `predict`
+        trainer, self.task, data = self.prepare()
+        self.preparation = data.preparation() if hasattr(data, "preparation") else {}
+        # torch.export takes nothing that torch.compile has made, and warns of another order in memory
+        vars(self.task).update(backend=None, channels_last=False)
+        with warnings.catch_warnings(action="ignore"):  # that the run's callbacks are not there
+            trainer.predict(self.task, data, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False)
+        self.task.eval()
+
+    def _parts(self, config: Namespace) -> dict[str, Any]:
+        return {**super()._parts(config), **TRAINER, "callbacks": [self], "plugins": [SafeCheckpointIO()]}
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        self.seen.append((batch, outputs))
+
+    @torch.no_grad()
+    def write(self, formats: Sequence[str], folder: Path) -> dict[str, str]:
+        """Writes all files into a folder; gives what is to be said of each.
+
+        Raises:
+            UserError: the net cannot be exported, or a file computes something else than `predict`.
+        """
+        task: Any = self.task
+        make = getattr(task, "exported", None) or partial(of_forward, task)
+        made: Exported = make(self.seen[0][0])
+        about = {
+            "task": type(task).__name__,
+            "run": self.run.name,
+            "checkpoint": self.checkpoint and self.checkpoint.name,
+            **({"preparation": self.preparation} if self.preparation else {}),
+            **made.about,
+            **{name: task.hparams[name] for name in self.cli.links.values() if name in task.hparams},  # from the data
+            "files": {name: part.describe() for name, part in made.parts.items()},
+            "net": task.hparams.get("net"),
+        }
+        text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+        notes: dict[str, str] = {}
+        if set(formats) & set(WRITERS):
+            programs = {name: trace(name, part) for name, part in made.parts.items()}
+        for format in formats:
+            if format == "safetensors":
+                write_safetensors(task.net, text, folder / "model.safetensors")
+                runs, files = dict(make(self.seen[0][0]).parts), ["model.safetensors"]
+            else:
+                files = [f"{name}.{format}" for name in made.parts]
+                parts = zip(programs.items(), made.parts.values(), files, strict=True)
+                runs = {name: in_two(WRITERS[format](p, part, text, folder / file)) for (name, p), part, file in parts}
+            notes |= dict.fromkeys(files, self._compared(made, runs, format))
+        for name, content in {"model.json": text, **(made.with_onnx if "onnx" in formats else {})}.items():
+            (folder / name).write_text(content, encoding="utf-8")
+            notes[name] = ""
+        return notes
+
+    def _compared(self, made: Exported, runs: Mapping[str, Run], format: str) -> str:
+        found = torch.tensor([made.difference(runs, batch, rows) for batch, rows in self.seen])
+        samples = sum(len(rows["index"]) for _, rows in self.seen)
+        what = f"differs from `predict` by at most {found.max():.1g} ({made.unit}; {samples} samples)"
+        if not found.max() <= MOST:  # NaN, too
+            raise UserError(f"{format}: {what}: nothing is written")
+        if steps := self.preparation.get("eval_transforms"):
+            what += f"; not included: {', '.join(steps)}"
+        return f", {what}"

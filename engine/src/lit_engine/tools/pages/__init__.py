@@ -1,0 +1,1 @@
+"""HTML pages, and the page and model card of a run."""

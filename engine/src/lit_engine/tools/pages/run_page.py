@@ -1,0 +1,205 @@
+"""The page of a run, `RUN/index.html`, and its model card, `RUN/README.md`.
+
+`write(RUN)` makes both from the run directory alone; what a run of another task or version lacks is left out.
+"""
+
+import json
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lit_engine.tools.runs.columns import duration, number
+from lit_engine.tools.runs.reading import Run, numbers, parts_of
+from lit_engine.tools.pages.html import Cell, code, facts, figures, heading, page, paragraph, picture, table
+from lit_engine.project import PROGRAM, debugging
+from lit_engine.run.directory import RunDir, write_text
+
+MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # confused classes; figures of a folder within figures/
+SIZES = ("samples", "tokens", "pixels", "dataset_size")
+MARK = f"<!-- {PROGRAM} rewrites this file after each fit and test. Remove this line to keep your edits. -->"
+
+
+def write(path: Path) -> None:
+    """Writes page and card, and prints where the page is; what goes wrong costs them alone, and is told in a line."""
+    try:
+        run = Run.read(path)
+        write_text(path / "index.html", render_page(run))
+        card = path / "README.md"
+        if not card.exists() or MARK in card.read_text(encoding="utf-8"):
+            write_text(card, render_card(run))
+        print(f"page: {path / 'index.html'}", flush=True)
+    except Exception as error:  # a training must not fail for its page
+        if debugging():
+            raise
+        print(f"warning: the run has no page: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def render_page(run: Run) -> str:
+    """The text of the page."""
+    sections, entries = RunDir(run.path).metrics(), RunDir(run.path).entries()
+    drawn = sorted((run.path / "figures").glob("*.png"))
+    for folder in sorted({file.parent for file in run.path.glob("figures/*/*.png")}):
+        drawn += sorted(folder.glob("*.png"))[-MOST_PER_FOLDER:]
+    parts = [paragraph(_summary(run)), heading("Results"), table(*_numbers(run, sections))]
+    parts.append(paragraph(_weights_of(run, sections), soft=True))
+    for title, section, split in (("Test", "test", "test"), ("Validation", "validate", "val"), ("Training", "", "")):
+        found = [file for file in drawn if file.name.startswith(split)]
+        drawn = [file for file in drawn if file not in found]
+        samples = run.path / "predictions" / f"{split}_samples.json"
+        curves = [] if split or any(file.stem == "learning_curves" for file in found) else _curves(run)
+        drawings = [*curves, figures(found)] if found else [*curves]
+        inside = [*drawings, *_classes(sections.get(section, {})), *_samples(samples)]
+        parts += [heading(title), *inside] if inside else []
+    changed = [(key, *map(str, values)) for entry in entries for key, values in entry.get("changed", {}).items()]
+    if changed:
+        parts += [heading("Changed options"), table(["option", "in the config", "here"], changed)]
+    parts += [heading("Provenance"), *_origin(run, entries), heading("How to use it"), code(_commands(run))]
+    if (config := run.path / "config.yaml").is_file():
+        parts.append(code(config.read_text(encoding="utf-8"), "The complete config"))
+    return page(RunDir(run.path).name, parts, f"{PROGRAM} · {datetime.now():%Y-%m-%d %H:%M}")
+
+
+def _short(run: Run, key: str) -> str:
+    return str(run.options.get(key, "")).rpartition(".")[2]
+
+
+def _summary(run: Run) -> str:
+    """What was trained on what, and for how long."""
+    what = " of ".join(filter(None, (_short(run, "model"), _short(run, "model.net"))))
+    last = run.rows[-1] if run.rows and run.state != "finished" else {}
+    known = {name: float(last[name]) + (name == "epoch") for name in ("epoch", "step") if last.get(name)}
+    known = {f"{name}s": value for name, value in known.items()} | run.metrics
+    sizes = [f"{known[name]:,.0f} {name}" for name in ("parameters", "epochs", "steps") if name in known]
+    told = [f"{what} on {_short(run, 'data')}", *sizes, str(duration(run.seconds)[0]), run.state]
+    return "; ".join(filter(None, told)) + "."
+
+
+def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Metrics without their prefix, by what they were computed on."""
+    validated = numbers(sections.get("validate", {}))
+    found = {}
+    for title, split in (("train", "train/"), ("val", "val/"), ("validate", "val/"), ("test", "test/")):
+        given = validated if title == "validate" else run.metrics
+        measured = {name: value for name, value in given.items() if not name.endswith("_per_second")}
+        found[title] = {name.removeprefix(split): value for name, value in measured.items() if name.startswith(split)}
+    return {title: values for title, values in found.items() if values}
+
+
+def _numbers(run: Run, sections: Mapping[str, Any]) -> tuple[list[str], list[list[Cell]]]:
+    """Titles and rows of a table of the metrics, counts last."""
+    columns = _columns(run, sections)
+    names = dict.fromkeys(name for values in columns.values() for name in values)
+    ordered = sorted(names, key=lambda name: name in SIZES)
+    return ["metric", *columns], [[name, *(_format(of.get(name), name) for of in columns.values())] for name in ordered]
+
+
+def _format(value: float | None, name: str = "") -> Cell:
+    return ("", None) if value is None else (f"{value:,.0f}" if name in SIZES else number(value), value)
+
+
+def _curves(run: Run) -> Iterator[str]:
+    """Those of a run whose training did not end, which has no such figure."""
+    from lit_engine.callbacks.figures import curves_of, learning_curves  # imports torch
+
+    if curves := curves_of(run.rows, ["loss", *filter(None, [run.monitor])]):
+        yield picture(learning_curves(curves), "learning curves")
+
+
+def _classes(section: Mapping[str, Any]) -> Iterator[str]:
+    """What is told by class or length; the pairs of classes that are most confused."""
+    told: dict[str, Any] = dict(parts_of(section))
+    confusion = section.get("confusion") or {}
+    samples = {name: sum(row.values()) for name, row in confusion.items()}
+    if confusion:
+        told.pop("class_accuracy", None)  # the recall
+        predicted = Counter(dict.fromkeys(confusion, 0))
+        for row in confusion.values():
+            predicted.update(row)
+        both = {name: (samples[name] + predicted[name]) / 2 for name in confusion}
+        for title, of in {"precision": predicted, "recall": samples, "F1": both}.items():
+            told[title] = {name: row.get(name, 0) / of[name] if of[name] else None for name, row in confusion.items()}
+        told |= {"samples": samples, "predicted": predicted}
+    for names in dict.fromkeys(map(tuple, told.values())):
+        kinds = [kind for kind, values in told.items() if tuple(values) == names]
+        what = kinds[0].partition("_by_")[2] or ("target" if kinds[0] in ("mse", "mae", "r2") else "class")
+        rows = [[name, *(_format(told[kind][name], kind) for kind in kinds)] for name in names]
+        titles = [kind.partition("_by_")[0].replace("_", " ") for kind in kinds]
+        yield heading(f"By {what}", 3) + table([what, *titles], rows)
+    pairs = [(n, true, other) for true, row in confusion.items() for other, n in row.items() if other != true]
+    if pairs:
+        most = sorted(pairs, key=lambda pair: -pair[0])[:MOST_PAIRS]
+        shares = [n / samples[true] for n, true, _ in most]
+        rows = [[t, o, (str(n), n), (f"{s:.1%}", s)] for (n, t, o), s in zip(most, shares, strict=True)]
+        yield heading("Most confused", 3) + table(["true", "predicted", "samples", "share of the class"], rows)
+
+
+def _samples(file: Path) -> Iterator[str]:
+    """Tables of a JSON file: title → rows, each column → text or number."""
+    for title, rows in json.loads(file.read_text(encoding="utf-8")).items() if file.is_file() else ():
+        cells = [[v if isinstance(v, str) else (f"{v:g}", v) for v in row.values()] for row in rows]
+        yield heading(title, 3) + (table(list(rows[0]), cells) if rows else "")
+
+
+def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Commands, commit, versions, machine."""
+    yield code("\n".join(shlex.join([PROGRAM, *entry["command"][1:]]) for entry in entries if entry.get("command")))
+    last = entries[-1] if entries else {}
+    patch = {"uncommitted": "see code.patch"} if (run.path / "code.patch").exists() else {}
+    machine = {name: str(last[name]) for name in ("seed", "host", "platform") if name in last}
+    speed = {n[6:].replace("_", " "): f"{v:,.0f}" for n, v in run.metrics.items() if n.endswith("_per_second")}
+    begun = f"{run.begun.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    yield facts({"begun": begun, **run.facts, **patch, **machine, **speed})
+
+
+def _commands(run: Run) -> str:
+    path = shlex.quote(str(run.path))
+    uses = (f"predict --run {path}", f"serve {path}", f"export --run {path} --format pt2", f"compare {path} OTHER_RUN")
+    more = [] if run.state in ("finished", "running") else [f"fit --run {path}"]  # continues
+    return "\n".join(f"{PROGRAM} {use}" for use in (*more, *uses, f"fit -c {path}/config.yaml"))
+
+
+def _weights_of(run: Run, sections: dict[str, Any]) -> str:
+    """Which weights the columns of the results are of."""
+    best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
+    used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
+    return "; ".join([f"{best}train: the last epoch", *used])
+
+
+def render_card(run: Run) -> str:
+    """The model card, with metadata as the Hugging Face Hub reads them."""
+    sections, data = RunDir(run.path).metrics(), _short(run, "data") or "unknown"
+    kind = next((section["task"] for section in sections.values() if "task" in section), "other")
+    results: list[dict[str, Any]] = []
+    columns = _columns(run, sections)
+    for title, split in (("val", "validation"), ("test", "test")):
+        values = columns.get(title, {})
+        counts = {name: int(n) for name, n in values.items() if name in SIZES}
+        metrics = [{"type": n, "name": f"{title} {n}", "value": v} for n, v in values.items() if n not in SIZES]
+        dataset = {"name": data, "type": data.lower(), "split": split, "args": counts}
+        results += [{"task": {"type": kind}, "dataset": dataset, "metrics": metrics}] if metrics else []
+    metadata: dict[str, Any] = {"library_name": "pytorch", "tags": ["lightning", PROGRAM]}
+    if results:
+        metadata["metrics"] = list(dict.fromkeys(metric["type"] for one in results for metric in one["metrics"]))
+        metadata["model-index"] = [{"name": RunDir(run.path).name, "results": results}]
+    if kind != "other":
+        metadata["pipeline_tag"] = kind
+    names, rows = _numbers(run, sections)
+    lines = [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in rows]
+    shown = [names, ["---", *("---:" for _ in names[1:])], *lines]
+    return "\n\n".join((
+        f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---",
+        MARK,
+        f"# {RunDir(run.path).name}",
+        f"{_summary(run)} Trained with PyTorch Lightning; all options are in `config.yaml`.",
+        "## Results",
+        "\n".join(f"| {' | '.join(row)} |" for row in shown),
+        _weights_of(run, sections),
+        "## How to use it",
+        f"```bash\n{_commands(run)}\n```\n",
+    ))  # fmt: skip

@@ -1,0 +1,232 @@
+"""Where the time of a fit goes: a table and advice at its end, `profile.json` and `trace.json` in the run."""
+
+import json
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.profilers import Profiler
+from lightning.pytorch.trainer.states import RunningStage
+from torch.profiler import profile
+from torch.utils.flop_counter import FlopCounterMode
+
+from lit_engine.data.module import Rows
+
+# Lightning's name of an action, without its class → part of the time.
+PARTS = {
+    "train_dataloader_next": "waiting for data",
+    "batch_to_device": "transfer and transforms",
+    "training_step": "forward",
+    "backward": "backward",
+    "optimizer_step": "optimizer",
+    "optimizer_zero_grad": "optimizer",
+    "lr_scheduler_step": "optimizer",
+    "save_checkpoint": "saving",
+}
+NAMES = (*dict.fromkeys(PARTS.values()), "validation", "callbacks", "other")
+MEASURING = "measuring"  # of FLOP and of the trace: no part of the fit
+
+
+class Parts(Profiler):
+    """Seconds of each part. What happens within an action counts for the innermost one that is in `PARTS`.
+
+    An accelerator works on while Python goes on, so that each action waits for it.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__()
+        self.trainer, self.measuring = trainer, False
+        self.waits = trainer.strategy.root_device.type != "cpu"
+        self.seconds = dict.fromkeys((*NAMES, MEASURING), 0.0)
+        self.stack = ["other"]  # of the actions that have begun
+        self.part, self.since = "other", perf_counter()
+
+    def start(self, action_name: str) -> None:
+        otherwise = "callbacks" if action_name.startswith("[Callback]") else self.stack[-1]
+        self.stack.append(PARTS.get(action_name.rpartition(".")[2], otherwise))
+        self.turn()
+
+    def stop(self, action_name: str) -> None:
+        self.stack.pop()
+        self.turn()
+
+    def turn(self) -> None:
+        """Adds the time since the last turn to its part, and sees to which part the time from here on belongs."""
+        if self.waits and not self.measuring:
+            torch.accelerator.synchronize()
+        now = perf_counter()
+        self.seconds[self.part] += now - self.since
+        trains = self.trainer.state.stage is RunningStage.TRAINING or self.stack[-1] == "saving"
+        part = self.stack[-1] if trains else "validation"
+        self.part, self.since = MEASURING if self.measuring else part, now
+
+
+class Profile(Callback):
+    """Each process measures and writes its files, the first one prints. `trainer.profiler` rests during the fit.
+
+    The second batch runs with torch's FlopCounterMode, which knows matrix products, convolutions and attention, but not
+    what is done per element, nor recurrent layers that are one operation (cuDNN, oneDNN). The batches after it are
+    traced. The times leave these batches out. In a task with several optimizers, all after `backward` is optimizer.
+
+    Args:
+        traced: number of batches in `trace.json`, which ui.perfetto.dev shows; 0: no trace.
+    """
+
+    def __init__(self, traced: int = 3) -> None:
+        self.traced, self.batches = traced, 0
+        self.counted: FlopCounterMode | None = None
+        self.measuring = ExitStack()
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it calls a machine without a GPU an error
+        self.before = trainer.profiler  # type: ignore[attr-defined]
+        self.parts = trainer.profiler = Parts(trainer)  # type: ignore[attr-defined]
+
+    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        self.parts.measuring = 1 <= self.batches <= 1 + self.traced
+        self.parts.turn()
+        if self.batches == 1:
+            self.counted = self.measuring.enter_context(FlopCounterMode(display=False))
+        elif self.batches == 2 and self.traced:
+            file = str(self._file(trainer, "trace"))
+            self.measuring.enter_context(profile(on_trace_ready=lambda trace: trace.export_chrome_trace(file)))
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        if self.batches in (1, 1 + self.traced):
+            self.measuring.close()
+        self.parts.measuring = False
+        self.batches += 1
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
+        self._within_step(pl_module, "backward")
+
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._within_step(pl_module, "optimizer")
+
+    def _within_step(self, pl_module: LightningModule, part: str) -> None:
+        """Lightning tells a profiler nothing of a task that optimises by itself."""
+        if not pl_module.automatic_optimization:
+            self.parts.stack[-2] = part  # below this hook
+
+    def on_train_end(self, *args: Any) -> None:
+        self.measuring.close()
+
+    def on_exception(self, *args: Any) -> None:
+        self.measuring.close()
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.parts.turn()
+        trainer.profiler = self.before  # type: ignore[attr-defined]
+        found = self._found(trainer)
+        file = self._file(trainer, "profile")
+        file.write_text(json.dumps(found, indent=2))
+        if trainer.is_global_zero:
+            print("\n".join([*table(found), f"profile: {file}"]), flush=True)
+
+    def _found(self, trainer: Trainer) -> dict[str, Any]:
+        seconds, device = self.parts.seconds, trainer.strategy.root_device
+        measuring = seconds.pop(MEASURING)
+        total = sum(seconds.values())
+        found = {
+            "seconds": total,
+            "measuring_seconds": measuring,
+            "batches": self.batches,
+            "percent": {name: round(100 * part / total, 1) for name, part in seconds.items()},
+            "peak_bytes": peak_memory(device),
+            **data_set(trainer),
+        }
+        timed = self.batches - 1 - self.traced
+        if self.counted is not None and timed > 0:
+            flop = self.counted.get_total_flops()
+            speed = flop * timed / (seconds["forward"] + seconds["backward"] + seconds["optimizer"])
+            possible, dtype = matrix_product(device, str(trainer.precision))
+            found |= {
+                "flop_per_batch": flop,
+                "flop_per_second": speed,
+                "matrix_product": {"flop_per_second": possible, "dtype": dtype, "device": device.type},
+                "percent_of_matrix_product": 100 * speed / possible,
+            }
+        return {**found, "advice": advice(found)}
+
+    def _file(self, trainer: Trainer, name: str) -> Path:
+        rank = f"_{trainer.global_rank}" if trainer.global_rank else ""
+        return Path(trainer.default_root_dir, f"{name}{rank}.json")
+
+
+def table(found: dict[str, Any]) -> list[str]:
+    """Lines for people."""
+    memory = (f"{size / 2**20:,.0f} MiB ({where})" for where, size in found["peak_bytes"].items())
+    lines = [f"time of the fit: {found['seconds']:.1f} s, {found['batches']} batches"]
+    lines += [f"  {name:23} {share:5.1f} %" for name, share in found["percent"].items()]
+    lines.append(f"peak memory: {', '.join(memory)}")
+    if "flop_per_batch" in found:
+        lines.append(
+            f"{found['flop_per_batch'] / 1e9:.3g} GFLOP per batch, {found['flop_per_second'] / 1e9:.3g} GFLOP/s: "
+            f"{found['percent_of_matrix_product']:.1f} % of a matrix product in {found['matrix_product']['dtype']}"
+        )
+    return [*lines, f"advice: {found['advice']}"]
+
+
+def advice(found: dict[str, Any]) -> str:
+    """A sentence on what to try first."""
+    percent, workers = found["percent"], found["num_workers"]
+    remedies = {
+        "waiting for data": (30, "make a sample of {data} cheaper, or prepare the samples before the training"),
+        "transfer and transforms": (30, "fewer or cheaper transforms"),
+        "validation": (30, "--trainer.check_val_every_n_epoch=2, or a larger --data.eval_batch_size"),
+        "saving": (20, "longer epochs, because each one saves"),
+        "callbacks": (30, "a longer run before you judge, or fewer figures and logs"),
+        "other": (40, "a larger --data.batch_size, because this surrounds each step"),
+    }
+    if workers is not None:
+        remedies["waiting for data"] = (30, f"load {{data}} in more processes, --data.num_workers={2 * workers or 2}")
+    for name, (limit, remedy) in remedies.items():
+        if percent[name] > limit:
+            return f"{percent[name]:.0f} % of the time is {name}; try this: {remedy.format(**found)}"
+    if found.get("percent_of_matrix_product", 100) < 10:
+        return "the operations are small for this device; try a larger --data.batch_size, or the overlay compile"
+    return "the net takes most of the time; try the overlay bf16 or gpu, or a smaller net"
+
+
+def data_set(trainer: Trainer) -> dict[str, Any]:
+    """The name of what gives the samples, and the processes that load them; None where it takes no processes."""
+    data, loader = trainer.datamodule, trainer.train_dataloader  # type: ignore[attr-defined]
+    found: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
+    in_memory = found is None or isinstance(found, Rows)
+    while not in_memory and hasattr(found, "dataset"):  # a Subset, or what makes batches of samples
+        found = found.dataset
+    workers = None if in_memory else getattr(data, "num_workers", getattr(loader, "num_workers", None))
+    return {"data": type(data if in_memory else found).__name__, "num_workers": workers}
+
+
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """Bytes that this process has held at most, as far as the system tells, and of CUDA's."""
+    found = {}
+    if sys.platform != "win32":
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        found["process"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    if device.type == "cuda":
+        found["cuda"] = torch.cuda.max_memory_allocated(device)
+    return found
+
+
+def matrix_product(device: torch.device, precision: str) -> tuple[float, str]:
+    """FLOP/s of the best of five products of square matrices, in the type of a Trainer's `precision`; that type."""
+    types = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
+    dtype = next((dtype for name, dtype in types.items() if precision.startswith(name)), torch.float32)
+    size = 1024 if device.type == "cpu" else 8192
+    matrix, seconds = torch.ones(size, size, device=device, dtype=dtype), []
+    for _ in range(5):
+        begin = perf_counter()
+        matrix @ matrix
+        if device.type != "cpu":
+            torch.accelerator.synchronize()
+        seconds.append(perf_counter() - begin)
+    return 2 * size**3 / min(seconds), str(dtype).removeprefix("torch.")

@@ -1,0 +1,174 @@
+"""The columns of a comparison, for the terminal, for CSV and for the page."""
+
+import csv
+import io
+import json
+import math
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lit_engine.tools.pages.html import Cell
+from lit_engine.tools.runs.differences import CLASS, COUNT, Comparison, Row, mean_sd
+
+
+class Column(NamedTuple):
+    """A name and a cell per row."""
+
+    name: str
+    cells: Sequence[Cell]
+    rank: float = 0  # where room is short, columns of a low rank are shown
+    short: str = ""  # what people read
+    sds: Sequence[float] = ()  # of groups
+
+    def lines(self) -> list[str]:
+        """Name and cells, padded; numbers stand to the right."""
+        texts = [self.short or self.name, *(cell if isinstance(cell, str) else cell[0] for cell in self.cells)]
+        side = "<" if all(isinstance(cell, str) for cell in self.cells) else ">"
+        return [f"{text:{side}{max(map(len, texts))}}" for text in texts]
+
+
+def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> list[Column]:
+    """Which row it is, its state, these options and other facts that differ, metrics, time."""
+    grouped = any(row.grouped for row in rows)
+    count = [(str(len(row.counted)), len(row.counted)) for row in rows]
+    first = Column("n", count) if grouped else Column("run", names_of(rows))
+    options, metrics = [], []
+    for rank, (key, short) in enumerate(zip(keys, short_names(keys), strict=True)):
+        options.append(Column(key, _options(rows, key), 2 * rank + 1, short))
+    for rank, name in enumerate(found.facts, len(keys)):
+        known = [row.facts(name) for row in rows]
+        texts = [" or ".join(facts) if len(facts) < 3 else f"{len(facts)} of them" for facts in known]
+        options.append(Column(name, texts, 2 * rank + 1))
+    for rank, name in enumerate(found.metrics):
+        sds = [row.metric(name)[1] for row in rows] if grouped else ()
+        metrics.append(Column(name, [_mean(row, name) for row in rows], 2 * rank, sds=sds))
+    took = [mean_sd([run.seconds for run in row.counted if run.seconds == run.seconds])[0] for row in rows]
+    time = Column("seconds", [duration(seconds) for seconds in took], math.inf, "time")
+    middle = [*options, *metrics] if len(found.tasks) < 2 else [*metrics, *options]  # tasks differ in many options
+    return [first, Column("state", [_states(row) for row in rows]), *middle, time]
+
+
+def table_of(found: Comparison) -> list[Column]:
+    """A row per run or group; of one group alone a row per metric, with the mean over all samples where it differs."""
+    if not found.over or len(found.rows) > 1:
+        return columns_of(found, found.rows, found.keys)
+    (group,) = found.rows
+    means = [_mean(group, name) for name in found.metrics]
+    pooled = [_pooled(group, name) for name in found.metrics]
+    columns = [Column("metric", found.metrics), Column("mean ± sd", means), Column("over all folds", pooled)]
+    return columns if any(cell[0] for cell in pooled) else columns[:2]
+
+
+def in_terminal(columns: Sequence[Column]) -> list[str]:
+    """Lines with the columns that fit, and the names of the others; without a terminal, all columns."""
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+    shown: list[Column] = []
+    for column in sorted(columns, key=lambda column: column.rank):
+        width = len(column.lines()[0])
+        if width <= room or not column.rank:
+            shown.append(column)
+            room -= width + 2
+    lines = ["  ".join(line).rstrip() for line in zip(*(c.lines() for c in columns if c in shown), strict=True)]
+    hidden = [column.short or column.name for column in columns if column not in shown]
+    return [*lines, *([f"columns that do not fit: {', '.join(hidden)}"] if hidden else [])]
+
+
+def as_csv(columns: Sequence[Column]) -> str:
+    """All digits; of groups also the standard deviations."""
+    whole = []
+    for column in columns:
+        whole.append([column.name, *(cell if isinstance(cell, str) else cell[1] for cell in column.cells)])
+        if column.sds:
+            whole.append([f"{column.name} sd", *column.sds])
+    text = io.StringIO()
+    lines = zip(*whole, strict=True)
+    csv.writer(text, lineterminator="\n").writerows(["" if v is None or v != v else v for v in line] for line in lines)
+    return text.getvalue()
+
+
+def names_of(rows: Sequence[Row]) -> list[str]:
+    """Paths of single runs from the folder on that they have in common."""
+    paths = [row.runs[0].path for row in rows]
+    base = common_folder(paths)
+    return [os.path.relpath(path.resolve(), base) for path in paths]
+
+
+def labels(found: Comparison, rows: Sequence[Row]) -> list[str]:
+    """What rows are called in a legend: by the options in which groups differ."""
+    if not found.over:
+        return names_of(rows)
+    named = zip(short_names(found.keys), [_options(rows, key) for key in found.keys], strict=True)
+    columns = [[f"{name} {cell}" for cell in cells] for name, cells in named]
+    return [", ".join(words) for words in zip(*columns, strict=True)] or ["all" for _ in rows]
+
+
+def common_folder(paths: Iterable[Path]) -> Path:
+    """The innermost folder that all these are in."""
+    return Path(os.path.commonpath([path.resolve().parent for path in paths]))
+
+
+def short_names(keys: Iterable[str]) -> list[str]:
+    """As much of the end of each dotted key as tells it from the others."""
+    keys, found = list(keys), []
+    for key in keys:
+        words = key.split(".")
+        ends = [".".join(words[-n:]) for n in range(1, len(words) + 1)]
+        found.append(next((end for end in ends if sum(f".{k}".endswith(f".{end}") for k in keys) == 1), key))
+    return found
+
+
+def number(value: float, sd: float = math.nan) -> str:
+    """Four digits after the point, fewer of large numbers; with a deviation to the same digit."""
+    if isinstance(value, int) or (math.isnan(sd) and value >= 100 and value.is_integer()):  # a count
+        return str(int(value))
+    size = max(abs(value), 0 if math.isnan(sd) else sd)
+    form = (
+        ".3g" if 0 < size < 1e-3 else ".4f" if size < 10 else ".2f" if size < 1000 else ".0f" if size < 1e6 else ".4g"
+    )
+    return f"{value:{form}}" + ("" if math.isnan(sd) else f" ± {sd:{form}}")
+
+
+def duration(seconds: float) -> Cell:
+    """A time as it is said, and in seconds; nan is not known."""
+    if math.isnan(seconds):
+        return "", None
+    minutes = round(seconds / 60)
+    said = f"{seconds:.0f} s" if seconds < 60 else f"{minutes} min"
+    return said if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min", seconds
+
+
+def _mean(row: Row, name: str) -> Cell:
+    mean, sd, n = row.metric(name)
+    mean = int(mean) if n == 1 and COUNT.fullmatch(name) else mean
+    few = f" (n {n})" if n < len(row.counted) else ""
+    return (number(mean, sd) + few, mean) if n else ("", None)
+
+
+def _pooled(row: Row, name: str) -> Cell:
+    value = (row.pooled(name) or [math.nan])[0]
+    return ("", None) if number(value) in ("nan", number(row.metric(name)[0])) else (number(value), value)
+
+
+def _states(row: Row) -> str:
+    count = Counter(run.state for run in row.runs)
+    return ", ".join(f"{n} {state}" for state, n in count.items()) if row.grouped else row.runs[0].state
+
+
+def _options(rows: Sequence[Row], key: str) -> list[Cell]:
+    """Values of an option: short, unless different ones would look the same."""
+    values = [row.runs[0].options.get(key, "") for row in rows]
+    form = _short if len({_short(value) for value in values}) == len({repr(value) for value in values}) else str
+    return [form(value) for value in values]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, str) and CLASS.fullmatch(value):
+        return value.rpartition(".")[2]
+    if isinstance(value, str | float):
+        return value if isinstance(value, str) else f"{value:g}"
+    return json.dumps(value, separators=(",", ":"), default=str)

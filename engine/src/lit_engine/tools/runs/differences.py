@@ -1,0 +1,166 @@
+"""What differs between runs; runs that differ in some options alone, as a group with mean and standard deviation."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lit_engine.errors import UserError, did_you_mean
+from lit_engine.tools.runs.reading import Run
+
+CLASS = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*")
+COUNT = re.compile(r"(val|test)/(samples|tokens|pixels|pairs)(_per_second)?")
+# Means over the samples of the test, or over its tokens: over all folds they are weighted by how many there are.
+POOLED = re.compile(r"test/(loss|mse|mae|(token_|top\d+_)?accuracy)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run, or a group of runs."""
+
+    runs: list[Run]
+    grouped: bool
+
+    @property
+    def counted(self) -> list[Run]:
+        """Those whose numbers count: of a group the ones that have finished."""
+        return [run for run in self.runs if run.state == "finished"] if self.grouped else self.runs
+
+    def metric(self, name: str) -> tuple[float, float, int]:
+        """Mean, standard deviation (n − 1) and n; nan where there are too few."""
+        return mean_sd([run.metrics[name] for run in self.counted if name in run.metrics])
+
+    def pooled(self, name: str) -> tuple[float, str, float] | None:
+        """Of several folds: the mean over all their samples, tokens or pixels, which of these, and how many."""
+        runs = [run for run in self.counted if name in run.metrics]
+        unit = next(
+            (u for u in ("test/tokens", "test/pixels") if any(u in run.metrics for run in runs)), "test/samples"
+        )
+        weights = [run.metrics.get(unit, 0) for run in runs]
+        folds = {run.options.get("data.fold") for run in runs}
+        if len(folds) < 2 or not POOLED.fullmatch(name) or not all(weights):
+            return None
+        total = sum(weight * run.metrics[name] for weight, run in zip(weights, runs, strict=True))
+        return total / sum(weights), unit, sum(weights)
+
+    def part(self, kind: str, name: str) -> float:
+        """Mean of what the test tells of a class; nan if it is not known."""
+        return mean_sd([run.parts[kind][name] for run in self.counted if name in run.parts.get(kind, {})])[0]
+
+    def facts(self, name: str) -> list[str]:
+        return list(dict.fromkeys(run.facts[name] for run in self.runs if name in run.facts))
+
+
+def mean_sd(values: Sequence[float]) -> tuple[float, float, int]:
+    """Mean, standard deviation (n − 1) and n; nan where there are too few values."""
+    n = len(values)
+    mean = values[0] if n == 1 else sum(values) / n if n else math.nan
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1)) if n > 1 else math.nan, n
+
+
+class Comparison:
+    """Runs side by side.
+
+    Args:
+        runs: to compare.
+        over: options in which the runs of a group may differ; without any, each run is for itself.
+        chosen: metrics to show, `accuracy` for those of validation and test; by default the monitored ones of both,
+            and others that differ or that only some runs have; of groups all but counts.
+
+    Attributes:
+        rows: the best first, if all runs monitor the same metric.
+        given: rows in the order of the runs.
+        keys: options that differ between rows.
+        facts: what else differs: commit, versions, devices.
+        tasks: classes of the models.
+
+    Raises:
+        UserError: no run has such an option or metric.
+    """
+
+    def __init__(self, runs: list[Run], over: Sequence[str] = (), chosen: Sequence[str] = ()) -> None:
+        self.runs = runs
+        self.over = [key.replace(".init_args", "") for key in over]
+        _known("option", self.over, {key for run in runs for key in run.options})
+        known = dict.fromkeys(name for run in runs for name in run.metrics)
+        named = {name: [n for n in (name, f"val/{name}", f"test/{name}") if n in known] or [name] for name in chosen}
+        self.chosen = [name for names in named.values() for name in names]
+        _known("metric", self.chosen, known)
+        keys = [key for key in differing([run.options for run in runs]) if key not in self.over]
+        groups: dict[Any, list[Run]] = {}
+        for run in runs:
+            same = tuple(repr(_same(run.options.get(key, ...))) for key in keys)
+            groups.setdefault(same if over else run.path, []).append(run)
+        self.given = [Row(members, bool(over)) for members in groups.values()]
+        self.keys = keys
+        self.facts = differing([run.facts for run in runs])
+        self.monitors = [str(name) for name, _ in Counter(run.monitor for run in runs if run.monitor).most_common()]
+        self.tasks = list(dict.fromkeys(str(run.options["model"]) for run in runs if "model" in run.options))
+        self.metrics = self.chosen or self._usual(known)
+        self.rows = self._best_first()
+
+    def _usual(self, known: Iterable[str]) -> list[str]:
+        """Metrics of validation and test."""
+        first = [name for watched in self.monitors for name in (watched, watched.replace("val/", "test/", 1))]
+        names = [name for name in dict.fromkeys([*first, *known]) if name.startswith(("val/", "test/"))]
+        if self.over:
+            return [name for name in names if name in known and not COUNT.fullmatch(name)]
+        values = {name: {run.metrics.get(name) for run in self.runs} for name in names}
+        alone = len(self.runs) == 1
+        return [name for name in names if name in known and (alone or name in first or len(values[name]) > 1)]
+
+    def _best_first(self) -> list[Row]:
+        if len(self.monitors) != 1 or len(self.tasks) > 1:
+            return self.given
+        sign = -1 if next(run for run in self.runs if run.monitor).maximize else 1
+        values = [sign * row.metric(self.monitors[0])[0] for row in self.given]
+        order = sorted(range(len(values)), key=lambda place: math.inf if math.isnan(values[place]) else values[place])
+        return [self.given[place] for place in order]
+
+    def notes(self) -> list[str]:
+        """What there is, and what a reader of the table must know."""
+        count = Counter(run.state for run in self.runs)
+        states = ", ".join(f"{n} {state}" for state, n in count.items())
+        groups = f"groups: {len(self.rows)}, over {', '.join(self.over)}; " if self.over and len(self.rows) > 1 else ""
+        notes = [f"{groups}runs: {states}"]
+        if len(self.tasks) > 1:
+            tasks = ", ".join(name.rpartition(".")[2] for name in self.tasks)
+            notes.append(f"different tasks, whose losses cannot be compared: {tasks}")
+        if self.over and (out := [run for row in self.rows for run in row.runs if run not in row.counted]):
+            notes.append(f"left out of the mean: {', '.join(f'{run.path} ({run.state})' for run in out)}")
+        for row in self.rows if self.over else []:
+            same = Counter(str({key: run.options.get(key) for key in self.over}) for run in row.counted)
+            notes += [f"{n} runs of one group have the same {values}" for values, n in same.items() if n > 1]
+        mixed = [name for name in self.facts if any(len(row.facts(name)) > 1 for row in self.rows)]
+        if mixed:
+            notes.append(f"runs of one group differ in: {', '.join(mixed)}")
+        return notes
+
+
+def differing(options: Sequence[dict[str, Any]]) -> list[str]:
+    """The keys whose values differ.
+
+    An option that only some have counts if it is a class in a list, such as a callback: others belong to a class that
+    differs, which is named, or were not known to an earlier version.
+    """
+    found: list[str] = []
+    for key in dict.fromkeys(key for one in options for key in one):
+        values = [one[key] for one in options if key in one]
+        added = len(values) < len(options) and isinstance(values[0], str) and CLASS.fullmatch(values[0])
+        if len({repr(_same(value)) for value in values}) > 1 or (added and key.rpartition(".")[0] not in found):
+            found.append(key)
+    return found
+
+
+def _same(value: Any) -> Any:
+    """1 and 1.0 are the same."""
+    return float(value) if type(value) is int else value
+
+
+def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
+    for name in names:
+        if name not in known:
+            shown = f" (there are: {', '.join(known)})" if what == "metric" else ""
+            raise UserError(f"no run has the {what} {name}{did_you_mean(name, known, shown)}")

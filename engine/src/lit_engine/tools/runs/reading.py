@@ -1,0 +1,204 @@
+"""Finds runs, and reads what a comparison needs of each."""
+
+import glob
+import math
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lit_engine.errors import RunError
+from lit_engine.run.directory import RunDir
+
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What is known of one run."""
+
+    path: Path
+    state: str  # as of `RunDir.state`
+    begun: datetime
+    seconds: float  # of all its fits that ended, and of one that runs; nan if it is not known
+    options: dict[str, Any]  # of its config, by `options_of`, and which weights it began with
+    facts: dict[str, str]  # commit, versions, processes, devices, what was changed for the test
+    monitor: str | None  # by which the best checkpoint is chosen
+    maximize: bool
+    metrics: Numbers  # of the test, of validation at the best epoch, of training at the last one
+    parts: dict[str, Numbers]  # of the test, such as `class_accuracy`: by class
+    rows: list[dict[str, str]]  # of metrics.csv
+
+    @classmethod
+    def read(cls, path: Path) -> "Run":
+        """Reads a run.
+
+        Raises:
+            RunError: a file in it is broken.
+        """
+        run = RunDir(path)
+        try:
+            state, sections, entries, rows = run.state(), run.metrics(), run.entries(), run.history()[1]
+            options = dict(options_of(run.config() if run.config_file.is_file() else {}))
+            if options.get("data.folds") is None:  # without folds there is no such thing as fold 0
+                options.pop("data.fold", None)
+            options |= {name: entries[0].get(name) if entries else None for name in ("init_from", "init_prefixes")}
+            fit, test = sections.get("fit", {}), sections.get("test", {})
+            monitor, maximize = monitor_of(options)
+            known = fit.get(f"best {monitor}") if state == "finished" else None
+            trained = {name: value for name, value in numbers(fit).items() if not name.startswith(("val/", "best "))}
+            validated = _best(rows, monitor, maximize, known) or numbers(fit, "val/")
+            took = [entry["seconds"] for entry in entries if "seconds" in entry] or numbers(fit, "seconds").values()
+            if state == "running" and entries:
+                took = [*took, (datetime.now(UTC) - _time(entries[-1]["time"])).total_seconds()]
+            return cls(
+                path=path,
+                state=state,
+                begun=_time(entries[0]["time"] if entries else path.stat().st_mtime),
+                seconds=sum(took) if took else math.nan,
+                options=options,
+                facts=_facts(entries[-1] if entries else {}, test),
+                monitor=monitor,
+                maximize=maximize,
+                metrics={**validated, **numbers(test, "test/"), **trained},
+                parts=parts_of(test),
+                rows=rows,
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path} is broken: its files are not those of a run ({error!r})") from error
+
+    def curve(self, metric: str, by: str) -> dict[float, float]:
+        """Values of a metric by `epoch` or `step`."""
+        return {float(row[by]): float(row[metric]) for row in self.rows if row.get(metric) and row.get(by)}
+
+
+def monitor_of(options: Mapping[str, Any]) -> tuple[str | None, bool]:
+    """The metric that the checkpoint is chosen by, and whether more of it is better."""
+    key = next((key for key in options if re.search(r"Checkpoint.*\.monitor$", key) and options[key]), "")
+    return options.get(key), options.get(key.replace(".monitor", ".mode")) == "max"
+
+
+def read_runs(names: Sequence[str]) -> list[Run]:
+    """Reads runs that are named themselves, by a pattern, or by a folder that they are in; each one once.
+
+    A broken run is named in a warning and left out, if it is not the only one.
+
+    Raises:
+        RunError: a name leads to nothing, or to no run; all are broken.
+    """
+    found: dict[Path, Path] = {}
+    for name in names:
+        if not name:  # an unset variable of the shell, which Path would take for the current folder
+            raise RunError("the name of a run or folder is empty")
+        paths = [Path(name)] if Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
+        if not paths:
+            raise RunError(f"no such run or folder: {name}")
+        inside = [run for path in paths for run in _runs_in(path)]
+        if not inside and not all(path.is_file() for path in paths):
+            raise RunError(f"there is no run in {name}")
+        for run in inside:
+            found.setdefault(run.resolve(), run)
+    runs: list[Run] = []
+    for path in found.values():
+        try:
+            runs.append(Run.read(path))
+        except (RunError, OSError) as error:
+            if len(found) == 1:
+                raise
+            print(f"warning: left out: {error}", file=sys.stderr)
+    if not runs:
+        raise RunError(f"there is no run in {', '.join(names)}")
+    return runs
+
+
+def _runs_in(folder: Path) -> Iterator[Path]:
+    """Folders with a config.yaml; what is within a run, such as W&B's files, is no run."""
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        if "config.yaml" in files:
+            folders.clear()
+            yield Path(place)
+
+
+def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The options in a config by their names on the command line; a class is one, without its module.
+
+    `("model.net", "package.CNN"), ("model.net.hidden", 64), ("trainer.callbacks.Checkpoint.mode", "max"), …`
+    """
+    if isinstance(value, dict) and "class_path" in value:
+        yield key, re.sub(r"\..*\.", ".", value["class_path"])
+        for arguments in (value.get("init_args"), value.get("dict_kwargs")):
+            for name, inner in (arguments or {}).items():
+                yield from options_of(inner, f"{key}.{name}")
+    elif isinstance(value, dict) and ("." not in key or _has_class(value)):
+        for name, inner in value.items():
+            yield from options_of(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list) and _has_class(value):
+        seen: Counter[str] = Counter()
+        for place, inner in enumerate(value):
+            kind = inner.get("class_path", "").rpartition(".")[2] if isinstance(inner, dict) else ""
+            seen[kind] += 1
+            name = f"[{place}]" if not kind else f".{kind}" if seen[kind] == 1 else f".{kind}[{seen[kind]}]"
+            yield from options_of(inner, f"{key}{name}")
+    else:
+        yield key, value
+
+
+def _has_class(value: Any) -> bool:
+    return "'class_path': " in str(value)
+
+
+def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float | None) -> Numbers:
+    """The best validation in metrics.csv, the first of equals; the last one if no metric is monitored."""
+    watched = {number: float(row[monitor]) for number, row in enumerate(rows) if row.get(monitor)}
+    finite = {number: value for number, value in watched.items() if math.isfinite(value)}
+    validated = [row for row in rows if any(row[name] for name in row if name and name.startswith("val/"))]
+    if finite:
+        best = known if known is not None else (max if maximize else min)(finite.values())
+        validated = [rows[min(finite, key=lambda number: abs(finite[number] - best))]]
+    best_row = validated[-1] if validated else {}
+    return numbers({name: float(value) for name, value in best_row.items() if value and name.startswith("val/")})
+
+
+def numbers(section: Mapping[str, Any], prefix: str = "") -> Numbers:
+    """Those of a section of metrics.json, but for those of single classes."""
+    named = {name: value for name, value in section.items() if name.startswith(prefix) and _single(name)}
+    return {name: value for name, value in named.items() if isinstance(value, int | float)}
+
+
+def _single(name: str) -> bool:
+    return name.count("/") < 2  # unlike val/class_accuracy/cat
+
+
+def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
+    """Numbers of an evaluation by class (`test/class_accuracy/cat`) or length (`"bleu_by_length": {"1–5": 40.2}`).
+
+    The calibration is by confidence; a figure shows it.
+    """
+    found: dict[str, Numbers] = {}
+    for name, value in section.items():
+        if not _single(name):
+            kind, _, part = name.partition("/")[2].partition("/")
+            found.setdefault(kind, {})[part] = value
+        elif isinstance(value, dict) and name != "calibration" and (known := numbers(value)):
+            found[name] = known
+    return found
+
+
+def _facts(entry: Mapping[str, Any], test: Mapping[str, Any]) -> dict[str, str]:
+    git = entry.get("git") or {}
+    commit = {"commit": git["commit"][:9] + (" dirty" if git.get("dirty") else "")} if "commit" in git else {}
+    versions = {name: str(version) for name, version in entry.get("versions", {}).items()}
+    processes = {"processes": str(entry["processes"])} if "processes" in entry else {}
+    devices = {"devices": ", ".join(entry["devices"])} if "devices" in entry else {}
+    tested = {"tested": "; ".join(test.get("changed", [])) or "as trained"} if test else {}
+    return {**commit, **versions, **processes, **devices, **tested}
+
+
+def _time(given: str | float) -> datetime:
+    return datetime.fromisoformat(given) if isinstance(given, str) else datetime.fromtimestamp(given, UTC)

@@ -1,0 +1,169 @@
+"""`schema`: a JSON schema of configs and overlays, with which an editor completes, explains and checks them.
+
+jsonargparse makes one of the options of `fit`; here it learns overlays, `key+`, and classes by their name alone. Run it
+again after a change of your classes: `.vscode/settings.json` names the file that it writes.
+"""
+
+import argparse
+import inspect
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from jsonargparse._completions_jsonschema import ParserJsonschema, anyof_schema, get_doc_short_description
+from jsonargparse._typehints import get_callable_return_type
+
+from lit_engine.classes.names import index
+from lit_engine.cli.parser import LitCLI
+from lit_engine.errors import UserError
+from lit_engine.cli.explain import CLASS_MODULES, OptionParser
+from lit_engine.project import PACKAGE, PROGRAM, this_project
+
+FILE = Path(".vscode/schema.json")
+# Classes of these modules are described, as those of the package are; classes of others are not checked.
+MODULES = (
+    *CLASS_MODULES, "lightning.pytorch.profilers", "lightning.pytorch.strategies", "torch.nn",
+    "torchvision.transforms.v2",
+)  # fmt: skip
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    options = OptionParser("schema", "Writes a JSON schema of configs and overlays, for editors.")
+    options.add_argument("--output", type=Path, default=FILE, metavar="FILE", help=f"default: {FILE}")
+    return options
+
+
+def schema(args: Sequence[str]) -> int:
+    """Writes the schema and returns the exit status.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    file: Path = option_parser().parse_args(args).output
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8"):  # fails at once, and not after the seconds that the schema takes
+            pass
+        file.write_text(json.dumps(config_schema()), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}") from error
+    print(f"schema: {file}")
+    return 0
+
+
+def config_schema() -> dict[str, Any]:
+    """A schema of what `fit -c` takes, of draft 7, which editors know.
+
+    A file with `seed_everything`, `data` and `model` is a config, in which each object needs its `class_path`. Any
+    other is an overlay, which needs it in lists alone.
+    """
+    made = _Maker().generate(LitCLI.parsers(this_project(), "fit")["fit"])
+    config, overlay = _ref("a config"), _ref("an overlay")
+    complete = {"dependencies": {"init_args": ["class_path"]}, "additionalProperties": config, "items": config}
+    made["$defs"] |= {"a config": complete, "an overlay": {"additionalProperties": overlay, "items": config}}
+    return {
+        **made,
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "description": f"A config of {PROGRAM}, or an overlay.",
+        "if": {"required": ["seed_everything", "data", "model"]},
+        "then": config,
+        "else": overlay,
+    }
+
+
+def described() -> dict[str, type]:
+    """The classes that are described, by full path; without those of an extra that is not installed."""
+    found = {}
+    for path in (path for paths in index().values() for path in paths):
+        with suppress(ImportError, AttributeError):
+            found[path] = resolve_name(path)
+    for module in MODULES:
+        found |= {f"{module}.{name}": kind for name, kind in vars(import_module(module)).items() if name[0] != "_"}
+    return {path: kind for path, kind in found.items() if inspect.isclass(kind) and not inspect.isabstract(kind)}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+class _Maker(ParserJsonschema):
+    """Describes an object by its class_path; without one, in an overlay, by the arguments of all that it may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known = described()
+        self.fitting: dict[str, list[str]] = {}  # kind of argument → full paths of the classes that it takes
+        # a class by its name alone: that of the project, if there is one
+        self.names = {path.rpartition(".")[2]: path for path in self.known}
+        self.names |= {name: paths[0] for name, paths in index().items() if len(paths) == 1}
+        modules = "|".join(re.escape(module) for module in MODULES)
+        self.elsewhere = {"type": "string", "pattern": rf"^(?!{PACKAGE}\.|({modules})\.\w+$).*\."}
+
+    def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
+        """Requires nothing, because another file or the data may give it; `key+` appends to a list."""
+        lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
+        for key in (dest, f"{dest}+") if lists else (dest,):
+            super().set_dest(schema, key, dest_schema, False, descriptions)
+
+    def class_ref(self, class_type: Any, action: Any, subclass: bool) -> dict[str, Any]:
+        """What a protocol makes is written as the object."""
+        return super().class_ref(get_callable_return_type(class_type) or class_type, action, subclass)
+
+    def subclass_def(self, class_type: type, action: Any) -> dict[str, Any]:
+        """What an argument takes that is an object of this class: a class_path and arguments, or the path alone."""
+        name = self.def_name(class_type)
+        fits = self.fitting[name] = [path for path, kind in self.known.items() if issubclass(kind, class_type)]
+        cases = []
+        for path in fits:
+            if path not in self.defs:
+                self.defs[path] = {}  # first of all: a class may take objects of its own kind
+                about = get_doc_short_description(self.known[path])
+                self.defs[path] |= self.class_parser_schema(path, action, about)
+            names = [path, *(name for name, named in self.names.items() if named == path)]
+            is_it = {"required": ["class_path"], "properties": {"class_path": {"enum": names}}}
+            cases.append({"if": is_it, "then": {"properties": {"init_args": _ref(path)}}})
+        short = [name for name, path in self.names.items() if path in fits]
+        class_path = {"anyOf": [{"enum": [*short, *fits]}, self.elsewhere]}
+        unnamed = {"properties": {"init_args": _ref(f"{name} of any class")}}
+        return {
+            "type": ["string", "object"],
+            "properties": {
+                "class_path": class_path,
+                "init_args": {"type": "object"},
+                "dict_kwargs": {"type": "object"},
+            },
+            "additionalProperties": False,
+            "allOf": [
+                {"if": {"type": "string"}, "then": class_path},
+                {"if": {"required": ["class_path"]}, "else": unnamed},
+                *cases,
+            ],
+        }
+
+    def reachable_defs(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """All definitions, and last of all the arguments of an object whose class is not named."""
+        for name, paths in self.fitting.items():
+            found: dict[str, list[Any]] = {}
+            for path in paths:
+                for key, value in self.defs[path].get("properties", {}).items():
+                    kind = {word: value[word] for word in value if word not in ("default", "description")}
+                    found.setdefault(key, []).append(kind)
+            values = {key: anyof_schema(kinds) for key, kinds in found.items()}
+            self.defs[f"{name} of any class"] = {"properties": values, "additionalProperties": False}
+        return self.defs
+
+    def callable_schema(self, typehint: Any, action: Any) -> dict[str, Any]:
+        """What makes an object is written as the object."""
+        made = super().callable_schema(typehint, action)
+        return next((one for one in made.get("anyOf", ()) if "$ref" in one), made)
+
+    def tuple_schema(self, typehint: Any, action: Any) -> dict[str, Any]:
+        """As draft 7 has it."""
+        made = super().tuple_schema(typehint, action)
+        return {**made, "items": made.pop("prefixItems"), "additionalItems": False} if "prefixItems" in made else made

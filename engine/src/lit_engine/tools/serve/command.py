@@ -1,0 +1,169 @@
+"""Lets a browser on this machine try a trained run on a picture, a row or a sentence. Ctrl-C ends it.
+
+%(prog)s runs/quickstart/first
+curl --data-binary @digit.png http://127.0.0.1:8000/predict        the same as JSON
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from lit_engine.cli.main import look
+from lit_engine.errors import UserError
+from lit_engine.cli.explain import OptionParser
+
+if TYPE_CHECKING:
+    from lit_engine.tools.serve.predictor import Predictor
+
+HERE = "127.0.0.1"
+MEGABYTES = 20  # of a sample, at most
+THREADS = 32  # requests that are handled at the same time
+ROUTES = "there are GET / and POST /predict"
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = OptionParser("serve", __doc__)
+    parser.add_argument("run", metavar="RUN", help="its directory, or `latest`")
+    parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000; 0: any that is free")
+    return parser
+
+
+def serve(args: Sequence[str]) -> int:
+    """Runs the command until Ctrl-C and returns its exit status.
+
+    Raises:
+        UserError: the port is taken, or the run has no such weights or predicts on no new samples.
+    """
+    options = option_parser().parse_args(list(args))
+    look([f"--run={options.run}"], ())  # this and the port before torch is imported, which takes seconds
+    try:
+        server = Server((HERE, options.port), Handler)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--port {options.port}: {reason}; --port 0 takes one that is free") from error
+    with server, tempfile.TemporaryDirectory() as folder:
+        from lit_engine.tools.serve.predictor import Predictor
+
+        server.predictor = Predictor(options.run, options.ckpt_path, folder)
+        server.page = server.predictor.page(MEGABYTES)
+        print(f"http://{HERE}:{server.server_port} (Ctrl-C ends)", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("ended")
+    return 0
+
+
+class Server(ThreadingHTTPServer):
+    """Holds what its requests share."""
+
+    allow_reuse_address = os.name == "posix"  # Windows would share a port that is in use
+    request_queue_size = 128  # connections that wait to be accepted
+    predictor: "Predictor"
+    page: str
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.free = threading.BoundedSemaphore(THREADS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.free.acquire()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection once the client has sent everything: closing it earlier may discard the response."""
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_WR)
+            request.settimeout(2)  # seconds
+            while request.recv(2**16):
+                pass
+        self.close_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # a client that has gone is no error
+            super().handle_error(request, client_address)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """`GET /` gives the page; `POST /predict` takes a sample and gives `{"rows": […]}` or `{"error": …}`."""
+
+    server: Server
+    timeout = 60  # seconds of silence
+
+    def parse_request(self) -> bool:
+        """Refuses pages of other servers, and other names of this machine: any name can be made to lead here."""
+        if not super().parse_request():
+            return False
+        host = self.headers.get("Host", "")
+        known = host.partition(":")[0] in (HERE, "localhost") and self.headers.get("Origin") in (None, f"http://{host}")
+        if not known:
+            self._refuse(403, f"requests from other pages than those of http://{HERE} are refused")
+        return known
+
+    def do_GET(self) -> None:
+        if self.path == "/favicon.ico":  # browsers ask for it
+            self._send(204, "", "image/x-icon")
+        elif self.path.partition("?")[0] == "/":
+            self._send(200, self.server.page, "text/html; charset=utf-8")
+        else:
+            self._refuse(404, ROUTES)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        size = int(length[:15]) if length.isdecimal() else 0  # Python converts no more than 4,300 digits
+        if self.path != "/predict":
+            self._refuse(404, ROUTES)
+        elif size > MEGABYTES * 1_000_000:
+            self._refuse(413, f"the limit is {MEGABYTES} MB")
+        elif self.headers.get_content_type() == "multipart/form-data":
+            self._refuse(400, f"send the bytes alone: curl --data-binary @FILE http://{self.headers['Host']}/predict")
+        else:
+            self._answer(self.rfile.read(size))
+
+    def _answer(self, sample: bytes) -> None:
+        try:
+            text = json.dumps({"rows": self.server.predictor.answer(sample)}, allow_nan=False)
+        except UserError as error:
+            self._refuse(400, str(error))
+        except Exception as error:  # of any kind: the task may be anyone's
+            traceback.print_exc()
+            self._refuse(500, f"{type(error).__name__}: {error} (more is in the terminal)")
+        else:
+            self._send(200, text, "application/json")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Reports requests that the base class rejects, such as unknown methods, as JSON."""
+        self._refuse(code, message or HTTPStatus(code).phrase)
+
+    def _refuse(self, status: int, why: str) -> None:
+        self._send(status, json.dumps({"error": why}), "application/json")
+
+    def _send(self, status: int, text: str, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.end_headers()  # HTTP/1.0: the end of the connection is that of the text
+        if self.command != "HEAD":
+            self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing of requests."""

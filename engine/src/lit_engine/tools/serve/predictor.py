@@ -1,0 +1,134 @@
+"""A run that predicts on one new sample after another, as `predict` does on files, and the page that asks for it."""
+
+import json
+import shutil
+import threading
+import warnings
+from html import escape
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from lit_engine.callbacks.predictions import PredictionTable
+from lit_engine.errors import UserError
+from lit_engine.tools.pages.html import embed_figure, embed_png, page, paragraph
+from lit_engine.project import this_project
+from lit_engine.session import Session
+from lit_engine.data.tables import TAB
+from lit_engine.tools.serve.form import SCRIPT, STYLE
+
+SMALL = 64  # pixels of the side of a grey image that can be drawn by hand
+# a run of eight GPUs is tried on a laptop
+ALONE = ["accelerator=auto", "devices=1", "num_nodes=1", "strategy=auto", "logger=false"]
+
+
+class Elsewhere(Session):
+    """Leaves the run as it is: a `predict_step` may write files, into `folder`."""
+
+    folder: str
+
+    def _parts(self, config: Any) -> dict[str, Any]:
+        return {**super()._parts(config), "default_root_dir": self.folder}
+
+
+class Predictor:
+    """Holds the net of a run, in which nothing changes. A `folder` takes what the task writes.
+
+    Raises:
+        UserError: the run has no such weights, or predicts on no new samples.
+    """
+
+    def __init__(self, run: str, checkpoint: str, folder: str) -> None:
+        words = ["predict", f"--run={run}", f"--ckpt_path={checkpoint}", *(f"--trainer.{o}" for o in ALONE)]
+        session = Elsewhere(this_project(), words)
+        session.folder, self.folder = folder, Path(folder)
+        parts: Any = session.prepare()
+        self.trainer, self.task, self.data = trainer, task, data = parts
+        if hasattr(data, "num_workers"):
+            data.num_workers = 0  # starting processes takes longer than reading a sample
+        self.kind: Any = "text" if hasattr(task, "served") else getattr(data, "predicts_on", None)
+        if self.kind is None:
+            raise UserError(f"{type(data).__name__} cannot predict on new samples: it has no `predict_from`")
+        self.title = session.run.name
+        self.about = f"{type(task).__name__}, {session.checkpoint and session.checkpoint.name}"
+        self.turn = threading.Lock()
+        task.all_probabilities = True  # of classes, if it has some
+        trainer.callbacks = []
+        with warnings.catch_warnings(action="ignore"):  # that the run's callbacks are not there
+            trainer.predict(task, [], ckpt_path=session.checkpoint, weights_only=True)
+        task.eval()
+
+    def page(self, most: int) -> str:
+        """The text of the page; a sample has `most` MB at most."""
+        data, images = self.data, self.kind == "images"
+        channels, *sides = getattr(data, "input_shape", (0, 1))
+        names, delimiter = getattr(data, "feature_names", ()), getattr(data, "delimiter", ",")
+        draws = images and channels == 1 and max(sides) <= SMALL
+        paper, ink = ("black", "white") if getattr(data, "mean", [1])[0] < 0.5 else ("white", "black")  # as in training
+        button = "<button>Predict</button>"
+        if images:
+            also, how = (", or draw one with a mouse or a finger", 'class="draws"') if draws else ("", "hidden")
+            fields = f"""<label>Choose a picture, drop or paste one{also}: <input type="file" accept="image/*"></label>
+<canvas width="280" height="280" role="img" aria-label="the picture" {how}></canvas>"""
+            button = "<button>Clear</button>" if draws else ""
+        elif self.kind == "table" and names:
+            number = '<label>{0} <input name="{0}" value="{1:.4g}" type="number" step="any" required></label>'
+            means = zip_longest(map(escape, names), getattr(data, "feature_mean", ()), fillvalue=0.0)
+            fields = f'<div class="fields">{"".join(number.format(*pair) for pair in means)}</div>'
+        elif self.kind == "text":
+            fields = '<label>Text <input name="text" required autofocus></label>'
+        else:
+            fields = "<label>Lines of a file for predict <textarea name=file rows=5 required></textarea></label>"
+        targets = list(getattr(data, "target_names", ()))
+        options = {
+            "megabytes": most,
+            "images": "photos" if images else "chart",  # class of pictures in answers
+            "draws": draws,
+            "line": max(24, 280 // max(sides)),  # its width: a pixel of the net at least
+            "paper": paper,
+            "ink": ink,
+            "delimiter": TAB if delimiter in ("tab", r"\t") else delimiter,
+            "target": targets[0] if len(targets) == 1 else "prediction",
+        }
+        values = json.dumps(options).replace("<", r"\u003c")  # of a name: it would end the script
+        script = f"const options = {values};{SCRIPT}"
+        form = f'<form>{fields}\n{button}</form>\n<div id="answer" aria-live="polite"></div>'
+        return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
+
+    def answer(self, sample: bytes) -> list[dict[str, Any]]:
+        """The rows of `predict` for an image file or a table; that of `served` of the task for a text.
+
+        Raises:
+            UserError: the sample is empty or cannot be read.
+        """
+        what = {"images": "the picture", "table": "the table"}.get(self.kind, "the text")
+        if not sample.strip():
+            raise UserError(f"{what} is empty: there is nothing to predict on")
+        with self.turn:
+            file = self.folder / "sample"
+            try:
+                rows = self._rows(file, sample)
+            except UserError as error:
+                raise UserError(str(error).replace(f"{file}, ", "").replace(str(file), what)) from error
+            if not rows:
+                raise UserError(f"{what} cannot be read: it is damaged, or of another kind")
+            return [{name: self._shown(value) for name, value in row.items() if name != "index"} for row in rows]
+
+    def _rows(self, file: Path, sample: bytes) -> list[dict[str, Any]]:
+        if self.kind == "text":
+            return [self.task.served(sample.decode(errors="replace"))]
+        shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # of the sample before
+        file.write_bytes(sample)
+        inputs = self.data.predict_from(file)
+        # of several samples, each row says which it is of
+        table = PredictionTable(self.folder / "table.csv", inputs if len(inputs) > 1 else None)
+        self.trainer.callbacks = [table]  # in place of the run's, of which some write into it
+        self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)
+        return table.rows
+
+    def _shown(self, value: Any) -> Any:
+        """A value; a figure, or a picture that a `predict_step` has written, as an address that holds it."""
+        file = self.folder / "predictions" / str(value)
+        if hasattr(value, "savefig"):
+            return embed_figure(value)
+        return embed_png(file.read_bytes()) if file.suffix == ".png" and file.is_file() else value

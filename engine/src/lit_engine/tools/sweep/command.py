@@ -1,0 +1,163 @@
+"""A sweep in W&B's format without an account.
+
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     searches; started again, here or elsewhere, it continues
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        the table and the plots so far
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       commands with all values and limits, not run
+
+Options of `fit` are those of each trial: `-c OVERLAY.yaml`, `--seed_everything=1`, and all with a dot, such as
+`--trainer.max_epochs=2`. Give the same ones each time.
+"""
+
+import argparse
+import json
+import re
+import shlex
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lit_engine.cli.main import look
+from lit_engine.errors import UserError
+from lit_engine.cli.explain import CONFIG, OptionParser, at_least, explain, pairs
+from lit_engine.project import PROGRAM, this_project
+
+if TYPE_CHECKING:
+    from lit_engine.tools.sweep.config import SweepConfig
+    from lit_engine.tools.sweep.study import Study
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = OptionParser("sweep", __doc__)
+    parser.add_argument("file", type=Path, metavar="FILE", help="such as configs/sweeps/fashion_mnist_mlp.yaml")
+    parser.add_argument("--workers", type=at_least(1), default=1, help="trials at a time in this process (default: 1)")
+    parser.add_argument(
+        "--count", type=at_least(1), help="trials in all (default: run_cap of the file, or the whole grid)"
+    )
+    parser.add_argument("--dir", type=Path, help="where the sweep is kept (default: sweeps/NAME_OF_THE_FILE)")
+    parser.add_argument("--storage", metavar="URL", help="of a database of several machines (default: a file in --dir)")
+    parser.add_argument("--lost_after", type=at_least(1), metavar="SECONDS",
+                        help="a trial that has been silent so long is tried again (default: 60)")  # fmt: skip
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the search (default: 0)")
+    parser.add_argument("--dry_run", action="store_true", help="only check and print the commands")
+    parser.add_argument("--report", action="store_true", help="only write and print what is known")
+    return parser
+
+
+def sweep(args: Sequence[str]) -> int:
+    """Runs the command and returns its exit status: 1 if no trial has finished.
+
+    Raises:
+        UserError: the file, a parameter, the folder or an option is wrong; no trial has begun then.
+    """
+    options, overrides = parsed(option_parser(), args)
+    from lit_engine.tools.sweep.config import SweepConfig
+    from lit_engine.tools.sweep.study import Study
+
+    config, folder = SweepConfig.read(options.file, overrides), options.dir or Path("sweeps") / options.file.stem
+    most = config.trials(options.count)
+    if not options.report:
+        if not most:
+            raise UserError(f"{config.method} search has no end: give --count N, or run_cap in {options.file}")
+        _check(config, options.file, options.dry_run)
+        if options.dry_run:
+            return 0
+    with stored(folder, options.storage):
+        study = Study(folder, config, options.seed, options.storage, options.lost_after)
+        return _report(study) if options.report else _run(study, options.workers, most)
+
+
+def parsed(parser: argparse.ArgumentParser, args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The options of a command that runs `fit`, and those of `fit`, as `--OPTION=VALUE`.
+
+    Raises:
+        UserError: an option is wrong, or Optuna is missing.
+    """
+    own: list[str] = []
+    overrides: list[str] = []
+    for option, value in pairs(args):
+        words = [option] if value is None else [option, value]
+        if option in (CONFIG, "--seed_everything") or re.match(r"--(\w+\.|init_)", option):
+            overrides.append("=".join(words))
+        else:
+            own += words
+    options = parser.parse_args(own)
+    look(["fit", *overrides], ["fit"])
+    if find_spec("optuna") is None:
+        raise UserError(f"{parser.prog} needs Optuna: pip install '{PROGRAM}[sweep]'")
+    return options, overrides
+
+
+@contextmanager
+def stored(folder: Path, storage: str | None = None) -> Iterator[None]:
+    """Raises UserError for what is wrong with a study in a folder, or in a database."""
+    from optuna.exceptions import OptunaError
+    from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+    try:
+        yield
+    except (OptunaError, SQLAlchemyError, ImportError, OSError, RuntimeError, ValueError) as error:
+        reason = str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).splitlines()[0]
+        url = re.sub(r"(?<=:)[^:/@]+(?=@)", "***", storage or "")  # without the password
+        hint = ""
+        if isinstance(error, ImportError):
+            hint = f"; for postgresql+psycopg://… pip install '{PROGRAM}[postgres]'"
+        elif isinstance(error, OperationalError) and url and not url.startswith("sqlite"):
+            hint = "; does the server run, and does it know this user and database?"
+        raise UserError(f"cannot use the study in {url or folder}: {reason}{hint}") from error
+
+
+def _run(study: "Study", workers: int, most: int) -> int:
+    from lit_engine.cli.parser import prepare
+    from lit_engine.tools.sweep.worker import Workers
+
+    begun = len(study.rows())
+    more = f", {begun} begun" if begun else ""
+    print(f"sweep: {study.folder} ({most} trials, {workers} at a time{more})", flush=True)
+    name = prepare(study.config.command).config_name
+    try:
+        status = Workers(study, name, workers, most).run()
+    finally:
+        found = _report(study)
+    if status:
+        print("interrupted; the same command continues")
+    return status or found
+
+
+def _report(study: "Study") -> int:
+    from lit_engine.tools.sweep.report import lines, write_report
+
+    rows = study.rows()
+    print("\n".join(lines(rows, study.config.metric)), flush=True)
+    write_report(study, rows)
+    if (study.folder / "best.yaml").exists():
+        print(f"best config: {study.folder / 'best.yaml'}")
+    elif rows and rows[0].good:
+        print(f"best run: {rows[0].run} on {rows[0].host}")
+    print(f"page: {study.folder / 'index.html'}", flush=True)
+    return 0 if any(row.good for row in rows) else 1
+
+
+def _check(config: "SweepConfig", file: Path, show: bool) -> None:
+    """Parses command lines with all values and limits, as trials would.
+
+    Raises:
+        UserError: the command line does not accept one.
+    """
+    from lit_engine.cli.parser import LitCLI, prepare
+
+    for point in config.examples():
+        with tempfile.TemporaryDirectory() as scratch:
+            values = Path(scratch) / "values.json"
+            values.write_text(json.dumps(point))
+            words = config.words(point, values)
+            if show:
+                print(f"{PROGRAM} {shlex.join(words)}\n    {values.name}: {json.dumps(point)}")
+            try:
+                LitCLI(this_project(), prepare(words).args)
+            except UserError as error:
+                reason = explain(error, words)
+                raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error

@@ -1,0 +1,158 @@
+"""A sweep's YAML in W&B's own format, read for a search without an account."""
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
+
+from lit_engine.cli.parser import load_yaml
+from lit_engine.errors import UserError, did_you_mean
+from lit_engine.cli.explain import CONFIG
+from lit_engine.project import PROGRAM
+from lit_engine.tools.sweep.space import Parameter, parameters_of
+
+KEYS = ("method", "metric", "parameters", "command", "early_terminate")
+OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # may change during a sweep
+ARGUMENTS_FILE = "${args_json_file}"
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """What to search, how, and with which command."""
+
+    method: str  # grid, random, or bayes (TPE)
+    metric: str  # as in metrics.csv
+    maximize: bool
+    parameters: list[Parameter]
+    command: list[str]  # from `fit` on, with a macro for the parameters
+    pruner: BasePruner
+    run_cap: int
+    identity: dict[str, Any]  # what may not change during a sweep
+
+    @classmethod
+    def read(cls, file: Path, overrides: Sequence[str] = ()) -> "SweepConfig":
+        """Reads and checks a file.
+
+        Args:
+            file: the YAML.
+            overrides: options of `fit` for all trials, such as `--trainer.max_epochs=2`.
+
+        Raises:
+            UserError: it cannot be read, or something in it or in the overrides is wrong.
+        """
+        try:
+            return cls._of(load_yaml(file.read_text(encoding="utf-8")), overrides)
+        except (OSError, UserError, ValueError, TypeError, yaml.YAMLError) as error:
+            reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+            raise UserError(f"cannot read the sweep {file}: {reason}") from error
+
+    @classmethod
+    def _of(cls, content: Any, overrides: Sequence[str]) -> "SweepConfig":
+        _need(isinstance(content, Mapping), "it needs method, metric, parameters and command")
+        _known("a sweep", content, (*KEYS, *OTHER_KEYS))
+        method, metric = content.get("method"), content.get("metric")
+        _need(method in ("grid", "random", "bayes"), f"method must be grid, random or bayes, got {method!r}")
+        if not isinstance(metric, Mapping) or "name" not in metric:
+            raise UserError("metric needs a name, such as {name: val/loss, goal: minimize}")
+        _known("metric", metric, ("name", "goal"))
+        metric = {"goal": "minimize", **metric}
+        _need(metric["goal"] in ("minimize", "maximize"), f"goal must be minimize or maximize, got {metric['goal']!r}")
+        parameters = parameters_of(content.get("parameters"))
+        given: dict[str, list[str]] = {}
+        for option, _, value in (word.partition("=") for word in overrides):
+            swept = [p.name for p in parameters if f"{_key(option)}.".startswith(f"{_key(p.name)}.")]
+            _need(not swept, f"{option} cannot be set, because the sweep draws {', '.join(swept)}")
+            given.setdefault(option, []).append(value)
+        return cls(
+            method=str(method),
+            metric=str(metric["name"]),
+            maximize=metric["goal"] == "maximize",
+            parameters=[parameter.listed() for parameter in parameters] if method == "grid" else parameters,
+            command=_command(content.get("command"), overrides),
+            pruner=_pruner(content.get("early_terminate")),
+            run_cap=int(content.get("run_cap") or 0),
+            identity=json.loads(json.dumps({**{key: content.get(key) for key in KEYS}, "metric": metric, **given})),
+        )
+
+    def best(self, values: list[float]) -> float:
+        return max(values) if self.maximize else min(values)
+
+    def trials(self, wanted: int | None) -> int:
+        """How many trials there are to be: those wanted or `run_cap`, at most the whole grid; 0 if nothing tells."""
+        wanted = wanted or self.run_cap
+        if self.method != "grid":
+            return wanted
+        size = math.prod(len(parameter.values()) for parameter in self.parameters)
+        return min(wanted or size, size)
+
+    def point(self, number: int) -> dict[str, Any]:
+        """A point of the grid; the last parameter changes fastest."""
+        points = itertools.product(*(parameter.values() for parameter in self.parameters))
+        return dict(zip([p.name for p in self.parameters], next(itertools.islice(points, number, None)), strict=True))
+
+    def examples(self) -> list[dict[str, Any]]:
+        """The fewest points with every value of each list and the limits of each distribution."""
+        values = {parameter.name: parameter.examples() for parameter in self.parameters}
+        longest = max(map(len, values.values()))
+        return [{name: found[min(n, len(found) - 1)] for name, found in values.items()} for n in range(longest)]
+
+    def words(self, values: Mapping[str, Any], file: Path) -> list[str]:
+        """The command line of a trial after the program; `file` is where its values are kept as JSON."""
+        macros = {
+            ARGUMENTS_FILE: [str(file)],
+            "${args_json}": [json.dumps(values)],
+            "${args}": [f"--{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in values.items()],
+        }
+        return [part for word in self.command for part in macros.get(word, [word])]
+
+
+def _need(right: bool, message: str) -> None:
+    if not right:
+        raise UserError(message)
+
+
+def _known(what: str, section: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+    for key in map(str, section):
+        _need(key in keys, f"{what} has no {key}" + did_you_mean(key, keys, f" here (it has {', '.join(keys)})"))
+
+
+def _pruner(section: Any) -> BasePruner:
+    """W&B's hyperband is Optuna's successive halving.
+
+    At `min_iter` values of the metric, and at `eta`, `eta²`, … times as many, the best `1 / eta` of the trials go on.
+    """
+    if section is None:
+        return NopPruner()
+    hyperband = isinstance(section, Mapping) and section.get("type") == "hyperband"
+    _need(hyperband, f"early_terminate: the type must be hyperband, got {section!r}")
+    _known("hyperband", section, ("type", "min_iter", "eta"))
+    _need("min_iter" in section, "hyperband needs min_iter")
+    return SuccessiveHalvingPruner(section["min_iter"], section.get("eta", 3), 0)
+
+
+def _command(given: Any, overrides: Sequence[str]) -> list[str]:
+    """The words from `fit` on: what stands before it is how W&B is to start this program.
+
+    Overrides come after all other words but those for the parameters, whose values win over those of an overlay.
+    """
+    words = [str(word) for word in given] if isinstance(given, list) else []
+    _need("fit" in words[1:], f"command must be a list such as [{PROGRAM}, fit, ...], got {given}")
+    words = words[words.index("fit") :]
+    macros = [word for word in words if word.startswith("${")]
+    known = {ARGUMENTS_FILE, "${args_json}", "${args}"}
+    right = bool(macros) and known.issuperset(macros)
+    _need(right, f"the command must end with --config {ARGUMENTS_FILE}, got the macros {macros}")
+    first, after = words.index(macros[0]), len(words) - words[::-1].index(macros[-1])
+    first -= words[first - 1] in ("-c", CONFIG)
+    return [*words[:first], *words[after:], *overrides, *words[first:after]]
+
+
+def _key(option: str) -> str:
+    return re.sub(r"^--|\.init_args\b|\+$", "", option)

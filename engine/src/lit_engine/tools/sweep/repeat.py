@@ -1,0 +1,243 @@
+"""The same `fit` for several seeds, or with each fold of the data as the test: mean and standard deviation.
+
+%(prog)s -c configs/quickstart.yaml --seeds 1 2 3 --workers 2     started again, it continues; other seeds are added
+%(prog)s -c configs/quickstart.yaml --folds 5                     with --seeds too, each fold has all of them
+
+Options of `fit` are those of each run: `-c OVERLAY.yaml`, `--init_from RUN`, all with a dot. Give the same ones each
+time.
+"""
+
+import argparse
+import csv
+import io
+import json
+import shlex
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
+from lit_engine.tools.runs.differences import Comparison, Row
+from lit_engine.tools.runs.reading import Run, monitor_of, options_of, read_runs
+from lit_engine.tools.runs.report import page_of
+from lit_engine.cli.main import main
+from lit_engine.errors import RunError, UserError
+from lit_engine.cli.explain import OptionParser, at_least, pairs
+from lit_engine.project import PROGRAM, this_project
+from lit_engine.run.directory import RunDir, write_text
+from lit_engine.tools.sweep.command import parsed, stored
+
+if TYPE_CHECKING:
+    from lit_engine.cli.parser import LitCLI
+    from lit_engine.tools.sweep.config import SweepConfig
+    from lit_engine.tools.sweep.study import Study, Trial
+
+
+# of a prediction in this process, whose command line must not be launched a second time
+ALONE = [f"--trainer.{option}" for option in ("devices=1", "num_nodes=1", "strategy=auto", "logger=false")]
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = OptionParser("repeat", __doc__)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[], help="a run for each seed")
+    parser.add_argument("--folds", type=int, help="a run for each of so many parts of the data, which is its test")
+    parser.add_argument("--workers", type=at_least(1), default=1, help="runs at a time (default: 1)")
+    parser.add_argument("--dir", type=Path, help="where all is kept (default: repeats/CONFIG, with -5-folds if so)")
+    return parser
+
+
+def repeat(args: Sequence[str]) -> int:
+    """Runs the command and returns its exit status: 1 if a run has failed.
+
+    Raises:
+        UserError: an option, the config, the data or the folder is wrong; nothing has begun then.
+    """
+    if named := [option for option, _ in pairs(args) if option in ("--run", "--run_name", "--runs_dir")]:
+        raise UserError(f"{named[0]} cannot be set: repeat names the runs, in the folder --dir")
+    options, overrides = parsed(option_parser(), args)
+    points = _points(options.seeds, options.folds)
+    over = [key for key in next(iter(points.values())) if key != "data.folds"]
+    for option in overrides:
+        if (key := option.partition("=")[0].replace(".init_args", "").removeprefix("--")) in [*over, "data.folds"]:
+            raise UserError(f"--{key} cannot be set, because the runs differ in it")
+    print(f"repeat: {len(points)} runs, {options.workers} at a time", flush=True)
+    name, config = _read(overrides, points, over)
+    folder = options.dir or Path("repeats", name if options.folds is None else f"{name}-{options.folds}-folds")
+    from lit_engine.tools.sweep.study import Study
+    from lit_engine.tools.sweep.worker import Workers
+
+    with stored(folder):
+        study = Study(folder, config)
+        left = _plan(study, name, points)
+        print(f"repeat: {folder} ({left} of {len(study.rows())} runs left)", flush=True)
+        try:
+            status = Workers(study, name, options.workers, 0, tests=True).run()
+        finally:
+            good = _report(study, name, over, f"{PROGRAM} repeat {shlex.join(args)}")
+    if status:
+        print("interrupted; the same command continues", flush=True)
+    return status or int(not good)
+
+
+def _points(seeds: Sequence[int], folds: int | None) -> dict[str, dict[str, int]]:
+    """What differs between the runs, by their names.
+
+    Raises:
+        UserError: there are neither seeds nor folds, a seed twice, or one fold.
+    """
+    if not seeds and folds is None:
+        raise UserError(f"{PROGRAM} repeat needs --seeds 1 2 3, or --folds 5")
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"each seed once: --seeds {' '.join(map(str, seeds))}")
+    if folds is not None and folds < 2:
+        raise UserError(f"--folds must be at least 2, got {folds}")
+    by_seed = [(f"seed-{seed}", {"seed_everything": seed}) for seed in seeds] or [("", {})]
+    by_fold = [(f"fold-{k}", {"data.folds": folds, "data.fold": k}) for k in range(folds)] if folds else [("", {})]
+    return {"-".join(filter(None, (f, s))): {**fold, **seed} for (f, fold), (s, seed) in product(by_fold, by_seed)}
+
+
+def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[str]) -> "tuple[str, SweepConfig]":
+    """Parses the first command; the name of its config, and the runs as a sweep whose trials are given to it.
+
+    Raises:
+        UserError: the command line does not accept it, or the data have no folds.
+    """
+    from optuna.pruners import NopPruner
+
+    from lit_engine.cli.parser import LitCLI, prepare
+    from lit_engine.tools.sweep.config import SweepConfig
+
+    first = [f"--{key}={value}" for key, value in next(iter(points.values())).items()]
+    invocation = prepare(["fit", *overrides, *first, "--test_after_fit=true"])
+    cli = LitCLI(this_project(), invocation.args)
+    if "data.fold" in over:
+        _check_folds(cli)
+    options = dict(options_of(cli.plain))
+    metric, maximize = monitor_of(options)
+    same = {key: value for key, value in options.items() if key not in over}
+    same |= {key: cli.options[key] for key in ("init_from", "init_prefixes", "init_strict")} | {"over": over}
+    config = SweepConfig(
+        method="grid",
+        metric=metric or "epoch",
+        maximize=maximize or metric is None,
+        parameters=[],
+        command=["fit", *overrides, "${args}"],
+        pruner=NopPruner(),
+        run_cap=0,
+        identity=json.loads(json.dumps(same)),
+    )
+    return invocation.config_name, config
+
+
+def _check_folds(cli: "LitCLI") -> None:
+    """Loads the test of the first fold."""
+    from lit_engine.data.module import made
+
+    data = made(cli.plain["data"])
+    data.prepare_data()
+    data.setup("test")
+
+
+def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
+    """Adds the runs that are not there, and again those that have failed; returns how many are left to do."""
+    with study.lock:
+        trials = {trial.run.name: trial for trial in study.rows()}
+        todo = [(one.number, run, one.values) for run, one in trials.items() if one.state == "failed"]
+        todo += [
+            (n, run, points[run]) for n, run in enumerate((run for run in points if run not in trials), len(trials))
+        ]
+        for number, run, values in todo:
+            study.connect().enqueue_trial({}, {"number": number, "run": f"{name}/{run}", "values": values})
+        return sum(trial.state != "finished" for trial in study.rows())
+
+
+def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
+    """Prints the tables, writes summary.json and the page; returns whether all runs have finished."""
+    trials = sorted(study.rows(), key=lambda trial: trial.number)
+    begun = [str(trial.run) for trial in trials if RunDir(trial.run).config_file.exists()]
+    runs = {run.path.name: run for run in (read_runs(begun) if begun else [])}
+    group = Row([*runs.values()], grouped=True)
+    counted = {run.path.name for run in group.counted}
+    found = Comparison(group.runs, over) if counted else None
+    if found is not None:
+        print("\n".join([*in_terminal(table_of(found)), ""]))
+        print("\n".join(in_terminal(columns_of(found, [Row([run], grouped=False) for run in group.runs], found.keys))))
+        if not any(metric.startswith("test/") for metric in found.metrics):
+            print("no run was tested: the data have no test split")
+        if found.facts:
+            print(f"the runs differ in: {', '.join(found.facts)}")
+    for trial in trials:
+        run = runs.get(trial.run.name)
+        if trial.run.name not in counted:
+            print(f"left out of the mean: {run.path if run else trial.run.name} ({run.state if run else trial.state})")
+    summary, page = study.folder / "summary.json", study.folder / "compare.html"
+    told = {"command": command, "config": name, "over": over, **_summary(study.folder, trials, group)}
+    write_text(summary, json.dumps({**told, "differ": found.facts if found else []}, indent=2) + "\n")
+    print(f"summary: {summary}")
+    if "data.fold" in over and counted:
+        _write_predictions(study.folder / "predictions.csv", [trial for trial in trials if trial.run.name in counted])
+    if found is not None:
+        write_text(page, page_of(found, _title(name, trials), command, study.folder))
+        print(f"page: {page}", flush=True)
+    return len(counted) == len(trials)
+
+
+def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
+    """Writes the out-of-fold predictions: those of each run on its own test fold, which it was not trained on.
+
+    The columns are `fold` and `seed`, followed by the columns of predictions/test.csv.
+    """
+    rows: list[dict[str, Any]] = []
+    for trial in trials:
+        run = RunDir(trial.run)
+        if not (run.path / "predictions" / "test.csv").exists():
+            with redirect_stdout(io.StringIO()):
+                main(this_project(), ["predict", f"--run={run.path}", *ALONE])
+        place = {"fold": trial.values["data.fold"], "seed": run.config()["seed_everything"]}
+        with suppress(RunError):  # `predict` failed and has printed the reason
+            rows += [{**place, **row} for row in run.predictions()]
+    if rows:
+        rows.sort(key=lambda row: (row["seed"], row.get("index", 0)))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(file, text.getvalue())
+        print(f"out-of-fold predictions: {file}")
+
+
+def _title(name: str, trials: "Sequence[Trial]") -> str:
+    """Such as `quickstart: 3 folds, seeds 1, 2`."""
+    folds = {f"{trial.values['data.folds']} folds" for trial in trials if "data.folds" in trial.values}
+    seeds = sorted({trial.values["seed_everything"] for trial in trials if "seed_everything" in trial.values})
+    named = [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
+    return f"{name}: {', '.join([*folds, *named])}"
+
+
+def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, Any]:
+    """What is known of the runs, and of each metric: n, mean, standard deviation (n − 1), values by run."""
+    runs = {run.path.name: run for run in group.runs}
+    last = RunDir(group.counted[-1].path).entries()[-1] if group.counted else {}
+    metrics: dict[str, dict[str, Any]] = {}
+    for name in dict.fromkeys(name for run in group.counted for name in run.metrics):
+        mean, sd, n = group.metric(name)
+        values = {run.path.name: run.metrics[name] for run in group.counted if name in run.metrics}
+        metrics[name] = {"n": n, "mean": mean, "sd": sd if n > 1 else None, "values": values}
+        if pooled := group.pooled(name):  # over all folds
+            metrics[name]["pooled"] = dict(zip(("value", "over", "count"), pooled, strict=True))
+    return {
+        "runs": {trial.run.name: _of_run(trial, runs.get(trial.run.name), folder) for trial in trials},
+        "seconds": round(sum(run.seconds for run in group.counted), 2),
+        **{key: last.get(key) for key in ("git", "versions", "host", "platform", "devices", "cpu_threads")},
+        "metrics": metrics,
+    }
+
+
+def _of_run(trial: "Trial", run: Run | None, folder: Path) -> dict[str, Any]:
+    seconds = {"seconds": round(run.seconds, 2)} if run and run.seconds == run.seconds else {}
+    error = {"error": trial.error} if trial.error else {}
+    state = run.state if run else trial.state
+    return {**trial.values, "path": str(trial.run.relative_to(folder)), "state": state, **seconds, **error}

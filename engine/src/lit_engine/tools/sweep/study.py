@@ -1,0 +1,169 @@
+"""The trials of a sweep in Optuna's storage: what was tried, what came of it, what is next."""
+
+import json
+import math
+import platform
+import time
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import optuna
+from filelock import FileLock
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import IntegrityError, ProgrammingError
+
+from lit_engine.errors import UserError
+from lit_engine.run.directory import RunDir
+from lit_engine.tools.sweep.config import SweepConfig
+
+DATABASE = "study.db"
+LOST_AFTER = 60  # seconds without a heartbeat, after which another worker takes the trial
+STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped early", TrialState.FAIL: "failed"}
+warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, retries, TPE's options and plots
+warnings.filterwarnings("ignore", ".*reported value is ignored")  # a continued trial reports its unfinished epoch again
+retry = RetryHeartbeatStaleTrialCallback()
+
+
+class TrialEnded(Exception):
+    """A trial without a result: it failed, was interrupted, or is one too many."""
+
+
+class Trial(NamedTuple):
+    """A trial as users see it, over all attempts."""
+
+    number: int
+    state: str  # finished, stopped early (by hyperband), failed; running, stopped, killed, not begun
+    value: float  # the best that the metric was; nan if it was never logged
+    values: dict[str, Any]
+    seconds: float | None  # of the last attempt
+    run: Path
+    host: str  # which has the run, unless the folder is shared
+    error: str
+
+    @property
+    def good(self) -> bool:
+        """Whether its value counts: a trial that failed is never the best."""
+        return self.state in ("finished", "stopped early") and not math.isnan(self.value)
+
+
+class Study:
+    """The stored study of one sweep, in a database at `url`, or in its folder.
+
+    Each attempt at a trial is a trial of Optuna. Attempts share the attributes `number`, `run` and `values`.
+
+    Raises:
+        UserError: the study is another sweep's.
+    """
+
+    def __init__(
+        self, folder: Path, config: SweepConfig, seed: int = 0, url: str | None = None, lost_after: int | None = None
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.folder, self.config, self.seed = folder, config, seed
+        self.name = folder.name if url else "sweep"  # the folder may be moved
+        url = url or f"sqlite:///{folder / DATABASE}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.lock = FileLock(folder / f"{DATABASE}.lock")
+        with self.lock:  # two processes cannot make the same tables
+            self.storage = _storage(url, lost_after or LOST_AFTER)
+            study = optuna.create_study(
+                storage=self.storage,
+                study_name=self.name,
+                load_if_exists=True,
+                direction="maximize" if config.maximize else "minimize",
+            )
+            stored = study.user_attrs.get("sweep", config.identity)
+            study.set_user_attr("sweep", stored)
+        if changed := [key for key in {**stored, **config.identity} if config.identity.get(key) != stored.get(key)]:
+            raise UserError(f"{folder} was begun with other {', '.join(changed)}: choose another --dir")
+
+    def connect(self) -> optuna.Study:
+        """The study of Optuna. Each thread needs its own, because draws set the sampler."""
+        return optuna.load_study(study_name=self.name, storage=self.storage, pruner=self.config.pruner)
+
+    def attempts(self) -> list[FrozenTrial]:
+        return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
+
+    def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
+        """Gives an attempt the number, the run (in a folder of this name) and the values of its trial, if it has none.
+
+        The number is how many trials began before, in the order of the storage.
+
+        Raises:
+            TrialEnded: there are `most`, because another machine, which has a lock of its own, has begun the last one.
+        """
+        if "values" not in trial.user_attrs:
+            attempts = self.attempts()
+            own = next(other for other in attempts if other.number == trial.number)
+            origin = own.system_attrs.get("failed_trial", own.number)
+            number = sum(is_first_attempt(other) and other.number < origin for other in attempts)
+            if number >= most:
+                trial.set_user_attr("surplus", True)
+                raise TrialEnded
+            trial.set_user_attr("number", number)
+            trial.set_user_attr("run", f"{name}/trial-{number:04d}")
+            trial.set_user_attr("values", draw(self.config, self.seed, number, trial))
+        trial.set_user_attr("host", platform.node())
+        return trial.user_attrs["number"]
+
+    def rows(self) -> list[Trial]:
+        """All trials, best first; those that failed or have not ended last."""
+        found = {}
+        for trial in self.attempts():  # of several attempts the last one counts
+            facts, reported = trial.user_attrs, [*trial.intermediate_values.values()]
+            if "values" in facts:
+                found[facts["number"]] = Trial(
+                    number=facts["number"],
+                    state=STATES.get(trial.state) or self._state(trial),
+                    value=self.config.best(reported) if reported else math.nan,
+                    values=facts["values"],
+                    seconds=round(trial.duration.total_seconds(), 1) if trial.duration else None,
+                    run=self.folder / facts["run"],
+                    host=facts.get("host", ""),
+                    error=facts.get("error", ""),
+                )
+        sign = -1 if self.config.maximize else 1
+        return sorted(found.values(), key=lambda row: (not row.good, sign * row.value if row.good else 0, row.number))
+
+    def _state(self, trial: FrozenTrial) -> str:
+        """Of an attempt that has not ended: that of its run, if it is on this machine."""
+        run = RunDir(self.folder / trial.user_attrs["run"])
+        if run.config_file.exists():
+            state = run.state()
+            return state if state in ("running", "killed") else "stopped"
+        return "running" if trial.state == TrialState.RUNNING else "not begun"
+
+
+def is_first_attempt(trial: FrozenTrial) -> bool:
+    """Whether an attempt is the first one at its trial."""
+    return "failed_trial" not in trial.system_attrs and "surplus" not in trial.user_attrs
+
+
+def _storage(url: str, lost_after: int) -> RDBStorage:
+    # SQLite waits for a lock; a connection to a server may be cut while a trial runs
+    options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    beat: Any = {"heartbeat_interval": max(1, lost_after // 6), "grace_period": lost_after}
+    try:
+        return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
+    except (IntegrityError, ProgrammingError):  # another machine makes the tables at this moment
+        time.sleep(2)
+        return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
+
+
+def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> dict[str, Any]:
+    """The values of a trial, suggested by Optuna."""
+    # unlike a sum, seeds next to each other share no draw
+    seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
+    sampler: BaseSampler = RandomSampler(seed)
+    if config.method == "grid":
+        fixed = {name: json.dumps(value) for name, value in config.point(number).items()}
+        sampler = PartialFixedSampler(fixed, sampler)
+    elif config.method == "bayes":  # trials that run at the same time are kept apart
+        sampler = TPESampler(seed=seed, multivariate=True, constant_liar=True)
+    trial.study.sampler = sampler
+    return {parameter.name: parameter.suggest(trial) for parameter in config.parameters}

@@ -1,0 +1,212 @@
+"""Workers: each takes one trial after another from the study and runs it, a `fit` in a process of its own."""
+
+import contextlib
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+
+import optuna
+import torch
+from optuna.exceptions import OptunaError
+from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from lit_engine.distributed.processes import SIGNALS
+from lit_engine.errors import RunError, UserError, did_you_mean
+from lit_engine.project import PACKAGE
+from lit_engine.run.directory import RunDir, write_text
+from lit_engine.tools.sweep.report import short
+from lit_engine.tools.sweep.study import Study, TrialEnded, is_first_attempt, retry
+
+FIT = [sys.executable, "-m", PACKAGE]
+POLL = 0.2  # seconds
+
+
+class Workers:
+    """Runs trials, in a thread per worker, until the study has `most`; their runs are in `name` within its folder.
+
+    Only with `tests` are they tested.
+    """
+
+    def __init__(self, study: Study, name: str, workers: int, most: int, tests: bool = False) -> None:
+        self.study, self.config, self.folder, self.name = study, study.config, study.folder, name
+        self.workers, self.most, self.tests = workers, most, tests
+        self.status = 0  # of the program, which ends as soon as it is not 0
+
+    def run(self) -> int:
+        """Runs what is missing; returns 0, or 128 + the signal that ended it.
+
+        Raises:
+            UserError: a trial did not log the metric.
+        """
+        heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._on_signal) for number in heeded}
+        try:
+            with ThreadPoolExecutor(self.workers) as pool:
+                list(pool.map(self._work, range(self.workers)))  # raises what a worker has raised
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return self.status
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.status = 128 + number
+
+    def _work(self, slot: int) -> None:
+        study = self.study.connect()
+        try:
+            while not self.status:
+                with self.study.lock:  # until an attempt has begun: SQLite gives one that waits to all who ask at once
+                    optuna.storages.fail_stale_trials(study)
+                    attempts = self.study.attempts()
+                    states = {trial.state for trial in attempts}
+                    if TrialState.WAITING in states or sum(map(is_first_attempt, attempts)) < self.most:
+                        study.optimize(lambda trial: self._attempt(trial, slot), n_trials=1, catch=TrialEnded)
+                        continue
+                if TrialState.RUNNING not in states:
+                    return
+                time.sleep(1)  # they run with another worker; if that dies, they are taken here
+        except BaseException:
+            self.status = 2  # the others end, too
+            raise
+
+    def _attempt(self, trial: optuna.Trial, slot: int) -> float:
+        """One attempt at a trial. What it returns or raises goes to the study.
+
+        Raises:
+            TrialEnded: it failed, was interrupted, or is one too many.
+            TrialPruned: hyperband ended it.
+            UserError: it did not log the metric.
+        """
+        number, metric = self.study.begin(trial, self.name, self.most), self.config.metric
+        self.study.lock.release()
+        run, log = RunDir(self.folder / trial.user_attrs["run"]), self.folder / "logs" / f"{number:04d}.log"
+        title, start = title_of(run), log.stat().st_size if log.exists() else 0
+        curve = Curve(run, metric)
+        try:
+            status, pruned = self._fit(trial, run, log, slot, curve)
+        except (OptunaError, SQLAlchemyError):  # the database was away
+            _continue_later(trial)
+            raise
+        if status and self.status:
+            _continue_later(trial)
+            raise TrialEnded
+        killed = status == -signal.SIGKILL and not pruned
+        if killed and "killed" not in trial.user_attrs:
+            trial.set_user_attr("killed", True)
+            print(f"{title} was killed, possibly because memory ran out; resuming it once", flush=True)
+            _continue_later(trial)
+            raise TrialEnded
+        if status == 0 and metric not in curve.columns:
+            logged = [name for name in curve.columns if "/" in name]
+            hint = did_you_mean(metric, logged)
+            raise UserError(f"{title} did not log {metric}{hint} (logged: {', '.join(logged)})")
+        if not curve.values or (status and not pruned):
+            printed = log.read_bytes()[start:].decode(errors="replace").strip().splitlines()
+            known = [line.removeprefix("error: ") for line in printed if line.startswith("error: ")]
+            error = (known or [f"exit status {status}: {''.join(printed[-1:])}"])[-1]
+            error = "killed twice, maybe because memory ran out" if killed else error
+            error = error if status else f"{metric} was never finite"
+            trial.set_user_attr("error", error)
+            print(f"{title} failed: {error} ({log})", flush=True)
+            raise TrialEnded
+        value = self.config.best(curve.values)
+        best = self.config.best([value, *(row.value for row in self.study.rows() if row.good)])
+        state = "stopped early" if status else "finished"
+        print(f"{title} {state}: {metric} {value:.4g}{'' if self.tests else f'  (best {best:.4g})'}", flush=True)
+        if status:
+            raise optuna.TrialPruned
+        return value
+
+    def _fit(self, trial: optuna.Trial, run: RunDir, log: Path, slot: int, curve: "Curve") -> tuple[int, bool]:
+        """Trains, or resumes from the last checkpoint; returns the exit status and whether hyperband ended it."""
+        while run.path.exists() and not self.status:
+            with contextlib.suppress(RunError):  # a `fit` that has outlived its worker still trains it
+                run.lock().release()
+                break
+            time.sleep(POLL)
+        if self.status:
+            return self.status, False
+        words, pruned = self._words(trial, run), False
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [*FIT, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment_of(slot, self.workers),
+                start_new_session=True,  # Ctrl-C is the sweep's, which then ends its trials
+            )
+        try:
+            while process.poll() is None and not pruned and not self.status:
+                time.sleep(POLL)
+                pruned = self._report(trial, curve)
+        finally:
+            process.terminate()  # does nothing to one that has ended
+            status = process.wait()
+        self._report(trial, curve)
+        return status, pruned
+
+    def _words(self, trial: optuna.Trial, run: RunDir) -> list[str]:
+        """The command line of an attempt, which makes the run or continues it."""
+        number, values = trial.user_attrs["number"], trial.user_attrs["values"]
+        file = self.folder / "values" / f"{number:04d}.json"
+        write_text(file, json.dumps(values, indent=2) + "\n")
+        shown = "  ".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
+        begun = f"{title_of(run)} {'resumed' if run.path.exists() else 'started'}"
+        print(begun if self.tests else f"{begun}: {shown}", flush=True)
+        place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}", "--resume=true"]
+        return [*self.config.words(values, file), *place, f"--test_after_fit={str(self.tests).lower()}"]
+
+    def _report(self, trial: optuna.Trial, curve: "Curve") -> bool:
+        """Reports new values of the metric; whether hyperband ends the trial."""
+        pruned = False
+        for step in curve.read():
+            trial.report(self.config.best(curve.values[: step + 1]), step + 1)
+            pruned = pruned or trial.should_prune()
+        return pruned
+
+
+def title_of(run: RunDir) -> str:
+    """`trial-0001` → `trial 1`."""
+    return re.sub(r"-0*(?=\d)|-", " ", run.path.name)
+
+
+def _continue_later(trial: optuna.Trial) -> None:
+    """Leaves the trial to another attempt."""
+    retry(trial.study, trial.study.get_trials(deepcopy=False)[trial.number])
+
+
+class Curve:
+    """The finite values of a metric in a metrics.csv that grows."""
+
+    def __init__(self, run: RunDir, metric: str) -> None:
+        self.run, self.metric = run, metric
+        self.values: list[float] = []
+        self.columns: list[str] = []
+
+    def read(self) -> range:
+        """Reads the file; returns the indices of new values."""
+        before = len(self.values)
+        self.columns, rows = self.run.history()
+        values = [float(row.get(self.metric) or "nan") for row in rows]
+        self.values = [value for value in values if math.isfinite(value)]
+        return range(before, len(self.values))
+
+
+def environment_of(slot: int, workers: int) -> dict[str, str]:
+    """The environment of a trial: its part of the cores, one of the GPUs if there are several, and no W&B."""
+    environment = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // workers)), **os.environ}
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
+    if workers > 1 and len(gpus) > 1:
+        environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
+    return {**environment, "WANDB_MODE": "disabled"}  # runs here would belong to no sweep there

@@ -1,0 +1,1 @@
+"""The base task, exact sums, metrics, saving, schedules and parameter groups."""

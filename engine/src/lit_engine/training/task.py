@@ -1,0 +1,465 @@
+"""What all tasks share: optimizer and schedules, exact running means, rates and speed, one random stream per step."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.optim import LBFGS
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torchmetrics import Metric
+
+from lit_engine.checkpoints.io import read
+from lit_engine.classes.names import class_of, drop_weights, make
+from lit_engine.data.module import accumulation_schedule
+from lit_engine.distributed.processes import replicas
+from lit_engine.errors import CheckpointError, UserError
+from lit_engine.training.exact import Clock, StepMean, Totals
+from lit_engine.training.metrics import GivenMetrics, Metrics
+from lit_engine.training.parameter_groups import ParameterGroups
+from lit_engine.training.layout import compile_in_place, order_as_weights, scales_loss, set_quickly, wrong_in_channels_last
+from lit_engine.data.sampler import global_seed, seed_step
+from lit_engine.training.saver import validated
+from lit_engine.training.schedules import OptimizerFactory, Schedule, ScheduleError, check_resumed, configure, steps_of_epochs
+from lit_engine.distributed.sharding import clip_norm, gradients, local, shard, total_norm
+
+
+def no_optimizer(parameters: Any) -> Any:
+    """Placeholder for the optimizer, which a checkpoint does not hold."""
+    raise UserError("a task from load_from_checkpoint has no optimizer: give it one, as optimizer=…")
+
+
+class Task(LightningModule):
+    """Base of the tasks: a subclass implements three steps, and what is logged follows from their sums.
+
+    For example:
+
+        def training_step(self, batch, batch_idx):
+            logits = self(batch.images)
+            correct = (logits.argmax(dim=1) == batch.targets).sum()
+            return self.step(F.cross_entropy(logits, batch.targets), len(batch.targets), accuracy=correct)
+
+        def evaluation_step(self, batch, split):  # split: val or test
+            return self.training_step(batch, 0)
+
+        def predict_step(self, batch, batch_idx):  # columns of the table of predictions
+            return {"index": batch.indices.tolist(), "prediction": self(batch.images).argmax(dim=1).tolist()}
+
+    At the end of each epoch `train/loss`, `train/accuracy`, `val/loss`, `val/accuracy` are logged, exact over all
+    samples and processes, with `train/samples_per_second` and the learning rate of each parameter group (`lr`, or
+    `lr/NAME` if there are several). Override `evaluation_start` and `evaluation_metrics` to log more of an evaluation.
+
+    Args:
+        optimizer: makes the optimizer of the parameters.
+        schedulers: learning rate schedules, multiplied where there are several; see `Schedule`.
+        parameter_groups: parameters with rates or decay of their own; see `ParameterGroups`.
+        channels_last: keep images and convolutions of `net` in (B, H, W, C) order in memory; results are the same up
+            to rounding. Default: where it is faster: on a CPU with oneDNN, and in half precision. On a CPU, nets for
+            which oneDNN computes wrong gradients then keep the usual order.
+        compile: run `net` through `torch.compile` with this backend, usually `inductor` (on CPUs it needs a C++
+            compiler); checkpoints are the same as without.
+        metrics: of torchmetrics, of each evaluation: a list, logged as `val/multiclass_f1_score`…, or names and
+            metrics. They are given what `metric_inputs` says, and `num_classes` or `num_labels` if left out.
+
+    Attributes:
+        running: sums of the training epoch so far.
+        evaluated: sums of the evaluation so far.
+    """
+
+    unit = "samples"  # what is counted
+    shown: tuple[str, ...] = ("loss", "accuracy")  # metrics on the progress bar and in the learning curves, if logged
+    accumulate: int | None = None  # micro-batches of a step, of a task that optimises by itself
+    untrained: ClassVar[dict[str, Any]] = {"optimizer": no_optimizer, "schedulers": None}  # what is only for training
+    notes: dict[str, Any]  # what metrics.json keeps of an evaluation besides numbers
+
+    def __init__(
+        self,
+        optimizer: OptimizerFactory,
+        schedulers: Sequence[Schedule] | None = None,
+        parameter_groups: ParameterGroups | None = None,
+        channels_last: bool | None = None,
+        compile: str | None = None,
+        metrics: GivenMetrics | None = None,
+    ) -> None:
+        super().__init__()
+        self.optimizer_factory = optimizer
+        self.grouping = parameter_groups
+        self.schedules = list(schedulers or [])
+        self.channels_last, self.backend = channels_last, compile
+        self.running = Totals()
+        self.evaluated = Totals()
+        self.notes = {}
+        self._given_metrics, self._metrics = metrics, Metrics()
+        self._clock = Clock()
+        self._seed = 0
+        self._log_every = 50
+        self._rates: dict[str, float] = {}
+        self._gradient_norm: Tensor | None = None
+        self._done = 0  # optimizer steps
+        self._step_mean = StepMean()
+        self._counted = False  # whether `step` has counted this batch
+
+    def setup(self, stage: str) -> None:
+        """Makes the metrics, orders the memory of the net for the precision, and compiles it if asked to."""
+        parts: Any = getattr(self, "class_names", None) or getattr(self, "target_names", ())
+        self._metrics = Metrics(self._given_metrics, parts)
+        net = getattr(self, "net", None)
+        if net is None:
+            return
+        last, cpu, problem = self.channels_last, self.trainer.strategy.root_device.type == "cpu", ""
+        if self.device_mesh is not None:
+            problem = "orders the memory of whole weights, and those of this run are sharded"
+        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would convert them, too
+            problem = "is an order of images (B, C, H, W), and this net has weights of five axes"
+        elif cpu and any(map(wrong_in_channels_last, net.modules())):
+            problem = (
+                "gives wrong gradients of 1×1 convolutions with a stride on fewer than 16 channels on a CPU "
+                "(uxlfoundation/oneDNN, issue 6035)"
+            )
+        if last is None:
+            faster = (cpu and torch.backends.mkldnn.is_available()) or "16" in str(self.trainer.precision)
+            last = faster and not problem
+        elif last and problem:
+            raise UserError(f"channels_last {problem}")
+        # convolutions order their images as their weights
+        net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
+        if self.backend is not None and net._compiled_call_impl is None:
+            compile_in_place(net, self.backend)
+
+    def configure_model(self) -> None:
+        """Shards the parts of the task, if the strategy is `Sharded`."""
+        if self.device_mesh is not None:
+            shard(self, self.device_mesh)
+            for metric in (module for module in self.modules() if isinstance(module, Metric)):
+                metric.process_group = replicas(self.trainer).group  # each batch counts once
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Also of shards, which torch does not clip beside whole tensors, and of fused optimizers in mixed precision.
+
+        Raises:
+            UserError: 16-mixed, a fused optimizer, and clipping by value.
+        """
+        if not gradient_clip_val:
+            return
+        by_value, limit = gradient_clip_algorithm == "value", gradient_clip_val
+        if self._still_scaled(optimizer):
+            if by_value:  # what is infinite would become a number, and its step be made
+                raise UserError("16-mixed with a fused optimizer cannot clip by value: set fused: false")
+            limit *= self.trainer.precision_plugin.scaler.get_scale()  # type: ignore[attr-defined]
+        if by_value:
+            for gradient in local(gradients(optimizer)):
+                gradient.clamp_(-limit, limit)
+        else:
+            clip_norm(gradients(optimizer), limit)
+
+    def _still_scaled(self, optimizer: Any) -> bool:
+        """Whether gradients have the scale of 16-mixed: a fused optimizer takes it out by itself, within its step."""
+        return scales_loss(self.trainer) and getattr(optimizer, "_step_supports_amp_scaling", False)
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]
+        cls,
+        checkpoint_path: str | Path,
+        map_location: Any = "cpu",
+        strict: bool | None = None,
+        weights_only: bool = True,
+        **kwargs: Any,
+    ) -> Self:
+        """The task of a checkpoint, to evaluate or predict; no code in the checkpoint runs, see `classes`.
+
+        Args:
+            checkpoint_path: the file.
+            map_location: the device.
+            strict: whether all weights must be there, and no others; default: `strict_loading`.
+            weights_only: always the case; Lightning's argument.
+            **kwargs: arguments of the task that replace those in the checkpoint, such as an `optimizer`.
+
+        Raises:
+            CheckpointError: it is of another task, damaged, or names what a checkpoint must not.
+        """
+        checkpoint = read(checkpoint_path, map_location)
+        parameters = dict(checkpoint.get("hyper_parameters", {}))
+        kind = class_of(parameters["_class_path"], cls, checkpoint_path) if "_class_path" in parameters else cls
+        drop_weights(parameters)
+        untrained = {name: value for name, value in kind.untrained.items() if name in parameters}
+        task = make(kind, parameters, {**untrained, **kwargs}, checkpoint_path)
+        task.configure_model()
+        task.on_load_checkpoint(checkpoint)
+        try:
+            task.load_state_dict(checkpoint["state_dict"], strict=task.strict_loading if strict is None else strict)
+        except RuntimeError as error:
+            raise CheckpointError(f"{checkpoint_path} is not of the net that it describes: {error}") from error
+        return task.to(next((weight.device for weight in checkpoint["state_dict"].values()), "cpu"))
+
+    def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
+        """Counts a batch for the means of the epoch or of the evaluation; gives what `training_step` returns.
+
+        Args:
+            mean: of the loss over the samples or tokens of this batch, scalar.
+            count: their number.
+            **sums: over them, of what else is logged; `loss` if not all of `mean` is to be logged as such.
+
+        Raises:
+            ValueError: gradients are accumulated for an optimizer that computes the loss several times per step; or
+                the batch is counted already: `add_sums` takes further sums.
+        """
+        if "loss" not in sums:
+            sums = {"loss": mean.detach() * count, **sums}
+        if self._counted and not (self.trainer.training and self._computes_again()):
+            raise ValueError("step was called twice for a batch, which it counts: further sums go through add_sums")
+        self._counted = self._trainer is not None
+        if self._trainer is not None and not self.trainer.training:
+            self.evaluated.add(count, **sums)
+            return mean
+        if self._fills():
+            count, sums = 0, {name: value * 0 for name, value in sums.items()}
+        self.running.add(count, **sums)
+        if self._trainer is None:  # a step outside of training
+            return mean
+        if self.trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
+            raise ValueError("LBFGS computes the loss several times per step: it needs accumulate_grad_batches 1")
+        return self._step_mean.weigh(mean, count, replicas(self.trainer).size)
+
+    def add_sums(self, **sums: Tensor) -> None:
+        """Adds further sums, each a scalar, over a batch that `step` has counted, such as in a subclass."""
+        evaluates = self._trainer is not None and not self.trainer.training
+        if not evaluates and self._fills():
+            sums = {name: value * 0 for name, value in sums.items()}
+        (self.evaluated if evaluates else self.running).add(0, **sums)
+
+    def _fills(self) -> bool:
+        """Whether the samples of this batch of training are counted elsewhere; see `EpochBatches`."""
+        return self._trainer is not None and getattr(self.trainer.train_dataloader, "filler", False)
+
+    def _computes_again(self) -> bool:
+        """Whether a training step may compute its loss several times."""
+        return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Makes the gradients those of the mean over the whole step."""
+        self._step_mean.rescale(optimizer, self.trainer)
+        self._note_norm(optimizer)
+
+    def _note_norm(self, optimizer: Any) -> None:
+        """The norm of the gradient before it is clipped, for the steps that are logged."""
+        if (self.trainer.global_step + 1) % self._log_every == 0:
+            norm = total_norm(gradients(optimizer))
+            if self._still_scaled(optimizer):
+                norm = norm / self.trainer.precision_plugin.scaler.get_scale()  # type: ignore[attr-defined]
+            self._gradient_norm = norm
+
+    __setattr__ = set_quickly
+
+    def parameter_groups(self) -> Iterable[Any]:
+        """What is optimised: parameters, or groups of them; frozen ones are left out."""
+        if self.grouping is not None:
+            return self.grouping(self)
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def configure_optimizers(self) -> Any:
+        """The optimizer and its chained schedules, whose horizons come from the trainer.
+
+        Raises:
+            ScheduleError: a schedule contradicts itself, another one or the length of the run.
+            GroupError: the parameter groups do.
+        """
+        return configure(self.parameter_groups(), self.optimizer_factory, self.schedules, self.length)
+
+    def length(self, interval: str) -> int | None:
+        """Length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None without end."""
+        epochs = steps_of_epochs(self.trainer, self.accumulate)
+        if epochs is None:  # data without end may still have a limit
+            limit = self.trainer.max_steps if interval == "step" else self.trainer.max_epochs
+            return limit if limit and limit > 0 else None
+        return sum(epochs) if interval == "step" else len(epochs)
+
+    @property
+    def all_schedules(self) -> list[Schedule]:
+        """In the order of the trainer's."""
+        return self.schedules
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Steps a scheduler; by optimizer steps once in `frequency`, counted over the whole run.
+
+        Lightning counts micro-batches within the epoch, so that the schedule would depend on gradient accumulation.
+        """
+        configs = zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True)
+        schedule = next(schedule for config, schedule in configs if config.scheduler is scheduler)
+        if schedule.interval == "step" and self.trainer.global_step % schedule.frequency:
+            return
+        if schedule.interval == "step" or not isinstance(scheduler, ReduceLROnPlateau):  # see `_step_plateaus`
+            super().lr_scheduler_step(scheduler, metric)
+
+    def on_train_start(self) -> None:
+        """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
+        self._seed = global_seed()
+        for optimizer in self.trainer.optimizers:
+            order_as_weights(optimizer)
+        self._step_mean = StepMean()  # without what is left of an earlier fit
+        self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
+        self._done = self.trainer.global_step
+        self.running.mark()
+        self._clock.skip()  # a run that is resumed within an epoch does not begin one
+        if (changing := accumulation_schedule(self.trainer)) is not None:  # a resume skips its hook
+            changing.on_train_epoch_start(self.trainer)
+        check_resumed(self.trainer, self.length)
+        watched = {schedule.monitor or "" for schedule in self.all_schedules}
+        if not self.trainer.enable_validation and any(name.startswith("val/") for name in watched):
+            raise ScheduleError(f"a schedule watches {max(watched)!r}, but the run has no validation")
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the sums of the epoch, for a run that is resumed within it."""
+        checkpoint["running"] = {**self.running.gather(self), "seconds": self._clock.seconds, "rates": self._rates}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Continues with the sums of this replica; a different number of them leaves all to the first."""
+        if self._trainer is not None and self.trainer.precision == "64-true":
+            self.double()  # Lightning would round the weights to float32: it loads them first
+        running = checkpoint.get("running", {})
+        self._clock = Clock(running.get("seconds", 0.0))
+        if running:
+            self._rates = running.get("rates", {})
+            self.running.scatter(running, replicas(self._trainer))
+
+    def on_train_epoch_start(self) -> None:
+        """Starts the sums and the clock."""
+        self.running = Totals()
+        self._clock = Clock()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Random numbers of the model (dropout) depend on the seed, the step and the replica alone."""
+        self._counted = False
+        trainer = self.trainer
+        seed_step(self._seed, "step", self.current_epoch, batch_idx, replicas(trainer).rank, device=self.device)
+        ends = batch_idx + 1 == trainer.num_training_batches or trainer.global_step + 1 == trainer.max_steps
+        if ends or (trainer.global_step + 1) % self._log_every == 0:
+            self._rates = self.learning_rates()  # of this step: at its end the schedulers have moved on
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Logs loss and rates of single steps, micro-batches together, every `log_every_n_steps` optimizer steps."""
+        if self.trainer.is_last_batch and self.device.type in ("cuda", "mps"):
+            getattr(torch, self.device.type).synchronize()  # the clock counts what the device still has to do
+        self._clock.lap()
+        done = self.trainer.global_step
+        if done == self._done:
+            return
+        self._done = done
+        if done % self._log_every == 0 and outputs:  # a step that returned None is given as {}
+            values = {"train/loss_step": self.loss_of_step(outputs), **self._rates, "epoch": self.current_epoch}
+            if self._gradient_norm is not None:
+                values["train/gradient_norm"] = self._gradient_norm.item()
+            # for loggers alone: `self.log` would put single steps among the metrics of callbacks and metrics.json
+            for logger in self.trainer.loggers:
+                logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
+        self.running.mark()
+
+    def loss_of_step(self, outputs: Any) -> float:
+        """Mean loss of the optimizer step that has just been made, over all processes, which all call this."""
+        loss = self.running.since_mark().reduce(self).means().get("loss")
+        if loss is None:  # a task that does not call `step`: Lightning has divided its loss
+            loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
+        return loss
+
+    def evaluation_start(self) -> None:
+        """Begins the sums of an evaluation."""
+        self.evaluated = Totals()
+        self._metrics.start(self)
+
+    def evaluation_step(self, batch: Any, split: str) -> Any:
+        """Counts a batch of `val` or `test`, by `step`; what it returns goes to callbacks."""
+        raise NotImplementedError(f"{type(self).__name__} has no evaluation_step")
+
+    def metric_inputs(self, outputs: Any) -> Iterable[Any]:
+        """What `metrics` are updated with: predictions and targets, as `evaluation_step` has returned them by name."""
+        if not isinstance(outputs, Mapping):
+            raise UserError(f"model.metrics: {type(self).__name__}.evaluation_step returns no predictions and targets")
+        return outputs.values()
+
+    def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
+        """What is logged of an evaluation, by name; `totals` are the sums over all processes."""
+        return {**totals.means(), self.unit: float(totals.count)}
+
+    def _evaluation_end(self, split: str) -> None:
+        totals = self.evaluated.reduce(self)
+        if totals.count:
+            own, more = self.evaluation_metrics(totals, split), self._metrics.compute()
+            if both := own.keys() & more.keys():
+                raise UserError(f"model.metrics: the task itself logs {max(both)}: give the metric another name")
+            self.log_reduced({f"{split}/{name}": value for name, value in {**own, **more}.items()})
+
+    def on_validation_epoch_start(self) -> None:
+        self.evaluation_start()
+
+    def on_test_epoch_start(self) -> None:
+        self.evaluation_start()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        return self._evaluate(batch, "val")
+
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        return self._evaluate(batch, "test")
+
+    def _evaluate(self, batch: Any, split: str) -> Any:
+        self._counted = False
+        outputs = self.evaluation_step(batch, split)
+        if self._metrics.named:
+            self._metrics.update(self.metric_inputs(outputs))
+        return outputs
+
+    def on_validation_epoch_end(self) -> None:
+        self._evaluation_end("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._evaluation_end("test")
+
+    def on_validation_end(self) -> None:
+        """Validation within an epoch is not training time."""
+        self._clock.skip()
+
+    def on_train_epoch_end(self) -> None:
+        """Logs the exact means of the epoch."""
+        totals = self.running.reduce(self)
+        values = {f"train/{name}": mean for name, mean in totals.means().items()}
+        count, seconds = int(totals.count), self._clock.seconds
+        values[f"train/{self.unit}"] = float(count)
+        values[f"train/{self.unit}_per_second"] = count / seconds if seconds > 0 else 0.0
+        self.log_reduced({**values, **self._rates})
+        self._step_plateaus()
+
+    def log_reduced(self, values: Mapping[str, float]) -> None:
+        """Logs values that are already reduced over all processes, in double precision.
+
+        `self.log` would convert them to float32, which rounds counts above 2^24.
+        """
+        # on the CPU, because MPS devices have no double
+        exact = {name: torch.tensor(float(value), dtype=torch.double) for name, value in values.items()}
+        # together, these two options prevent both a second reduction and Lightning's warning about its absence
+        self.log_dict(exact, sync_dist=True, rank_zero_only=True)
+
+    def _step_plateaus(self) -> None:
+        """Lightning would leave it out in an epoch that was resumed, and use metrics of an earlier epoch."""
+        if not self.trainer.is_last_batch:  # the training ends within this epoch
+            return
+        metrics = self.trainer.callback_metrics
+        for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):
+            due = schedule.interval == "epoch" and (self.current_epoch + 1) % schedule.frequency == 0
+            if not (due and isinstance(config.scheduler, ReduceLROnPlateau)):
+                continue
+            monitor = str(schedule.monitor)
+            if monitor.startswith("val/") and not validated(self.trainer):
+                continue  # without validation in this epoch, the value is of an earlier one
+            if monitor not in metrics:
+                raise ScheduleError(f"ReduceLROnPlateau watches {monitor!r}; there are: {', '.join(sorted(metrics))}")
+            config.scheduler.step(metrics[monitor])
+
+    def learning_rates(self) -> dict[str, float]:
+        """The current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) for several."""
+        groups = [group for optimizer in self.trainer.optimizers for group in optimizer.param_groups]
+        if len(groups) == 1:
+            return {"lr": float(groups[0]["lr"])}
+        return {f"lr/{group.get('name', number)}": float(group["lr"]) for number, group in enumerate(groups)}

@@ -1,1 +1,0 @@
-"""The engine of the project: README.md beside this file says what is in it."""
