@@ -47,26 +47,27 @@ coverage: $(INSTALLED)
 
 lock: $(BIN)/uv
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev \
-	    --no-emit-index-url --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+	    --no-emit-index-url --no-emit-package lit-engine --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
-$(INSTALLED): pyproject.toml requirements.lock
+$(INSTALLED): pyproject.toml engine/pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
 	    { echo "cannot make .venv: on Debian and Ubuntu, apt install python3-venv"; rm -rf .venv; exit 1; }
 ifeq ($(INSTALLER),pip)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable ./engine --editable .
 else
 	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
 # bytecode for all packages now, as pip does: else the first start (every one, where Python may not write it) compiles them
 ifeq ($(TORCH_BACKEND),)
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable ./engine --editable .
 else
 	$(MAKE) .venv/constraints.txt
 	$(UV) pip install --quiet --python $(BIN)/python hatchling editables
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --torch-backend=$(TORCH_BACKEND) \
-	    --no-verify-hashes --constraints .venv/constraints.txt --no-build-isolation --editable ".[dev]"
+	    --no-verify-hashes --constraints .venv/constraints.txt --no-build-isolation \
+	    --editable ./engine --editable ".[dev]"
 endif
 endif
 	@touch $@

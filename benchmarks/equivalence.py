@@ -19,12 +19,12 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 
-from lit_project.data.parallel_text.toy_grammar import ToyGrammar
 from lit_engine.cli.main import quiet_lightning
-from lit_engine.training.exact import StepMean
 from lit_engine.data.sampler import derive
 from lit_engine.data.tables import TableBatch, TabularData
+from lit_engine.training.exact import StepMean
 from lit_engine.training.task import Task
+from lit_project.data.parallel_text.toy_grammar import ToyGrammar
 from lit_project.models.mlp import FFNN
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.tasks.regression import Regressor

@@ -39,11 +39,11 @@ from torch.utils.data import Dataset
 import lit_project.tasks.classification
 import lit_project.tasks.regression
 import lit_project.tasks.several_optimizers  # noqa: F401  (known to the injector)
-from lit_project.__main__ import main
 from lit_engine.checkpoints.io import read
 from lit_engine.data.images import DatasetImages
 from lit_engine.training.layout import NoProfiler
 from lit_engine.training.task import Task
+from lit_project.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"

@@ -32,12 +32,12 @@ from plain import MEAN, STD, Plain
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_project.data.mnist import FashionMNIST
 from lit_engine.callbacks.progress import RichProgress
+from lit_engine.callbacks.record import MetricsCSV, RunRecord
 from lit_engine.checkpoints.io import Checkpoint, SafeCheckpointIO
 from lit_engine.cli.main import quiet_lightning
-from lit_engine.callbacks.record import MetricsCSV, RunRecord
 from lit_engine.run.directory import RunDir
+from lit_project.data.mnist import FashionMNIST
 from lit_project.models.mlp import MLP
 from lit_project.tasks.classification import ImageClassifier
 

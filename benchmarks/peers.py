@@ -53,8 +53,8 @@ from common import (
     table,
 )
 
-from lit_project.data.parallel_text.corpora import Multi30k
 from lit_engine.run.directory import RunDir
+from lit_project.data.parallel_text.corpora import Multi30k
 from lit_project.models.cnn import CNN
 from lit_project.models.mlp import MLP
 from lit_project.text.scores import corpus_scores

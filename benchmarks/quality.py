@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from lit_project.data.tables import Diabetes
 from lit_engine.tools.runs.differences import mean_sd
+from lit_project.data.tables import Diabetes
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "benchmarks" / "results" / "quality.json"

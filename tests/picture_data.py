@@ -5,8 +5,8 @@ from lightning.pytorch import LightningModule
 from PIL import Image
 from torch import nn
 
-from lit_project.data.image_folder import ImageFolder
 from lit_engine.data.images import ImageData
+from lit_project.data.image_folder import ImageFolder
 
 
 class Pictures(ImageData):

@@ -1,4 +1,4 @@
-"""`lit-project` and `python -m lit_project`: what this project tells the engine."""
+"""`lit-project` and `python -m lit_project`: what this project tells the library."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,7 @@ from lit_engine.cli import main as entry
 from lit_engine.project import Project
 
 PROJECT = Project(
+    name="lit_project",
     # What a model takes from the data: attribute of the data module → argument of the task, or of its net.
     links={
         # classification: ImageData → ImageClassifier and its net

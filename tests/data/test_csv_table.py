@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lit_project.data.tables import CSV
 from lit_engine.errors import DataError
+from lit_project.data.tables import CSV
 
 ROWS = [(f"{n}.5", f"{-n}", f"{n * n}") for n in range(20)]
 

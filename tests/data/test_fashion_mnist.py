@@ -10,8 +10,8 @@ import pytest
 import torch
 from torchvision import datasets
 
-from lit_project.data.mnist import MNIST, FashionMNIST
 from lit_engine.errors import DataError
+from lit_project.data.mnist import MNIST, FashionMNIST
 
 FILES = {
     ("train", "images"): "train-images-idx3-ubyte.gz",

@@ -13,8 +13,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from lit_engine.callbacks.averaging import EMA
-from lit_engine.errors import UserError
 from lit_engine.distributed.sharding import Sharded, as_sharded, clip_norm, shard, total_norm, whole
+from lit_engine.errors import UserError
 from lit_project.models.mlp import MLP
 from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lit_project import __version__
-from lit_project.__main__ import PROJECT, main
 from lit_engine.cli.main import COMMANDS
 from lit_engine.tools.examples import available
+from lit_project import __version__
+from lit_project.__main__ import PROJECT, main
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lit_engine.checkpoints.io import SafeCheckpointIO, read
-from lit_engine.training.layout import wrong_in_channels_last
 from lit_engine.checkpoints.warm_start import check_fits, warm_start
+from lit_engine.training.layout import wrong_in_channels_last
 from lit_project.models.mlp import MLP
 
 

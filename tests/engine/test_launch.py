@@ -11,10 +11,11 @@ from jsonargparse import Namespace
 from test_torchrun import free_port
 
 from lit_engine.checkpoints.io import read
+from lit_engine.distributed.rendezvous import SAME, Connection, Meeting, follow_launcher
 from lit_engine.errors import UserError
-from lit_engine.distributed.rendezvous import JOIN_SECONDS, SAME, Connection, Meeting, follow_launcher
 
-HERE = {"host": "a", **dict.fromkeys(SAME, "2.0")}
+JOIN_SECONDS = "LIT_PROJECT_JOIN_SECONDS"
+HERE = {"host": "a", **dict.fromkeys((*SAME, "lit-project"), "2.0")}
 
 
 def meet(port, *ranks, size=2, here=HERE):

@@ -13,8 +13,8 @@ import wandb
 from wandb_server import Server
 
 from lit_engine.callbacks.record import MetricsCSV
-from lit_engine.run.directory import RunDir
 from lit_engine.loggers.wandb import WandbLogger
+from lit_engine.run.directory import RunDir
 from tiny import TINY
 
 KEY = "0123456789" * 4

@@ -45,9 +45,7 @@ def test_tensorboard_gets_scalars_images_and_graph_and_loggers_add_up(lit):
 
 
 def test_tensorboard_moves_no_frozen_statistics_and_needs_no_graph(lit):
-    unfreezing = (
-        "[{class_path: lit_engine.callbacks.freezing.Unfreezing, init_args: {schedule: {net.features: null}}}]"
-    )
+    unfreezing = "[{class_path: lit_engine.callbacks.freezing.Unfreezing, init_args: {schedule: {net.features: null}}}]"
     result = lit(
         "fit -c configs/quickstart.yaml",
         [f"--trainer.callbacks+={unfreezing}", "--model.compile=aot_eager"],

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from tiny import TINY
 
 HOLDER = (
-    "import sys, pathlib; from lit_engine.run.directory import RunDir; lock = RunDir(pathlib.Path(sys.argv[1])).lock(); "
+    "import sys, pathlib; from lit_engine import RunDir; lock = RunDir(pathlib.Path(sys.argv[1])).lock(); "
     "print('held', flush=True); sys.stdin.read()"
 )
 

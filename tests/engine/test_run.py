@@ -9,10 +9,10 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from lit_engine.errors import RunError
-from lit_engine.run.provenance import git_state, provenance, uncommitted
 from lit_engine.callbacks.record import in_short
+from lit_engine.errors import RunError
 from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.provenance import git_state, provenance, uncommitted
 
 
 def save(run, name, step=1):

@@ -8,8 +8,8 @@ import yaml
 from jsonschema import Draft7Validator
 from jsonschema.exceptions import best_match
 
-from lit_project.__main__ import main
 from lit_engine.tools.schema import FILE
+from lit_project.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml")) + sorted((ROOT / "configs" / "overlays").glob("*.yaml"))

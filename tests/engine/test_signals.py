@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 
 from killing import at_call
 from lit_engine.checkpoints.io import read
-from lit_engine.run.directory import RunDir
 from lit_engine.data.sampler import EpochBatches, Loader
+from lit_engine.run.directory import RunDir
 from lit_engine.training.saver import Signals
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from lit_project.data.digits import Digits
 from lit_engine.run.directory import RunDir
+from lit_project.data.digits import Digits
 from tiny import TINY
 
 MINE = """

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from lit_project.data.digits import Digits
 from lit_engine.callbacks.freezing import Unfreezing
 from lit_engine.tools.lr_finder import find, steepest
 from lit_engine.training.parameter_groups import Group, ParameterGroups
+from lit_project.data.digits import Digits
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 

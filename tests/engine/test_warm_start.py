@@ -5,9 +5,9 @@ import torch
 import yaml
 from torch import nn
 
-from lit_engine.errors import CheckpointError, UserError
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
 from lit_engine.checkpoints.weights import match
+from lit_engine.errors import CheckpointError, UserError
 from lit_project.models.mlp import MLP
 
 

@@ -10,9 +10,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 from torch import nn
 
-from lit_project.data.tables import CSV
-from lit_engine.errors import UserError
 from lit_engine.data.tables import TabularData
+from lit_engine.errors import UserError
+from lit_project.data.tables import CSV
 from lit_project.models.mlp import FFNN
 from lit_project.tasks.regression import Regressor
 

@@ -8,10 +8,10 @@ from lightning.pytorch.plugins import MixedPrecision
 from translation_data import few, net
 
 from lit_engine.callbacks.nan_guard import NaNGuard, NonFiniteError
-from lit_engine.errors import UserError
-from lit_engine.training.parameter_groups import Group, ParameterGroups
 from lit_engine.callbacks.record import MetricsCSV, one_line
+from lit_engine.errors import UserError
 from lit_engine.run.directory import RunDir
+from lit_engine.training.parameter_groups import Group, ParameterGroups
 from lit_engine.training.schedules import CosineAnnealingLR, Schedule
 from lit_project.tasks.several_optimizers import Part, TranslatorOfParts
 from lit_project.tasks.translation.task import Translator

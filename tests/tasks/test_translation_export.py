@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from translation_data import SGD, few, net
 
-from lit_project.__main__ import main
 from lit_engine.tools.export.formats import in_two, trace, write_onnx, write_pt2
+from lit_project.__main__ import main
 from lit_project.models.seq2seq.rnn import RNNEncoder
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.models.seq2seq.transformer import TransformerSeq2Seq

@@ -1,1 +1,59 @@
-"""The library under a project on PyTorch Lightning."""
+"""The library under a project on PyTorch Lightning: base classes, run directories, command line and tools.
+
+    from lit_engine import ImageData, Task
+
+The names below are imported on first use, because most of them need torch and Lightning.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lit_engine.cli.main import main, run_program
+    from lit_engine.data.images import ImageData
+    from lit_engine.data.module import Rows, Split, SplitData
+    from lit_engine.data.tables import TabularData
+    from lit_engine.errors import CheckpointError, DataError, RunError, UserError
+    from lit_engine.project import Project, current, use
+    from lit_engine.run.directory import RunDir
+    from lit_engine.training.exact import Totals
+    from lit_engine.training.task import Task
+
+__version__ = "0.2.0"
+__all__ = [
+    "CheckpointError",
+    "DataError",
+    "ImageData",
+    "Project",
+    "Rows",
+    "RunDir",
+    "RunError",
+    "Split",
+    "SplitData",
+    "TabularData",
+    "Task",
+    "Totals",
+    "UserError",
+    "current",
+    "main",
+    "run_program",
+    "use",
+]
+_MODULES = {
+    "cli.main": ("main", "run_program"),
+    "data.images": ("ImageData",),
+    "data.module": ("Rows", "Split", "SplitData"),
+    "data.tables": ("TabularData",),
+    "errors": ("CheckpointError", "DataError", "RunError", "UserError"),
+    "project": ("Project", "current", "use"),
+    "run.directory": ("RunDir",),
+    "training.exact": ("Totals",),
+    "training.task": ("Task",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"lit_engine.{module}"), name)
+    raise AttributeError(f"module 'lit_engine' has no attribute {name!r}")

@@ -1,41 +1,93 @@
-"""What a project tells its engine, and what the engine derives from the name of the package that it is in."""
+"""The project that uses the library: its package, its links from data to model, and its own commands."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 
-PACKAGE = __name__.partition(".")[0]
-PROGRAM = PACKAGE.replace("_", "-")
+from lit_engine.errors import UserError
 
-
-def variable(name: str) -> str:
-    """Name of an environment variable of this project."""
-    return f"{PACKAGE.upper()}_{name}"
-
-
-def debugging() -> bool:
-    """Whether errors are to be shown with their traceback."""
-    return os.environ.get(variable("DEBUG"), "0") not in ("", "0")
+GROUP = "lit_engine.projects"  # entry points that name the Project of an installed package
 
 
 @dataclass(frozen=True)
 class Project:
-    """The parts of a project that its engine does not know by itself.
+    """What the library needs to know about a project.
 
     Args:
-        links: attribute of the data module → argument of the task, or of what is in it (`net.init_args.NAME`). A link
-            counts if both exist.
-        functions: function that a config may name in the place of a class → name of the class that calls it.
-        commands: command without a config → `module:function` in the package; the function is given the rest of the
-            command line and returns the exit status.
+        name: the package. The program has the same name with dashes.
+        links: attribute of the data module → argument of the task, or of an object in it (`net.init_args.NAME`). A
+            link is used if both exist.
+        functions: function that a config may name instead of a class → name of the class that calls it.
+        commands: additional command → `module:function` in the package. The function receives the rest of the command
+            line and returns the exit status.
     """
 
+    name: str
     links: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def program(self) -> str:
+        """Name of the command and of the distribution."""
+        return self.name.replace("_", "-")
 
-def this_project() -> Project:
-    """What `__main__.py` of the package says."""
-    return import_module(f"{PACKAGE}.__main__").PROJECT
+    @property
+    def folder(self) -> Path:
+        """The folder of the package."""
+        return package_folder(self.name)
+
+
+_used: list[Project] = []
+
+
+def use(project: Project) -> None:
+    """Make a project the current one, as its command line does at the start."""
+    _used[:] = [project]
+
+
+def current() -> Project:
+    """Return the project passed to `use`, or else the only installed project.
+
+    Raises:
+        UserError: no project is installed, or several are.
+    """
+    if not _used:
+        found = {point.value: point for point in entry_points(group=GROUP)}
+        if len(found) != 1:
+            names = ", ".join(sorted(found)) or "none"
+            raise UserError(
+                f"call lit_engine.use(project) first: it is unclear which project this is (installed: {names})"
+            )
+        use(next(iter(found.values())).load())
+    return _used[0]
+
+
+def package_folder(name: str) -> Path:
+    """Return the folder of a package, without importing it.
+
+    Raises:
+        UserError: there is no such package.
+    """
+    spec = find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(f"{name} is not an importable package")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def program() -> str:
+    """Return the name of the current project's command."""
+    return current().program
+
+
+def variable(name: str) -> str:
+    """Return the name of an environment variable of the current project."""
+    return f"{current().name.upper()}_{name}"
+
+
+def is_debugging() -> bool:
+    """Return whether errors are shown with their traceback."""
+    return os.environ.get(variable("DEBUG"), "0") not in ("", "0")

@@ -23,23 +23,21 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, RichProgress
+from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
 from lit_engine.checkpoints.io import SafeCheckpointIO, known
+from lit_engine.checkpoints.warm_start import changes, check_fits, check_kept, warm_start
+from lit_engine.cli.explain import explain
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
 from lit_engine.distributed.processes import first_if_alone, is_first, print_once
-from lit_engine.errors import UserError, first_of, no_access
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
-from lit_engine.tools.lr_finder import find, plot_lr
-from lit_engine.cli.explain import explain
-from lit_engine.training.layout import NoProfiler, emulated, remember_missing_cuda
-from lit_engine.project import PROGRAM, Project, debugging, variable
-from lit_engine.run.provenance import provenance, versions
-from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
+from lit_engine.errors import UserError, first_of, no_access
+from lit_engine.project import Project, is_debugging, program, variable
 from lit_engine.run.directory import RunDir, weights_of
+from lit_engine.run.provenance import provenance, versions
+from lit_engine.tools.lr_finder import find, plot_lr
+from lit_engine.training.layout import NoProfiler, emulated, remember_missing_cuda
 from lit_engine.training.saver import Interrupted, Saver, Signals
-from lit_engine.checkpoints.warm_start import changes, check_fits, check_kept, warm_start
-
-RUN_DIR_OF_PARENT = variable("RUN_DIR")
 
 
 def run(project: Project, args: Sequence[str]) -> int:
@@ -80,9 +78,11 @@ def run(project: Project, args: Sequence[str]) -> int:
 
 def _in_short(error: Exception, args: Sequence[str]) -> str | None:
     """What is wrong, if the user can put it right; else None."""
-    if not debugging() and re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):  # of inductor
+    if not is_debugging() and re.search(
+        r"No working C\+\+ compiler|Failed to find C compiler", str(error)
+    ):  # of inductor
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
-    if debugging() or not isinstance(error, UserError | MisconfigurationException | OSError):
+    if is_debugging() or not isinstance(error, UserError | MisconfigurationException | OSError):
         return None
     return no_access(error) if isinstance(error, OSError) else explain(error, args)
 
@@ -257,7 +257,7 @@ class Session:
 
     def close(self, status: int) -> None:
         """Says where the run is, or removes a new one that holds nothing; loggers are told how it ended."""
-        os.environ.pop(RUN_DIR_OF_PARENT, None)
+        os.environ.pop(variable("RUN_DIR"), None)
         self.signals.remove()
         for logger in self.loggers:
             if hasattr(logger, "finish"):  # W&B takes every process that ends for a run that has finished
@@ -273,7 +273,7 @@ class Session:
         elif hasattr(self, "record"):
             if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
                 how = "interrupted" if status > 128 else "failed"
-                again = f"continue with: {PROGRAM} fit --run {shlex.quote(str(self.run.path))}"
+                again = f"continue with: {program()} fit --run {shlex.quote(str(self.run.path))}"
                 print(f"{how}; {'the same command continues' if self.options.resume else again}")
             if self.has_news if status == 0 else self.command == "fit" and self.keeps:
                 from lit_engine.tools.pages.run_page import write
@@ -316,10 +316,10 @@ class Session:
         runs, name = self.options.runs_dir, self.options.run_name
         if is_first():
             run = RunDir.create(runs, self.config_name, name)
-            os.environ[RUN_DIR_OF_PARENT] = str(run.path)  # for the processes that a strategy launches
+            os.environ[variable("RUN_DIR")] = str(run.path)  # for the processes that a strategy launches
             return run
         # the first process tells the others the path, by RunRecord, where it was not inherited
-        return RunDir(Path(os.environ.get(RUN_DIR_OF_PARENT, Path(runs, self.config_name, name or "of-the-first"))))
+        return RunDir(Path(os.environ.get(variable("RUN_DIR"), Path(runs, self.config_name, name or "of-the-first"))))
 
     def _checkpoint_to_evaluate(self) -> Path | None:
         which = self.options.ckpt_path

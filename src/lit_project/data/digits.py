@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_engine.data.module import Split, random_split
 from lit_engine.data.images import ImageData
+from lit_engine.data.module import Split, random_split
 
 
 class Digits(ImageData):

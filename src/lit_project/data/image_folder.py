@@ -8,9 +8,9 @@ from typing import Any
 from PIL import Image
 from torch.utils.data import Dataset, Subset
 
+from lit_engine.data.images import UNREADABLE, DatasetImages, decode_smaller, is_picture, pictures_in, plain
 from lit_engine.data.module import Split
 from lit_engine.errors import DataError
-from lit_engine.data.images import UNREADABLE, DatasetImages, decode_smaller, is_picture, pictures_in, plain
 
 SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test": "test|testing"}
 

@@ -4,9 +4,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from lit_engine.data.images import ImageData
 from lit_engine.data.module import Split, random_split
 from lit_engine.errors import DataError
-from lit_engine.data.images import ImageData
 
 # what torchvision raises on files that are missing, cut short or of another format
 BROKEN_ARCHIVE = (OSError, RuntimeError, ValueError, AssertionError, KeyError)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from lit_engine.data.module import Split
-from lit_engine.errors import DataError
 from lit_engine.data.tables import STATISTICS, CSVFile, TabularData
+from lit_engine.errors import DataError
 
 
 class Diabetes(TabularData):

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lit_engine.training.dropout import Dropout
-from lit_engine.errors import CheckpointError, did_you_mean
 from lit_engine.checkpoints.weights import Match, load_fitting, match, renamed
+from lit_engine.errors import CheckpointError, did_you_mean
+from lit_engine.training.dropout import Dropout
 from lit_project.models.resnet import BilinearPool
 
 AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # further heads of GoogLeNet and Inception, for training only

@@ -10,11 +10,11 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
 from lit_engine.callbacks.figures import DrawsEvaluation, new_figure, save_figure
+from lit_engine.data.tables import WIDE
 from lit_engine.distributed.processes import of_all
 from lit_engine.errors import UserError
 from lit_engine.training.exact import Totals
 from lit_engine.training.schedules import OptimizerFactory
-from lit_engine.data.tables import WIDE
 from lit_engine.training.task import Task
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lit_engine.errors import UserError
-from lit_engine.training.parameter_groups import Group, GroupError, ParameterGroups
-from lit_engine.training.layout import scales_loss
-from lit_engine.training.schedules import OptimizerFactory, Schedule, ScheduleError, configure
 from lit_engine.distributed.sharding import clip_norm, gradients
+from lit_engine.errors import UserError
+from lit_engine.training.layout import scales_loss
+from lit_engine.training.parameter_groups import Group, GroupError, ParameterGroups
+from lit_engine.training.schedules import OptimizerFactory, Schedule, ScheduleError, configure
 from lit_engine.training.task import Task, no_optimizer
 from lit_project.tasks.translation.task import Translator
 

@@ -7,8 +7,8 @@ import zipfile
 
 import pytest
 
-from lit_project.data.parallel_text.corpora import Multi30k, ParallelText, Tatoeba
 from lit_engine.errors import DataError
+from lit_project.data.parallel_text.corpora import Multi30k, ParallelText, Tatoeba
 
 LINES = [f"sentence {i}\tphrase {i}\tattribution" for i in range(60)]
 

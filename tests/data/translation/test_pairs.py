@@ -5,8 +5,8 @@ import zipfile
 
 import pytest
 
-from lit_project.data.parallel_text.corpora import read_aligned, read_tsv
 from lit_engine.errors import DataError
+from lit_project.data.parallel_text.corpora import read_aligned, read_tsv
 from lit_project.text.files import read_lines
 
 TEXT = "Hi.\tSalut !\nIt's 5.\tC'est 5.\n"

@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from lit_project.data.parallel_text.leak_free_split import components, leak_free_split, overlap, sentence_key
 from lit_engine.errors import DataError
+from lit_project.data.parallel_text.leak_free_split import components, leak_free_split, overlap, sentence_key
 from lit_project.text.preparation import Preparation
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from lit_project.data.parallel_text.batches import TokenBatches, _cut
 from lit_engine.errors import DataError
+from lit_project.data.parallel_text.batches import TokenBatches, _cut
 
 
 def lengths(size, seed=0):

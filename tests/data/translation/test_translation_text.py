@@ -4,8 +4,8 @@ import pytest
 import torch
 from toy_data import toy
 
-from lit_project.data.parallel_text.filters import within
 from lit_engine.errors import DataError
+from lit_project.data.parallel_text.filters import within
 from lit_project.text.vocabulary import UNK
 
 

@@ -9,9 +9,9 @@ from lightning.pytorch.callbacks import EarlyStopping
 from small_images import Images
 from torch import nn
 
+from lit_engine.callbacks.record import RunRecord
 from lit_engine.checkpoints.io import Checkpoint, read
 from lit_engine.errors import UserError
-from lit_engine.callbacks.record import RunRecord
 from lit_engine.run.directory import RunDir
 from lit_engine.training.saver import Saver
 from lit_project.tasks.classification import ImageClassifier

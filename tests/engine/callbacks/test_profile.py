@@ -14,9 +14,9 @@ from torch import nn
 from torch.utils.data import Dataset, Subset
 
 from killing import at_call
-from lit_engine.tools.profile import MEASURING, NAMES, Profile, advice
 from lit_engine.checkpoints.io import read
 from lit_engine.data.images import ImageData
+from lit_engine.tools.profile import MEASURING, NAMES, Profile, advice
 from lit_project.tasks.classification import ImageClassifier
 from lit_project.tasks.several_optimizers import Part, SeveralOptimizers
 from tiny import TINY

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from lit_engine.tools.runs.reading import Run, options_of, read_runs
 from lit_engine.errors import RunError
 from lit_engine.run.directory import RunDir
+from lit_engine.tools.runs.reading import Run, options_of, read_runs
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from huggingface_hub import ModelCard
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from test_compare import Page
 
-from lit_engine.tools.runs.reading import Run
 from lit_engine.tools.pages.run_page import MARK, render_card, render_page, write
+from lit_engine.tools.runs.reading import Run
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
 

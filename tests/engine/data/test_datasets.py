@@ -5,8 +5,8 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, Subset
 
-from lit_engine.errors import DataError
 from lit_engine.data.images import DatasetImages, ImageData
+from lit_engine.errors import DataError
 
 
 class Pairs(Dataset):

@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 
-from lit_project.data.parallel_text.batches import TokenBatches
-from lit_engine.errors import DataError
 from lit_engine.data.sampler import EpochBatches, Loader
+from lit_engine.errors import DataError
+from lit_project.data.parallel_text.batches import TokenBatches
 
 G = 60
 DIVISORS = [n for n in range(1, G + 1) if G % n == 0]

@@ -7,6 +7,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from lit_engine.data.images import DatasetImages
+from lit_engine.data.module import folds_of
+from lit_engine.errors import DataError
 from lit_project.data.digits import Digits
 from lit_project.data.image_folder import ImageFolder
 from lit_project.data.mnist import MNIST
@@ -14,9 +17,6 @@ from lit_project.data.parallel_text.corpora import Multi30k, ParallelText
 from lit_project.data.parallel_text.leak_free_split import leak_free_folds, sentence_key
 from lit_project.data.parallel_text.toy_grammar import ToyGrammar
 from lit_project.data.tables import CSV, Diabetes
-from lit_engine.data.module import folds_of
-from lit_engine.errors import DataError
-from lit_engine.data.images import DatasetImages
 from lit_project.text.vocabulary import WordVocabulary
 
 SPLITS = ("train", "val", "test")

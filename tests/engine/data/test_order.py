@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lit_engine.errors import DataError
 from lit_engine.data.sampler import EpochBatches, Loader
+from lit_engine.errors import DataError
 
 RANDOM = random.Random(0)
 CASES = [(size, batch_size, processes) for size in (7, 16) for batch_size in (1, 2, 5, 20) for processes in (1, 2, 4)]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_engine.errors import DataError
 from lit_engine.data.images import PictureFiles, to_tensor
+from lit_engine.errors import DataError
 
 
 def test_colour_stays_as_it_is():

@@ -4,10 +4,10 @@ import pytest
 import torch
 from sklearn.datasets import load_diabetes
 
-from lit_project.data.tables import Diabetes
 from lit_engine.data.module import random_split
-from lit_engine.errors import DataError
 from lit_engine.data.tables import TabularData
+from lit_engine.errors import DataError
+from lit_project.data.tables import Diabetes
 
 SPLITS = ("train", "val", "test")
 

@@ -7,8 +7,8 @@ from torchvision import transforms
 from torchvision.transforms import v2
 
 from classifier_data import Images, classifier
-from lit_engine.errors import DataError
 from lit_engine.data.images import BatchTransforms
+from lit_engine.errors import DataError
 from pixels import images
 
 

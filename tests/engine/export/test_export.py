@@ -16,11 +16,10 @@ import torch
 import yaml
 from onnxruntime import InferenceSession
 
+from lit_engine.run.directory import RunDir
+from lit_engine.tools.export import command, files
 from lit_project.__main__ import main
 from lit_project.data.digits import Digits
-from lit_engine.tools.export import command
-from lit_engine.tools.export import files
-from lit_engine.run.directory import RunDir
 from lit_project.models.mlp import MLP
 from lit_project.tasks.classification import Classifier
 

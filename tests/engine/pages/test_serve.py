@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lit_project.data.digits import Digits
 from lit_engine.data.images import ImageData
+from lit_project.data.digits import Digits
 from lit_project.tasks.classification import Classifier
 from translation_run import HELLO, shared
 

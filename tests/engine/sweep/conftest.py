@@ -73,7 +73,7 @@ class Sweep:
 @pytest.fixture
 def sweep(tmp_path, monkeypatch, read):
     """Makes a `Sweep`."""
-    monkeypatch.setattr(worker, "FIT", [sys.executable, str(Path(__file__).with_name("fake_fit.py"))])
+    monkeypatch.setattr(worker, "fit_command", lambda: [sys.executable, str(Path(__file__).with_name("fake_fit.py"))])
     monkeypatch.setattr(worker, "POLL", 0.02)
 
     def make(changes=None, options=None, **parameters):

@@ -17,8 +17,7 @@ import pytest
 import yaml
 
 from lit_engine.tools.runs.columns import number
-from lit_engine.tools.sweep import command
-from lit_engine.tools.sweep import worker
+from lit_engine.tools.sweep import command, worker
 from tiny import TINY
 
 QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=2"

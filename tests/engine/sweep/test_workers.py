@@ -15,8 +15,7 @@ import yaml
 from optuna.exceptions import StorageInternalError
 
 from lit_engine.errors import UserError
-from lit_engine.tools.sweep import report
-from lit_engine.tools.sweep import study
+from lit_engine.tools.sweep import report, study
 from lit_engine.tools.sweep.study import Study, TrialEnded
 from lit_engine.tools.sweep.worker import environment_of
 

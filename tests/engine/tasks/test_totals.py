@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import Images
-from lit_engine.distributed.processes import Replicas
-from lit_engine.training.exact import Totals
 from lit_engine.callbacks.record import MetricsCSV
+from lit_engine.distributed.processes import Replicas
 from lit_engine.run.directory import RunDir
+from lit_engine.training.exact import Totals
 from lit_engine.training.task import Task
 
 

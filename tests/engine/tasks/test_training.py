@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import Images, batches, classifier, linear
-from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip
 from lit_engine.errors import UserError
 from lit_engine.training.schedules import CosineAnnealingLR, Schedule
+from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip
 from saving import SaveAt
 
 

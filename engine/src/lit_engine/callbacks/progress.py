@@ -9,8 +9,8 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
-from lit_engine.distributed.processes import print_once
 from lit_engine.callbacks.record import in_short, monitored
+from lit_engine.distributed.processes import print_once
 from lit_engine.training.saver import validated
 
 

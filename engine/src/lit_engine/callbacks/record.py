@@ -19,12 +19,12 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from lit_engine.checkpoints.warm_start import changes
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import RunError, UserError
-from lit_engine.training.layout import scales_loss
 from lit_engine.run.directory import RunDir, write_text
+from lit_engine.training.layout import scales_loss
 from lit_engine.training.saver import validated
-from lit_engine.checkpoints.warm_start import changes
 
 SAVE_SECONDS = 10.0
 

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_engine.classes.names import here
 from lit_engine.errors import CheckpointError, UserError
-from lit_engine.project import this_project
+from lit_engine.project import current
 
 
 def is_intact(path: Path) -> bool:
@@ -59,7 +59,7 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
 def known(path: Path, name: str) -> Any:
     """What the data gave the model of a checkpoint, by its name there; None if nothing."""
     found = read(path).get("hyper_parameters", {})
-    for part in this_project().links[name].split("."):
+    for part in current().links[name].split("."):
         found = (found or {}).get(part)
     return found
 

@@ -9,9 +9,9 @@ import yaml
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
+from lit_engine.checkpoints.weights import Match, load_fitting, match, renamed
 from lit_engine.classes.names import here
 from lit_engine.errors import CheckpointError, UserError
-from lit_engine.checkpoints.weights import Match, load_fitting, match, renamed
 
 # Parts of a task whose state a resumed run takes from its checkpoint, not from the config.
 FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")

@@ -3,9 +3,10 @@
 A config may say `class_path: CNN` for a class whose name is unique in the package. Runs and checkpoints name classes by
 their full path; if the class has moved since, or the package has another name now, the name alone finds it again.
 
-A config is yours: it names any class of the kind that an argument takes, and the module of that class is imported. A
-checkpoint may be anyone's: what it names is imported from `PACKAGES` alone, or from a module that your program has
-imported itself, and made if it is an `nn.Module` or a class of this package. Functions are never called.
+A config is trusted: it may name any class that fits the type of an argument, and the module of that class is imported.
+A checkpoint may come from anyone: the classes that it names are imported only from `trusted_packages` or from modules
+that the program has already imported, and instantiated only if they are an `nn.Module` or a class of the project or the
+library. Functions are never called.
 """
 
 import inspect
@@ -26,42 +27,52 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from jsonargparse._common import parsing_settings
 from torch import nn
 
-from lit_engine.errors import CheckpointError, UserError
 from lit_engine.cli.explain import reason_in
-from lit_engine.project import PACKAGE, this_project
+from lit_engine.errors import CheckpointError, UserError
+from lit_engine.project import current, package_folder
 
-PACKAGES = (PACKAGE, "torch", "torchvision", "torchmetrics", "lightning")
+LIBRARY = "lit_engine"
 Made = TypeVar("Made")
 
 # as in jsonargparse 5: nothing that runs programs can be named, such as `os`, and free values stay what they are
 set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=False)
 
 
-@cache
 def index() -> dict[str, list[str]]:
-    """Name of a class → the full paths of the classes of that name in the package."""
-    root = Path(__file__).parents[1]
+    """Return the full paths of all classes in the project and the library by name, those of the project first."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for package in (current().name, LIBRARY):
+        for name, paths in classes_in(package).items():
+            found[name] += paths
+    return dict(found)
+
+
+@cache
+def classes_in(package: str) -> dict[str, list[str]]:
+    """Return the full paths of the classes in a package by name, read from its source files."""
+    root = package_folder(package)
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(root.rglob("*.py")):
-        module = ".".join([PACKAGE, *file.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
+        module = ".".join([package, *file.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
         for name in re.findall(r"^class ([A-Za-z]\w*)", file.read_text(encoding="utf-8"), re.MULTILINE):
             found[name].append(f"{module}.{name}")
     return dict(found)
 
 
 def full_path(name: str) -> str:
-    """The full path of a class of this package, by its name alone or by a path that leads nowhere now.
+    """Return the full path of a class of the project or the library, given its name or a path that no longer exists.
 
-    Any other text, such as the path of a class of torch, is returned as it is.
+    Any other text, such as the path of a class in torch, is returned unchanged.
     """
-    name = this_project().functions.get(name, name)
+    own = current().name
+    name = current().functions.get(name, name)
     package, _, rest = name.partition(".")
-    other = bool(rest) and package != PACKAGE
+    other = bool(rest) and package not in (own, LIBRARY)
     if other and "." not in rest:  # such as the file houses.CSV: no module of this package holds classes by itself
         return name
     paths = index().get(name.rpartition(".")[2], [])
     # the one at this place, of several classes with this name
-    paths = [path for path in paths if path == f"{PACKAGE}.{rest}"] or paths
+    paths = [path for path in paths if path in (name, f"{own}.{rest}")] or paths
     if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):
         return name
     if other:
@@ -83,7 +94,7 @@ def here(value: Any) -> Any:
 
 @cache
 def _note(package: str) -> None:
-    print(f"note: {package} cannot be imported: its classes are taken from {PACKAGE}", file=sys.stderr)
+    print(f"note: {package} cannot be imported: its classes are taken from {current().name}", file=sys.stderr)
 
 
 def check_config(config: Namespace) -> None:
@@ -98,7 +109,7 @@ def check_config(config: Namespace) -> None:
 def import_named(config: Path) -> None:
     """Imports the modules that the config of a run names, as every command with that config does."""
     for path in re.findall(r"class_path: *[\"']?([\w.]+)", config.read_text(errors="replace")):
-        if path.partition(".")[0] not in PACKAGES:
+        if path.partition(".")[0] not in trusted_packages():
             with suppress(ImportError, AttributeError, ValueError):
                 resolve_name(path)
 
@@ -151,10 +162,15 @@ def drop_weights(model: Any) -> None:
             given[name] = none
 
 
+def trusted_packages() -> tuple[str, ...]:
+    """Return the packages whose classes a checkpoint may name without having been imported."""
+    return (current().name, LIBRARY, "torch", "torchvision", "torchmetrics", "lightning")
+
+
 def _rule(path: Any) -> str:
     """Why a checkpoint must not name something."""
     module = str(path).partition(".")[0]
-    known = f"{', '.join(PACKAGES)} or of what is imported"
+    known = f"{', '.join(trusted_packages())} or of what is imported"
     return f"a checkpoint names classes of {known}; if you trust it, import {module} before, or give the whole run"
 
 
@@ -171,7 +187,7 @@ def _imports_limited() -> Iterator[None]:
 def _allowed() -> set[str]:
     """Packages whose classes and functions a checkpoint may name."""
     imported = {name for name in sys.modules if name.isidentifier()} - sys.stdlib_module_names - {"jsonargparse"}
-    return {*PACKAGES, *imported}
+    return {*trusted_packages(), *imported}
 
 
 def _named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -197,7 +213,7 @@ def _imported(path: str) -> Any:
 
 
 def _harmless(named: Any, key: str) -> bool:
-    own = str(getattr(named, "__module__", "")).partition(".")[0] == PACKAGE
+    own = str(getattr(named, "__module__", "")).partition(".")[0] in (current().name, LIBRARY)
     if isinstance(named, type):
         return own or issubclass(named, nn.Module)
     if key.endswith(".class_path"):

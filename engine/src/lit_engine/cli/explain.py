@@ -15,14 +15,10 @@ from traceback import extract_tb
 from typing import Any, Never
 
 from lit_engine.errors import UserError, did_you_mean, nearest
-from lit_engine.project import PROGRAM
+from lit_engine.project import program
 
 CONFIG = "--config"
 SUBCOMMANDS = ("fit", "validate", "test", "predict")
-MISSING = (
-    f"a command is missing, such as `{PROGRAM} fit -c configs/quickstart.yaml`; `{PROGRAM} --help` lists the commands, "
-    f"`{PROGRAM} examples` the configs"
-)
 # Besides this package, where a class written without its module may come from, for "did you mean".
 CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
@@ -39,8 +35,15 @@ _ELSEWHERE = {
     "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
     "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
     "arguments are required: ": "a config with data and model is missing, such as -c configs/quickstart.yaml",
-    '"subcommand" to be one of': MISSING,
 }
+
+
+def missing_command() -> str:
+    """Return the message for a command line without a command."""
+    return (
+        f"a command is missing, such as `{program()} fit -c configs/quickstart.yaml`; `{program()} --help` lists the "
+        f"commands, `{program()} examples` the configs"
+    )
 
 
 class UsageError(UserError):
@@ -61,7 +64,7 @@ class OptionParser(argparse.ArgumentParser):
 
     def __init__(self, command: str, about: str | None) -> None:
         form = argparse.RawDescriptionHelpFormatter
-        super().__init__(f"{PROGRAM} {command}", description=about, formatter_class=form, allow_abbrev=False)
+        super().__init__(f"{program()} {command}", description=about, formatter_class=form, allow_abbrev=False)
 
     def error(self, message: str) -> Never:
         """Ends the parsing.
@@ -120,6 +123,8 @@ def explain(error: Exception, args: Sequence[str]) -> str:
     if "add_function_arguments()" in message:
         return f"{key or 'what a class_path names'} is a function, where a class is wanted"
     if not keys:  # of the command line as a whole, or of a key at the top of a config
+        if '"subcommand" to be one of' in message:
+            return missing_command()
         elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
         return elsewhere or reason + _option_meant(reason, error.parser)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
@@ -135,7 +140,7 @@ def place_of(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, ValueError | OSError | ImportError | UserError):  # raised on purpose
         return ""
-    libraries = *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parent)
+    libraries = *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parents[1])
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
     return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 

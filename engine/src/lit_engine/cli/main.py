@@ -19,26 +19,27 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from lit_engine import __version__
+from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, missing_command, pairs
 from lit_engine.errors import UserError, did_you_mean, nearest
-from lit_engine.cli.explain import CONFIG, MISSING, SUBCOMMANDS, explain, pairs
-from lit_engine.project import PACKAGE, PROGRAM, Project, debugging
+from lit_engine.project import Project, current, is_debugging, program, use
 from lit_engine.run.directory import RunDir
 
-# `module:function` in the package, as in `Project.commands`. A function is given the rest of the command line, returns
-# the exit status, and raises UserError for what the user can put right.
+# `module:function`. The function receives the rest of the command line, returns the exit status, and raises UserError
+# for errors that the user can fix.
 COMMANDS = {
-    "sweep": "engine.sweep.command:sweep",
-    "repeat": "engine.sweep.repeat:repeat",
-    "runs": "engine.compare.listing:runs",
-    "compare": "engine.compare.command:compare",
-    "export": "engine.export.command:export",
-    "serve": "engine.serve.command:serve",
-    "examples": "engine.examples:examples",
-    "completion": "engine.completion:completion",
-    "schema": "engine.schema:schema",
-    "--version": "engine.entry:version",
+    "sweep": "lit_engine.tools.sweep.command:sweep",
+    "repeat": "lit_engine.tools.sweep.repeat:repeat",
+    "runs": "lit_engine.tools.runs.listing:runs",
+    "compare": "lit_engine.tools.runs.command:compare",
+    "export": "lit_engine.tools.export.command:export",
+    "serve": "lit_engine.tools.serve.command:serve",
+    "examples": "lit_engine.tools.examples:examples",
+    "completion": "lit_engine.tools.completion:completion",
+    "schema": "lit_engine.tools.schema:schema",
+    "--version": "lit_engine.cli.main:version",
 }
-HELP = f"""usage: {PROGRAM} COMMAND [OPTIONS], such as `{PROGRAM} fit -c configs/quickstart.yaml`
+HELP = """usage: {name} COMMAND [OPTIONS], such as `{name} fit -c configs/quickstart.yaml`
 
 With a config, or with the run that it made (--run RUN); each has the options of your classes:
   fit          train in a new run directory, or resume that of --run
@@ -56,7 +57,7 @@ Others:
   completion   print a script for a shell
   schema       tell the editor what may stand in a config
   --version    print the version
-`{PROGRAM} COMMAND --help` lists the options of a command."""
+`{name} COMMAND --help` lists the options of a command."""
 _ADVERTISEMENTS = (
     "💡",
     "GPU available",
@@ -100,24 +101,29 @@ def keep_freed_memory() -> None:
 
 def main(project: Project, args: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; 2 is an error that the user can put right."""
+    use(project)
     args = list(sys.argv[1:] if args is None else args)
     if "" in sys.path and os.getcwd() not in sys.path:  # the parser enters the folder of each config that it reads
         sys.path.insert(sys.path.index("") + 1, os.getcwd())
     quiet_lightning()
-    commands = {**COMMANDS, **project.commands}
+    commands = all_commands(project)
     try:
         if not args or args[0] not in commands:
             if args[:1] in (["-h"], ["--help"]):
-                print(HELP, *(f"Of this project: {name}" for name in project.commands), sep="\n")
+                print(
+                    HELP.format(name=project.program),
+                    *(f"Of this project: {name}" for name in project.commands),
+                    sep="\n",
+                )
                 return 0
             look(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
-            return _imported("engine.session").run(project, args)
+            return _imported("lit_engine.session").run(project, args)
         module, _, function = commands[args[0]].partition(":")
         status = getattr(_imported(module), function)(args[1:])
         sys.stdout.flush()
         return status
     except UserError as error:
-        if debugging():
+        if is_debugging():
             raise
         print(f"error: {explain(error, args)}", file=sys.stderr)
         return 2
@@ -128,9 +134,13 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
 
 
-def _imported(module: str) -> ModuleType:
+def all_commands(project: Project) -> dict[str, str]:
+    """Return the commands of the library and of the project that need no config: name → `module:function`."""
+    return {**COMMANDS, **{name: f"{project.name}.{place}" for name, place in project.commands.items()}}
+
+
+def _imported(name: str) -> ModuleType:
     """A module of the package. Garbage collection passes over the many objects of its imports, to save time."""
-    name = f"{PACKAGE}.{module}"
     if name not in sys.modules:
         gc.disable()
         try:
@@ -145,7 +155,7 @@ def _imported(module: str) -> ModuleType:
 def look(args: Sequence[str], commands: Sequence[str]) -> None:
     """Raises UserError for what is wrong at first sight, before seconds go into importing Lightning."""
     if not args:
-        raise UserError(MISSING)
+        raise UserError(missing_command())
     if args[0][0:1] != "-" and args[0] not in commands:
         raise UserError(f"no command {args[0]!r}{did_you_mean(args[0], commands)} (there are: {', '.join(commands)})")
     runs = [str(value) for option, value in pairs(args) if option == "--run"]
@@ -163,8 +173,8 @@ def look(args: Sequence[str], commands: Sequence[str]) -> None:
 
 
 def version(args: Sequence[str]) -> int:
-    """Prints the version of the project."""
-    print(f"{PROGRAM} {import_module(PACKAGE).__version__}")
+    """Print the versions of the project and of the library."""
+    print(f"{program()} {import_module(current().name).__version__} (lit-engine {__version__})")
     return 0
 
 

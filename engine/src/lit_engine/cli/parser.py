@@ -23,13 +23,13 @@ from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lit_engine.classes.names import check_config, drop_weights, full_path, here
+from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, pairs, place_of, reason_in
 from lit_engine.data.module import made
 from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.tools.lr_finder import What
-from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, pairs, place_of, reason_in
-from lit_engine.project import PROGRAM, Project, this_project
+from lit_engine.project import Project, current, program
 from lit_engine.run.directory import RunDir
+from lit_engine.tools.lr_finder import What
 
 NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table")
 
@@ -91,7 +91,7 @@ def prepare(args: Sequence[str]) -> Invocation:
                 words.append(f"{option}=[]")
             if (found := here(content)) != content:
                 value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
-            named = value[:1].isupper() or value in this_project().functions
+            named = value[:1].isupper() or value in current().functions
             # other values of the data are texts: a column may be called Group, as a class here is
             of_data = option == "--data" or option.rstrip("+").endswith("transforms")
             is_class = named and (of_data or option.startswith(("--model", "--trainer")))
@@ -304,7 +304,7 @@ class LitCLI(LightningCLI):
             subclass_mode_model=True,
             subclass_mode_data=True,
             parser_class=Parser,
-            parser_kwargs={"prog": PROGRAM},
+            parser_kwargs={"prog": program()},
             seed_everything_default=42,  # any fixed number, because Lightning calls its default of 0 random
             save_config_callback=None,  # the run directory keeps the config, once
             trainer_defaults={"enable_model_summary": False},  # we print a line of our own
@@ -400,7 +400,7 @@ class LitCLI(LightningCLI):
 
     def config_text(self) -> str:
         """The config as config.yaml keeps it."""
-        header = f"# The complete config of this run. `{PROGRAM} fit -c` on it makes a new run of the same kind.\n"
+        header = f"# The complete config of this run. `{program()} fit -c` on it makes a new run of the same kind.\n"
         return header + yaml.safe_dump(self.plain, sort_keys=False, allow_unicode=True)
 
     def changed(self) -> dict[str, list[Any]]:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from lit_engine.data.module import Rows, Split, SplitData, random_split, stratified_split
-from lit_engine.errors import DataError
 from lit_engine.data.sampler import Loader, seed_step
+from lit_engine.errors import DataError
 
 
 class PerSample(nn.Module):

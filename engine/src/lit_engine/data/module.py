@@ -9,9 +9,9 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 
+from lit_engine.data.sampler import EpochBatches, Loader, derive, global_seed
 from lit_engine.distributed.processes import print_once, replicas
 from lit_engine.errors import DataError
-from lit_engine.data.sampler import EpochBatches, Loader, derive, global_seed
 
 Split = Literal["train", "val", "test"]
 STAGES: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}  # others need the test split

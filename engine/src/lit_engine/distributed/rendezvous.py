@@ -24,11 +24,10 @@ from lightning.fabric.utilities.distributed import _destroy_dist_connection
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 
 from lit_engine.errors import UserError
-from lit_engine.project import PACKAGE, PROGRAM, variable
+from lit_engine.project import current, program, variable
 from lit_engine.run.provenance import versions
 
-JOIN_SECONDS = variable("JOIN_SECONDS")
-SAME = ("torch", "lightning", PROGRAM)  # versions that all processes of a run must share
+SAME = ("torch", "lightning", "lit-engine")  # versions that all processes of a run must share, beside the project's
 
 
 def follow_launcher(trainer: Namespace) -> None:
@@ -98,7 +97,7 @@ class Connection:
             strategy.set_world_ranks()
             rank, size, backend = strategy.global_rank, strategy.world_size, strategy._get_process_group_backend()
             environment, known = strategy.cluster_environment, versions()
-            here = {"host": socket.gethostname(), **{name: str(known.get(name)) for name in SAME}}
+            here = {"host": socket.gethostname(), **{name: str(known.get(name)) for name in (*SAME, program())}}
             self.store = Meeting(environment.main_address, environment.main_port, rank, size, here).all_here()
             self.store.set_timeout(strategy._timeout)
             device = None if strategy.root_device.type == "cpu" else strategy.root_device
@@ -189,7 +188,7 @@ class Meeting:
             taken = "EADDRINUSE" in str(found[0])
             why = "is taken by another program: set MASTER_PORT to a free port" if taken else f"fails: {found[0]}"
             raise UserError(f"{self.where} {why}")
-        self.store = dist.PrefixStore(PACKAGE, found[0])
+        self.store = dist.PrefixStore(current().name, found[0])
         if self.rank == 0:
             self.store.set("newest", uuid4().hex)
             self._joined()
@@ -237,7 +236,9 @@ class Meeting:
             waited = time.monotonic() - self.began
             # 5 s longer than rank 0, which then says who is missing
             if waited > self.seconds + (5 if self.rank and self.part is not None else 0):
-                raise UserError(f"{self.who} has waited {self.seconds:g} s ({JOIN_SECONDS}) for {self._missing()}")
+                raise UserError(
+                    f"{self.who} has waited {self.seconds:g} s ({variable('JOIN_SECONDS')}) for {self._missing()}"
+                )
             if waited > min(30, self.seconds / 2) and not self.told:
                 self.told = True
                 print(f"{self.who} waits for {self._missing()}", file=sys.stderr, flush=True)
@@ -269,7 +270,7 @@ def different(processes: Sequence[Mapping[str, str]]) -> str:
     """What to say of processes (by rank: host and versions) that do not have the same versions; empty if they do."""
     first = processes[0]
     for rank, other in enumerate(processes):
-        for name in (name for name in SAME if other[name] != first[name]):
+        for name in (name for name in (*SAME, program()) if other[name] != first[name]):
             return (
                 f"the processes of this run have different versions: {name} {first[name]} in rank 0 "
                 f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): install the same everywhere"
@@ -278,8 +279,9 @@ def different(processes: Sequence[Mapping[str, str]]) -> str:
 
 
 def _seconds() -> float:
-    text = os.environ.get(JOIN_SECONDS, "600")
+    name = variable("JOIN_SECONDS")
+    text = os.environ.get(name, "600")
     with contextlib.suppress(ValueError):
         if 0 < (seconds := float(text)) < math.inf:
             return seconds
-    raise UserError(f"{JOIN_SECONDS} must be a number of seconds, got {text!r}")
+    raise UserError(f"{name} must be a number of seconds, got {text!r}")

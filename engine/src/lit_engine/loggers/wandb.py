@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 from lightning.pytorch.loggers.logger import DummyExperiment, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
-from lit_engine.project import PACKAGE
+from lit_engine.project import current
 from lit_engine.run.directory import RunDir, write_text
 
 
@@ -40,7 +40,7 @@ class WandbLogger(LightningWandbLogger):
 
     Args:
         save_dir: the run directory, `{run_dir}` in a config.
-        project: of W&B.
+        project: of W&B; default: the name of the package.
         name: of the run; default: the last two parts of its path.
         entity, group, tags, notes: as in `wandb.init`.
         mode: `auto` is online with a key and offline without; the environment variable WANDB_MODE overrides it.
@@ -52,7 +52,7 @@ class WandbLogger(LightningWandbLogger):
     def __init__(
         self,
         save_dir: str = ".",
-        project: str = PACKAGE,
+        project: str | None = None,
         name: str | None = None,
         entity: str | None = None,
         group: str | None = None,
@@ -69,7 +69,12 @@ class WandbLogger(LightningWandbLogger):
         self.description: dict[str, Any] = {}  # config and provenance of a training
         self.record = self.folder / "wandb.json"
         self._received: dict[str, Any] | None = None  # summary on the server, if rows must be resent
-        options: dict[str, Any] = {"project": project, "entity": entity, "group": group, "notes": notes}
+        options: dict[str, Any] = {
+            "project": project or current().name,
+            "entity": entity,
+            "group": group,
+            "notes": notes,
+        }
         options["tags"] = list(tags) or None
         if self.record.exists():
             options |= {key: value for key, value in json.loads(self.record.read_text()).items() if value}

@@ -29,6 +29,7 @@ import yaml
 from filelock import BaseFileLock, FileLock, Timeout
 
 from lit_engine.errors import RunError, did_you_mean
+from lit_engine.project import current
 from lit_engine.run.provenance import uncommitted
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class RunDir:
         """
         patch = b""
         if (provenance.get("git") or {}).get("dirty"):
-            patch, files = uncommitted(Path(__file__).parent)
+            patch, files = uncommitted(current().folder)
             provenance = {**provenance, "patch": files}
         entries = [*self.entries(), provenance]
         for file, content in ((self.config_file, config.encode()), (self.path / "code.patch", patch)):
@@ -370,11 +371,10 @@ class RunDir:
         from lit_engine.checkpoints.io import known
         from lit_engine.classes.names import here
         from lit_engine.data.module import made
-        from lit_engine.project import this_project
 
         config = here(self.config()["data"])
         given = config.get("init_args", {})
-        for name in this_project().links:
+        for name in current().links:
             if name in given and given[name] is None:
                 given[name] = known(self.checkpoint(), name)
         data = made(config)

@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lit_engine.project import PROGRAM, variable
+from lit_engine.project import current, program, variable
 
-PACKAGES = (PROGRAM, "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
+PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
 # A patch includes new files of these kinds below these folders. Anything else may be private, such as keys.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
@@ -27,7 +27,7 @@ def provenance() -> dict[str, Any]:
     return {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": sys.argv,
-        "git": git_state(Path(__file__).parent),
+        "git": git_state(current().folder),
         "versions": versions(),
         "host": socket.gethostname(),
         "platform": platform.platform(),
@@ -38,7 +38,7 @@ def provenance() -> dict[str, Any]:
 
 def versions() -> dict[str, str | None]:
     """Of Python, of this program and of the packages that results depend on."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), **{name: _version(name) for name in (program(), *PACKAGES)}}
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

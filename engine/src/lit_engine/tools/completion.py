@@ -10,9 +10,9 @@ from importlib import import_module
 
 import shtab
 
-from lit_engine.cli.main import COMMANDS
 from lit_engine.cli.explain import OptionParser
-from lit_engine.project import PACKAGE, PROGRAM, this_project
+from lit_engine.cli.main import all_commands
+from lit_engine.project import current, program
 
 RUNS = shtab.cmd("ls -d runs/*/*/ 2>/dev/null")
 COMPLETED = {
@@ -34,12 +34,12 @@ def parser() -> argparse.ArgumentParser:
     """The options of all commands."""
     from lit_engine.cli.parser import LitCLI
 
-    project = this_project()
-    places = {name: place for name, place in {**COMMANDS, **project.commands}.items() if name[0] != "-"}
-    own = {name: import_module(f"{PACKAGE}.{place.partition(':')[0]}") for name, place in places.items()}
+    project = current()
+    places = {name: place for name, place in all_commands(project).items() if name[0] != "-"}
+    own = {name: import_module(place.partition(":")[0]) for name, place in places.items()}
     known = {name: getattr(module, "option_parser", argparse.ArgumentParser)() for name, module in own.items()}
     known |= LitCLI.parsers(project)
-    top = argparse.ArgumentParser(prog=PROGRAM)
+    top = argparse.ArgumentParser(prog=program())
     commands = top.add_subparsers()
     for name, options in known.items():
         what = options.description or name

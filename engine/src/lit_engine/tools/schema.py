@@ -18,11 +18,11 @@ from typing import Any
 from jsonargparse._completions_jsonschema import ParserJsonschema, anyof_schema, get_doc_short_description
 from jsonargparse._typehints import get_callable_return_type
 
-from lit_engine.classes.names import index
+from lit_engine.classes.names import LIBRARY, index
+from lit_engine.cli.explain import CLASS_MODULES, OptionParser
 from lit_engine.cli.parser import LitCLI
 from lit_engine.errors import UserError
-from lit_engine.cli.explain import CLASS_MODULES, OptionParser
-from lit_engine.project import PACKAGE, PROGRAM, this_project
+from lit_engine.project import current, program
 
 FILE = Path(".vscode/schema.json")
 # Classes of these modules are described, as those of the package are; classes of others are not checked.
@@ -63,14 +63,14 @@ def config_schema() -> dict[str, Any]:
     A file with `seed_everything`, `data` and `model` is a config, in which each object needs its `class_path`. Any
     other is an overlay, which needs it in lists alone.
     """
-    made = _Maker().generate(LitCLI.parsers(this_project(), "fit")["fit"])
+    made = _Maker().generate(LitCLI.parsers(current(), "fit")["fit"])
     config, overlay = _ref("a config"), _ref("an overlay")
     complete = {"dependencies": {"init_args": ["class_path"]}, "additionalProperties": config, "items": config}
     made["$defs"] |= {"a config": complete, "an overlay": {"additionalProperties": overlay, "items": config}}
     return {
         **made,
         "$schema": "http://json-schema.org/draft-07/schema#",
-        "description": f"A config of {PROGRAM}, or an overlay.",
+        "description": f"A config of {program()}, or an overlay.",
         "if": {"required": ["seed_everything", "data", "model"]},
         "then": config,
         "else": overlay,
@@ -103,7 +103,7 @@ class _Maker(ParserJsonschema):
         self.names = {path.rpartition(".")[2]: path for path in self.known}
         self.names |= {name: paths[0] for name, paths in index().items() if len(paths) == 1}
         modules = "|".join(re.escape(module) for module in MODULES)
-        self.elsewhere = {"type": "string", "pattern": rf"^(?!{PACKAGE}\.|({modules})\.\w+$).*\."}
+        self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
         """Requires nothing, because another file or the data may give it; `key+` appends to a list."""

@@ -20,8 +20,8 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lit_engine.checkpoints.io import Checkpoint, fast_dev_run
 from lit_engine.data.module import window
 from lit_engine.distributed.processes import SIGNALS, is_first, reduced
-from lit_engine.errors import CheckpointError, UserError
 from lit_engine.distributed.sharding import total_norm
+from lit_engine.errors import CheckpointError, UserError
 
 OUT_OF_MEMORY = (
     "out of memory: half the data.batch_size and twice the trainer.accumulate_grad_batches (the latter alone with "

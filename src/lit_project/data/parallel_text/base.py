@@ -5,14 +5,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from lit_engine.data.module import Split, SplitData
+from lit_engine.distributed.processes import print_once
+from lit_engine.errors import DataError
 from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, TokenBatches
 from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, with_prefix, within
 from lit_project.data.parallel_text.leak_free_split import Pairs, apart, leak_free_folds, leak_free_split
 from lit_project.data.parallel_text.report import describe, lines, pair_texts, unknown_warning
 from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, check_languages, from_plain
-from lit_engine.data.module import Split, SplitData
-from lit_engine.distributed.processes import print_once
-from lit_engine.errors import DataError
 from lit_project.text.preparation import Preparation
 from lit_project.text.tokens import split_words
 from lit_project.text.vocabulary import BOS, EOS, Vocabulary

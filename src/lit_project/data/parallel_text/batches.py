@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_engine.errors import DataError
 from lit_engine.data.sampler import EpochBatches, derive
+from lit_engine.errors import DataError
 from lit_project.text.vocabulary import PAD
 
 

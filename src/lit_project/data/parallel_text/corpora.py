@@ -6,11 +6,11 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lit_project.data.parallel_text.base import CarvedData, TranslationData
-from lit_project.data.parallel_text.leak_free_split import Pairs
 from lit_engine.data.module import Split
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import DataError
+from lit_project.data.parallel_text.base import CarvedData, TranslationData
+from lit_project.data.parallel_text.leak_free_split import Pairs
 from lit_project.text.files import read_lines
 
 

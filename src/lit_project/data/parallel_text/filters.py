@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from lit_project.data.parallel_text.leak_free_split import Pairs
 from lit_engine.errors import DataError
+from lit_project.data.parallel_text.leak_free_split import Pairs
 from lit_project.text.preparation import Preparation
 
 Overlong = Literal["drop", "truncate", "error"]

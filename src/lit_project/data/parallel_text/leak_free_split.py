@@ -14,8 +14,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from lit_engine.data.module import SPLIT_SEED
-from lit_engine.errors import DataError
 from lit_engine.data.sampler import derive
+from lit_engine.errors import DataError
 
 Pairs = Sequence[tuple[str, str]]
 

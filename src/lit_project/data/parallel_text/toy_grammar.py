@@ -6,9 +6,9 @@ from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
 
+from lit_engine.errors import DataError
 from lit_project.data.parallel_text.base import CarvedData
 from lit_project.data.parallel_text.leak_free_split import Pairs
-from lit_engine.errors import DataError
 
 
 class Noun(NamedTuple):

@@ -8,9 +8,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from lit_project.data.parallel_text.leak_free_split import Pairs
 from lit_engine.errors import DataError
 from lit_engine.run.directory import write_bytes
+from lit_project.data.parallel_text.leak_free_split import Pairs
 from lit_project.text.vocabulary import SubwordVocabulary, Vocabulary, WordVocabulary
 
 Kind = Literal["word", "bpe", "unigram"]

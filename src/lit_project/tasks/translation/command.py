@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from lit_engine.classes.names import import_named
-from lit_engine.errors import UserError, first_of
 from lit_engine.cli.explain import OptionParser
+from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.task import Translation, Translator

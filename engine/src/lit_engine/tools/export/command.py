@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from lit_engine.errors import UserError, did_you_mean
 from lit_engine.cli.explain import OptionParser
-from lit_engine.project import PROGRAM
+from lit_engine.errors import UserError, did_you_mean
+from lit_engine.project import program
 
 NEEDS = {"pt2": (), "onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
 
@@ -41,14 +41,14 @@ def export(args: Sequence[str]) -> int:
         raise UserError(f"export takes one run, got {options.positional} and --run {options.run}")
     options.run = options.run or options.positional
     if options.run is None:
-        raise UserError(f"{PROGRAM} export needs RUN; see {PROGRAM} export --help")
+        raise UserError(f"{program()} export needs RUN; see {program()} export --help")
     formats = list(dict.fromkeys(options.format.split(",")))
     for name in formats:
         if name not in NEEDS:
             others = f"; choose from {', '.join(NEEDS)}"
             raise UserError(f"--format: no format {name!r}{did_you_mean(name, NEEDS, others)}")
         if None in map(find_spec, NEEDS[name]):
-            raise UserError(f"--format {name} needs {', '.join(NEEDS[name])}: pip install '{PROGRAM}[export]'")
+            raise UserError(f"--format {name} needs {', '.join(NEEDS[name])}: pip install '{program()}[export]'")
     from lit_engine.tools.export.files import Files
 
     try:

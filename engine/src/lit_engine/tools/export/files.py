@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 
 from lit_engine.checkpoints.io import SafeCheckpointIO
 from lit_engine.errors import UserError
-from lit_engine.project import this_project
+from lit_engine.project import current
 from lit_engine.session import Session
 from lit_engine.tools.export.formats import in_two, trace, write_onnx, write_pt2, write_safetensors
 from lit_engine.tools.export.parts import Exported, Run, of_forward
@@ -40,7 +40,7 @@ class Files(Session, Callback):
     """
 
     def __init__(self, run: str, checkpoint: str) -> None:
-        super().__init__(this_project(), ["predict", f"--run={run}", f"--ckpt_path={checkpoint}"])
+        super().__init__(current(), ["predict", f"--run={run}", f"--ckpt_path={checkpoint}"])
         self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # batches, and the rows of `predict`
         trainer, self.task, data = self.prepare()
         self.preparation = data.preparation() if hasattr(data, "preparation") else {}

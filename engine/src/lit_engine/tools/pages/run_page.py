@@ -14,15 +14,15 @@ from typing import Any
 
 import yaml
 
+from lit_engine.project import is_debugging, program
+from lit_engine.run.directory import RunDir, write_text
+from lit_engine.tools.pages.html import Cell, code, facts, figures, heading, page, paragraph, picture, table
 from lit_engine.tools.runs.columns import duration, number
 from lit_engine.tools.runs.reading import Run, numbers, parts_of
-from lit_engine.tools.pages.html import Cell, code, facts, figures, heading, page, paragraph, picture, table
-from lit_engine.project import PROGRAM, debugging
-from lit_engine.run.directory import RunDir, write_text
 
 MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # confused classes; figures of a folder within figures/
 SIZES = ("samples", "tokens", "pixels", "dataset_size")
-MARK = f"<!-- {PROGRAM} rewrites this file after each fit and test. Remove this line to keep your edits. -->"
+MARK = "rewrites this file after each fit and test. Remove this line to keep your edits. -->"
 
 
 def write(path: Path) -> None:
@@ -35,7 +35,7 @@ def write(path: Path) -> None:
             write_text(card, render_card(run))
         print(f"page: {path / 'index.html'}", flush=True)
     except Exception as error:  # a training must not fail for its page
-        if debugging():
+        if is_debugging():
             raise
         print(f"warning: the run has no page: {type(error).__name__}: {error}", file=sys.stderr)
 
@@ -62,7 +62,7 @@ def render_page(run: Run) -> str:
     parts += [heading("Provenance"), *_origin(run, entries), heading("How to use it"), code(_commands(run))]
     if (config := run.path / "config.yaml").is_file():
         parts.append(code(config.read_text(encoding="utf-8"), "The complete config"))
-    return page(RunDir(run.path).name, parts, f"{PROGRAM} · {datetime.now():%Y-%m-%d %H:%M}")
+    return page(RunDir(run.path).name, parts, f"{program()} · {datetime.now():%Y-%m-%d %H:%M}")
 
 
 def _short(run: Run, key: str) -> str:
@@ -148,7 +148,7 @@ def _samples(file: Path) -> Iterator[str]:
 
 def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Commands, commit, versions, machine."""
-    yield code("\n".join(shlex.join([PROGRAM, *entry["command"][1:]]) for entry in entries if entry.get("command")))
+    yield code("\n".join(shlex.join([program(), *entry["command"][1:]]) for entry in entries if entry.get("command")))
     last = entries[-1] if entries else {}
     patch = {"uncommitted": "see code.patch"} if (run.path / "code.patch").exists() else {}
     machine = {name: str(last[name]) for name in ("seed", "host", "platform") if name in last}
@@ -161,7 +161,7 @@ def _commands(run: Run) -> str:
     path = shlex.quote(str(run.path))
     uses = (f"predict --run {path}", f"serve {path}", f"export --run {path} --format pt2", f"compare {path} OTHER_RUN")
     more = [] if run.state in ("finished", "running") else [f"fit --run {path}"]  # continues
-    return "\n".join(f"{PROGRAM} {use}" for use in (*more, *uses, f"fit -c {path}/config.yaml"))
+    return "\n".join(f"{program()} {use}" for use in (*more, *uses, f"fit -c {path}/config.yaml"))
 
 
 def _weights_of(run: Run, sections: dict[str, Any]) -> str:
@@ -183,7 +183,7 @@ def render_card(run: Run) -> str:
         metrics = [{"type": n, "name": f"{title} {n}", "value": v} for n, v in values.items() if n not in SIZES]
         dataset = {"name": data, "type": data.lower(), "split": split, "args": counts}
         results += [{"task": {"type": kind}, "dataset": dataset, "metrics": metrics}] if metrics else []
-    metadata: dict[str, Any] = {"library_name": "pytorch", "tags": ["lightning", PROGRAM]}
+    metadata: dict[str, Any] = {"library_name": "pytorch", "tags": ["lightning", program()]}
     if results:
         metadata["metrics"] = list(dict.fromkeys(metric["type"] for one in results for metric in one["metrics"]))
         metadata["model-index"] = [{"name": RunDir(run.path).name, "results": results}]
@@ -194,7 +194,7 @@ def render_card(run: Run) -> str:
     shown = [names, ["---", *("---:" for _ in names[1:])], *lines]
     return "\n\n".join((
         f"---\n{yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True)}---",
-        MARK,
+        f"<!-- {program()} {MARK}",
         f"# {RunDir(run.path).name}",
         f"{_summary(run)} Trained with PyTorch Lightning; all options are in `config.yaml`.",
         "## Results",

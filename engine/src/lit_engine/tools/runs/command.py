@@ -8,9 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from textwrap import shorten
 
-from lit_engine.errors import UserError
 from lit_engine.cli.explain import OptionParser
-from lit_engine.project import PROGRAM
+from lit_engine.errors import UserError
+from lit_engine.project import program
 from lit_engine.run.directory import write_text
 from lit_engine.tools.runs.columns import as_csv, columns_of, common_folder, in_terminal, labels, table_of
 from lit_engine.tools.runs.differences import Comparison
@@ -49,7 +49,7 @@ def compare(args: Sequence[str]) -> int:
     folder = Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
     if options.csv is not None:
         _write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
-    footer = f"{shorten(f'{PROGRAM} compare {shlex.join(args)}', 200)} · {datetime.now():%Y-%m-%d %H:%M}"
+    footer = f"{shorten(f'{program()} compare {shlex.join(args)}', 200)} · {datetime.now():%Y-%m-%d %H:%M}"
     file = options.html or folder / "compare.html"
     _write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
     return 0

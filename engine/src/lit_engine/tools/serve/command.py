@@ -18,9 +18,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+from lit_engine.cli.explain import OptionParser
 from lit_engine.cli.main import look
 from lit_engine.errors import UserError
-from lit_engine.cli.explain import OptionParser
 
 if TYPE_CHECKING:
     from lit_engine.tools.serve.predictor import Predictor

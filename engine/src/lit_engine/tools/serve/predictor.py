@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from lit_engine.callbacks.predictions import PredictionTable
-from lit_engine.errors import UserError
-from lit_engine.tools.pages.html import embed_figure, embed_png, page, paragraph
-from lit_engine.project import this_project
-from lit_engine.session import Session
 from lit_engine.data.tables import TAB
+from lit_engine.errors import UserError
+from lit_engine.project import current
+from lit_engine.session import Session
+from lit_engine.tools.pages.html import embed_figure, embed_png, page, paragraph
 from lit_engine.tools.serve.form import SCRIPT, STYLE
 
 SMALL = 64  # pixels of the side of a grey image that can be drawn by hand
@@ -40,7 +40,7 @@ class Predictor:
 
     def __init__(self, run: str, checkpoint: str, folder: str) -> None:
         words = ["predict", f"--run={run}", f"--ckpt_path={checkpoint}", *(f"--trainer.{o}" for o in ALONE)]
-        session = Elsewhere(this_project(), words)
+        session = Elsewhere(current(), words)
         session.folder, self.folder = folder, Path(folder)
         parts: Any = session.prepare()
         self.trainer, self.task, self.data = trainer, task, data = parts

@@ -19,10 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lit_engine.cli.explain import CONFIG, OptionParser, at_least, explain, pairs
 from lit_engine.cli.main import look
 from lit_engine.errors import UserError
-from lit_engine.cli.explain import CONFIG, OptionParser, at_least, explain, pairs
-from lit_engine.project import PROGRAM, this_project
+from lit_engine.project import current, program
 
 if TYPE_CHECKING:
     from lit_engine.tools.sweep.config import SweepConfig
@@ -87,7 +87,7 @@ def parsed(parser: argparse.ArgumentParser, args: Sequence[str]) -> tuple[argpar
     options = parser.parse_args(own)
     look(["fit", *overrides], ["fit"])
     if find_spec("optuna") is None:
-        raise UserError(f"{parser.prog} needs Optuna: pip install '{PROGRAM}[sweep]'")
+        raise UserError(f"{parser.prog} needs Optuna: pip install '{program()}[sweep]'")
     return options, overrides
 
 
@@ -104,7 +104,7 @@ def stored(folder: Path, storage: str | None = None) -> Iterator[None]:
         url = re.sub(r"(?<=:)[^:/@]+(?=@)", "***", storage or "")  # without the password
         hint = ""
         if isinstance(error, ImportError):
-            hint = f"; for postgresql+psycopg://… pip install '{PROGRAM}[postgres]'"
+            hint = f"; for postgresql+psycopg://… pip install '{program()}[postgres]'"
         elif isinstance(error, OperationalError) and url and not url.startswith("sqlite"):
             hint = "; does the server run, and does it know this user and database?"
         raise UserError(f"cannot use the study in {url or folder}: {reason}{hint}") from error
@@ -155,9 +155,9 @@ def _check(config: "SweepConfig", file: Path, show: bool) -> None:
             values.write_text(json.dumps(point))
             words = config.words(point, values)
             if show:
-                print(f"{PROGRAM} {shlex.join(words)}\n    {values.name}: {json.dumps(point)}")
+                print(f"{program()} {shlex.join(words)}\n    {values.name}: {json.dumps(point)}")
             try:
-                LitCLI(this_project(), prepare(words).args)
+                LitCLI(current(), prepare(words).args)
             except UserError as error:
                 reason = explain(error, words)
                 raise UserError(f"{file}: `fit` does not accept {json.dumps(point)}: {reason}") from error

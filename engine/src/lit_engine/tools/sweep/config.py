@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
 
+from lit_engine.cli.explain import CONFIG
 from lit_engine.cli.parser import load_yaml
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.cli.explain import CONFIG
-from lit_engine.project import PROGRAM
+from lit_engine.project import program
 from lit_engine.tools.sweep.space import Parameter, parameters_of
 
 KEYS = ("method", "metric", "parameters", "command", "early_terminate")
@@ -143,7 +143,7 @@ def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     Overrides come after all other words but those for the parameters, whose values win over those of an overlay.
     """
     words = [str(word) for word in given] if isinstance(given, list) else []
-    _need("fit" in words[1:], f"command must be a list such as [{PROGRAM}, fit, ...], got {given}")
+    _need("fit" in words[1:], f"command must be a list such as [{program()}, fit, ...], got {given}")
     words = words[words.index("fit") :]
     macros = [word for word in words if word.startswith("${")]
     known = {ARGUMENTS_FILE, "${args_json}", "${args}"}

@@ -18,15 +18,15 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lit_engine.cli.explain import OptionParser, at_least, pairs
+from lit_engine.cli.main import main
+from lit_engine.errors import RunError, UserError
+from lit_engine.project import current, program
+from lit_engine.run.directory import RunDir, write_text
 from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
 from lit_engine.tools.runs.differences import Comparison, Row
 from lit_engine.tools.runs.reading import Run, monitor_of, options_of, read_runs
 from lit_engine.tools.runs.report import page_of
-from lit_engine.cli.main import main
-from lit_engine.errors import RunError, UserError
-from lit_engine.cli.explain import OptionParser, at_least, pairs
-from lit_engine.project import PROGRAM, this_project
-from lit_engine.run.directory import RunDir, write_text
 from lit_engine.tools.sweep.command import parsed, stored
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def repeat(args: Sequence[str]) -> int:
         try:
             status = Workers(study, name, options.workers, 0, tests=True).run()
         finally:
-            good = _report(study, name, over, f"{PROGRAM} repeat {shlex.join(args)}")
+            good = _report(study, name, over, f"{program()} repeat {shlex.join(args)}")
     if status:
         print("interrupted; the same command continues", flush=True)
     return status or int(not good)
@@ -89,7 +89,7 @@ def _points(seeds: Sequence[int], folds: int | None) -> dict[str, dict[str, int]
         UserError: there are neither seeds nor folds, a seed twice, or one fold.
     """
     if not seeds and folds is None:
-        raise UserError(f"{PROGRAM} repeat needs --seeds 1 2 3, or --folds 5")
+        raise UserError(f"{program()} repeat needs --seeds 1 2 3, or --folds 5")
     if len(set(seeds)) < len(seeds):
         raise UserError(f"each seed once: --seeds {' '.join(map(str, seeds))}")
     if folds is not None and folds < 2:
@@ -112,7 +112,7 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
 
     first = [f"--{key}={value}" for key, value in next(iter(points.values())).items()]
     invocation = prepare(["fit", *overrides, *first, "--test_after_fit=true"])
-    cli = LitCLI(this_project(), invocation.args)
+    cli = LitCLI(current(), invocation.args)
     if "data.fold" in over:
         _check_folds(cli)
     options = dict(options_of(cli.plain))
@@ -195,7 +195,7 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
         run = RunDir(trial.run)
         if not (run.path / "predictions" / "test.csv").exists():
             with redirect_stdout(io.StringIO()):
-                main(this_project(), ["predict", f"--run={run.path}", *ALONE])
+                main(current(), ["predict", f"--run={run.path}", *ALONE])
         place = {"fold": trial.values["data.fold"], "seed": run.config()["seed_everything"]}
         with suppress(RunError):  # `predict` failed and has printed the reason
             rows += [{**place, **row} for row in run.predictions()]

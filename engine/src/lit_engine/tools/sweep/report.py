@@ -10,10 +10,10 @@ from typing import Any
 from matplotlib import pyplot as plt
 from optuna.visualization import matplotlib as plots
 
-from lit_engine.tools.runs.columns import duration, short_names
-from lit_engine.tools.pages.html import CHART, Cell, code, figures, heading, link, page, paragraph, table
-from lit_engine.project import PROGRAM
+from lit_engine.project import program
 from lit_engine.run.directory import write_text
+from lit_engine.tools.pages.html import CHART, Cell, code, figures, heading, link, page, paragraph, table
+from lit_engine.tools.runs.columns import duration, short_names
 from lit_engine.tools.sweep.study import Study, Trial
 
 SHOWN = 10  # rows of the printed table
@@ -55,7 +55,7 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
         config = (rows[0].run / "config.yaml").read_text(encoding="utf-8").partition("\n")[2]  # without its header
         config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials see no test data
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
-        head = f"# The best of {len(rows)} trials of a sweep: {found}.\n#\n#   {PROGRAM} fit -c {best}\n#\n"
+        head = f"# The best of {len(rows)} trials of a sweep: {found}.\n#\n#   {program()} fit -c {best}\n#\n"
         write_text(best, head + config)
     if sum(row.state == "finished" for row in rows) > 1:
         trials = study.connect()
@@ -76,7 +76,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
     best = folder / "best.yaml"
     if best.exists():
         parts += [heading("The best"), paragraph(f"Trial {rows[0].number}: {metric} {rows[0].value:.6g}.")]
-        parts += [code(f"{PROGRAM} fit -c {best}"), code(best.read_text(encoding="utf-8"), "Its config")]
+        parts += [code(f"{program()} fit -c {best}"), code(best.read_text(encoding="utf-8"), "Its config")]
     if drawn := [file for name in PLOTS if (file := folder / f"{name}.png").exists()]:
         parts += [heading("Trials and values"), figures(drawn)]
     names = [parameter.name for parameter in study.config.parameters]
@@ -87,7 +87,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
         cells.append([run, row.state, *values, duration(row.seconds or math.nan), row.error])
     titles = ["trial", "state", metric, *short_names(names), "time", "error"]
     parts += [heading("Trials"), table(titles, cells)] if rows else []
-    return page(f"Sweep {folder.resolve().name}", parts, f"{PROGRAM} sweep · {datetime.now():%Y-%m-%d %H:%M}")
+    return page(f"Sweep {folder.resolve().name}", parts, f"{program()} sweep · {datetime.now():%Y-%m-%d %H:%M}")
 
 
 def _cell(value: Any) -> Cell:

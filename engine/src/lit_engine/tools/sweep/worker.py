@@ -21,13 +21,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lit_engine.distributed.processes import SIGNALS
 from lit_engine.errors import RunError, UserError, did_you_mean
-from lit_engine.project import PACKAGE
+from lit_engine.project import current
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.tools.sweep.report import short
 from lit_engine.tools.sweep.study import Study, TrialEnded, is_first_attempt, retry
 
-FIT = [sys.executable, "-m", PACKAGE]
 POLL = 0.2  # seconds
+
+
+def fit_command() -> list[str]:
+    """Return the command line of the project's program; `fit` and its options follow."""
+    return [sys.executable, "-m", current().name]
 
 
 class Workers:
@@ -139,7 +143,7 @@ class Workers:
         log.parent.mkdir(exist_ok=True)
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [*FIT, *words],
+                [*fit_command(), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
