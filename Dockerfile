@@ -29,6 +29,7 @@ WORKDIR /project
 
 # the dependencies are a layer of their own, which a change of the code leaves as it is: only the version is read there
 COPY --chown=user:user pyproject.toml requirements.lock Makefile README.md LICENSE ./
+COPY --chown=user:user engine engine
 COPY --chown=user:user src/lit_project/__init__.py src/lit_project/__init__.py
 COPY --chown=user:user configs/quickstart.yaml configs/quickstart.yaml
 RUN make setup TORCH_BACKEND=${TORCH_BACKEND} && rm -rf ~/.cache

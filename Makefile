@@ -16,6 +16,7 @@ INSTALLER ?= uv
 TORCH_BACKEND ?=
 
 BIN := .venv/bin
+LIBRARY := --editable ./engine
 UV = $(shell command -v uv || echo $(BIN)/uv)
 INSTALLED := .venv/.installed
 # spinning OpenMP threads would make everything crawl on a machine that does something else too
@@ -47,27 +48,27 @@ coverage: $(INSTALLED)
 
 lock: $(BIN)/uv
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev \
-	    --no-emit-index-url --no-emit-package lit-engine --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+	    --no-emit-index-url $(if $(wildcard engine),--no-emit-package lit-engine) --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
-$(INSTALLED): pyproject.toml engine/pyproject.toml requirements.lock
+$(INSTALLED): pyproject.toml requirements.lock $(wildcard engine/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
 	    { echo "cannot make .venv: on Debian and Ubuntu, apt install python3-venv"; rm -rf .venv; exit 1; }
 ifeq ($(INSTALLER),pip)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable ./engine --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(LIBRARY) --editable .
 else
 	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
 # bytecode for all packages now, as pip does: else the first start (every one, where Python may not write it) compiles them
 ifeq ($(TORCH_BACKEND),)
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable ./engine --editable .
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(LIBRARY) --editable .
 else
 	$(MAKE) .venv/constraints.txt
 	$(UV) pip install --quiet --python $(BIN)/python hatchling editables
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --torch-backend=$(TORCH_BACKEND) \
 	    --no-verify-hashes --constraints .venv/constraints.txt --no-build-isolation \
-	    --editable ./engine --editable ".[dev]"
+	    $(LIBRARY) --editable ".[dev]"
 endif
 endif
 	@touch $@
@@ -76,7 +77,7 @@ endif
 # versions of the CUDA libraries
 .venv/constraints.txt: requirements.lock
 	@mkdir -p .venv
-	sed -E '/^(cuda|nvidia)-/,/[^\\]$$/d' requirements.lock > $@
+	sed -E '/^(cuda|nvidia)-|^\.\/vendor/,/[^\\]$$/d' requirements.lock > $@
 
 $(BIN)/uv:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv

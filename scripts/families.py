@@ -22,7 +22,7 @@ FAMILIES = {
     # and what every project has: `make demo` and the tests rest on it
     "classification": Family(
         files="""
-            PACKAGE/__init__.py PACKAGE/__main__.py PACKAGE/engine/*
+            PACKAGE/__init__.py PACKAGE/__main__.py
             PACKAGE/data/__init__.py PACKAGE/data/augmentation.py PACKAGE/data/digits.py PACKAGE/data/image_folder.py
             PACKAGE/data/mnist.py
             PACKAGE/models/__init__.py PACKAGE/models/cnn.py PACKAGE/models/losses.py PACKAGE/models/mlp.py

@@ -2,7 +2,8 @@
 
     python scripts/init_project.py NAME                               in ../NAME, with dashes
     python scripts/init_project.py NAME --dir FOLDER --keep classification
-    python scripts/init_project.py NAME --dry-run                     says what would be in it
+    python scripts/init_project.py NAME --here                        in this folder, a copy of the template
+    python scripts/init_project.py NAME --dry-run                     lists the files
 
 See docs/make-it-yours.md.
 """
@@ -23,9 +24,11 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from families import FAMILIES, MAIN, PYPROJECT, belongs, dropped_keys
+from vendor import build_wheel, reduce_lock
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ".template.toml"
+LOCK = "requirements.lock"
 OWN_FILES = "scripts/project/"  # files that a project has instead of the template's
 
 
@@ -46,6 +49,7 @@ def main(args: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("name", help="of the new package: lower-case letters, digits and underscores; the command gets dashes")
     add("--dir", type=Path, help="the new folder, empty or missing; default: beside this one")
+    add("--here", action="store_true", help="turn this checkout itself into the project")
     add("--keep", default=",".join(FAMILIES), help="families of examples; default: %(default)s")
     add("--no-git", action="store_true", help="no history for the new project")
     add("--dry-run", action="store_true", help="write nothing, list the files")
@@ -65,19 +69,30 @@ def init(options: argparse.Namespace) -> int:
     if not options.again:
         check_name(options.name, sources)
     place = (options.dir or ROOT.parent / options.name.replace("_", "-")).expanduser().absolute()
-    if place.resolve().is_relative_to(ROOT):
-        raise TemplateError(f"{place} is inside the template: choose a folder elsewhere with --dir")
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+    if options.here:
+        if options.dir or not commit:
+            raise TemplateError("--here needs a git repository, and no --dir")
+        place = ROOT
+    elif place.resolve().is_relative_to(ROOT):
+        raise TemplateError(f"{place} is inside the template: choose a folder elsewhere with --dir, or use --here")
+    elif place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise TemplateError(f"{place} is not an empty folder: choose another with --dir")
     project = generate(sources, options.name, keep, commit)
     if options.dry_run:
         print(f"would make {place} of {', '.join(keep)}, {len(project)} files:", *sorted(project), sep="\n  ")
         return 0
+    if options.here:
+        git(ROOT, "rm", "--quiet", "-r", "--", ".")
     for path, file in project.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_bytes(file.content)
         (place / path).chmod(0o755 if file.executable else 0o644)
-    tidy(place, options.name)
+    tidy(place)
+    if options.here:
+        git(ROOT, "add", "--all", "--force", "--", *project)
+        print(f"{ROOT} is now {options.name}, with {', '.join(keep)}; everything is staged, nothing is committed")
+        print("next: git commit, then make clean && make demo && make test (`git reset --hard` undoes it)")
+        return 0
     if not options.no_git:
         commit_all(place)
     print(f"{options.name} is in {place}, with {', '.join(keep)}")
@@ -128,7 +143,7 @@ def check_name(name: str, paths: Iterable[str]) -> None:
         raise TemplateError(f"{name!r} is no package name: use lower-case letters a to z, digits and underscores{hint}")
     modules = {part for path in paths if path.endswith(".py") for part in PurePosixPath(path).with_suffix("").parts}
     # the lock: its packages are taken whether they are installed here or not
-    locked = re.findall(r"^([a-z0-9.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    locked = re.findall(r"^([a-z0-9.-]+)==", (ROOT / LOCK).read_text(), re.MULTILINE)
     for taken, what in (
         (keyword.iskeyword(name) or name in sys.stdlib_module_names, "a name of Python itself"),
         (name in modules | {"build", "configs", "dist", "runs", "test", "wandb"}, "a name of the project itself"),
@@ -140,28 +155,37 @@ def check_name(name: str, paths: Iterable[str]) -> None:
 
 def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], commit: str) -> dict[str, File]:
     """The files of the project that the user chose."""
-    old = next(PurePosixPath(path).parts[1] for path in sources if re.match(r"src/\w+/engine/", path))
+    old = next(PurePosixPath(path).parts[1] for path in sources if re.fullmatch(r"src/\w+/__main__\.py", path))
     kept = {path: file for path, file in sources.items() if any(belongs(path, f, f"src/{old}") for f in keep)}
     kept |= {path.removeprefix(OWN_FILES): file for path, file in sources.items() if path.startswith(OWN_FILES)}
     for path, keys in dropped_keys(keep).items():
         path = path.replace("PACKAGE", f"src/{old}")
         text = without_keys(kept[path].content.decode(), sorted(keys), path)
         kept[path] = kept[path]._replace(content=text.encode())
+    wheel, content = build_wheel({path: file.content for path, file in sources.items()})
     gone = [family for family in FAMILIES if family not in keep]
     main = MAIN.replace("PACKAGE", f"src/{old}")
     for path, pattern, new in (
         (main, rf" *# (?:{'|'.join(gone) or '-'}): .*\n", ""),
         (PYPROJECT, r'description = ".*"\n', f'description = "{old}, on PyTorch Lightning."\n'),
+        (PYPROJECT, r"lit-engine = \{.*\}", f'lit-engine = {{ path = "vendor/{wheel}" }}'),
+        (PYPROJECT, r'(.*)"engine/src", ', r"\1"),
+        (PYPROJECT, r'(.*), "engine/src"', r"\1"),
+        (PYPROJECT, r'(mypy_path = "src):engine/src', r"\1"),
+        ("Makefile", r"LIBRARY := .*", "LIBRARY := $(wildcard vendor/*.whl)"),
+        ("Dockerfile", r"(COPY .*) engine engine", r"\1 vendor vendor"),
         ("README.md", "TABLE\n", table(kept)),
     ):
         kept[path] = File(re.sub(f"^{pattern}", new, kept[path].content.decode(), flags=re.MULTILINE).encode())
-    engine = f"src/{old}/engine/"
-    made = {}
-    for path, file in kept.items():
-        if not path.startswith(engine):
-            file = file._replace(content=rename(file.content.decode(), old, name).encode())
-        made[rename(path, old, name)] = file
-    record = {"commit": commit, "name": name, "keep": list(keep)}
+    lock = reduce_lock(kept[LOCK].content.decode(), kept[PYPROJECT].content.decode(), wheel, content)
+    kept[LOCK] = File(lock.encode())
+    made = {
+        rename(path, old, name): file._replace(content=rename(file.content.decode(), old, name).encode())
+        for path, file in kept.items()
+    }
+    made[f"vendor/{wheel}"] = File(content)
+    record = {"commit": commit, "tree": commit and git(ROOT, "rev-parse", f"{commit}^{{tree}}")}
+    record |= {"name": name, "keep": list(keep)}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in record.items())
     made[RECORD] = File(f"# What this project was made from; renewed by each update.\n{lines}".encode())
     return made
@@ -205,8 +229,8 @@ def rename(text: str, old: str, new: str) -> str:
     return re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, text)
 
 
-def tidy(place: Path, name: str) -> None:
-    """Formats all but the engine, since a new name changes the order of imports and the length of lines."""
+def tidy(place: Path) -> None:
+    """Format the project, because a new name changes the order of imports and the length of lines."""
     folders = [Path(sys.executable).parent, ROOT / ".venv" / "bin", os.environ.get("PATH", "")]
     ruff = shutil.which("ruff", path=os.pathsep.join(map(str, folders)))
     if ruff is None:
@@ -215,7 +239,7 @@ def tidy(place: Path, name: str) -> None:
         return
     # the last step is for strings and docstrings that a longer name makes too long: the formatter leaves them alone
     for step in (["check", "--fix-only", "--select=I"], ["format"], ["check", "--select=E501", "--add-noqa"]):
-        command = [ruff, *step, "--quiet", "--no-cache", f"--exclude=src/{name}/engine", "."]
+        command = [ruff, *step, "--quiet", "--no-cache", "."]
         subprocess.run(command, cwd=place, capture_output=True)
 
 

@@ -40,7 +40,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", required=True, choices=kinds, help="what the task is like")
     parser.add_argument("--dry-run", action="store_true", help="write nothing, say what would be written")
     options = parser.parse_args(args)
-    package = next((ROOT / "src").glob("*/engine")).parent.name
+    package = next((ROOT / "src").glob("*/__main__.py")).parent.name
     try:
         check_name(options.name, package)
     except TaskError as error:

@@ -3,8 +3,9 @@
     python scripts/update_project.py FOLDER_OF_THE_PROJECT            merges it into the project, commits nothing
     python scripts/update_project.py FOLDER_OF_THE_PROJECT --check    exit status 1 if there is anything newer
 
-Makes the project again, from the commit that its `.template.toml` names and from the one here, and applies the
-difference of the two to the project: the engine as a whole, the rest line by line. See docs/make-it-yours.md.
+Generates the project again, from the commit recorded in its `.template.toml` and from the current commit, and applies
+the difference to the project: the wheel of the library is replaced, other files are merged line by line. See
+docs/make-it-yours.md.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,12 @@ def update(project: Path, check: bool) -> int:
     """Merges the template's changes into a project, or only lists them."""
     commit = template_files()[1]
     answers = recorded(project)
-    old = answers["commit"]
-    if git(ROOT, "rev-parse", "--verify", "--quiet", f"{old}^{{commit}}", check=False) != old:
-        raise TemplateError(f"the template here has no commit {old[:12]}: `git fetch` it (or `git pull --unshallow`)")
+    old = commit_of(answers)
+    if not git(ROOT, "ls-tree", old, "engine"):
+        raise TemplateError(
+            f"{project} has a copy of the engine, from before the library became a package: make a new project with "
+            "init_project.py and move your files into it"
+        )
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
         before = regenerated(old, answers, Path(folder, "before"), project)
         after = regenerated(commit, answers, Path(folder, "after"), project)
@@ -50,9 +54,21 @@ def update(project: Path, check: bool) -> int:
     if check or not newer:
         print(f"newer in the template: {', '.join(newer)}" if newer else f"nothing to do: {project} is up to date")
         return 1 if newer else 0
-    if edited := changed(project, base, "HEAD", "--", f"src/{answers['name']}/engine"):
-        print(f"note: the engine was edited: {', '.join(edited)}; a file that is newer here becomes a conflict")
     return merge(project, base, new, commit)
+
+
+def commit_of(answers: Mapping[str, Any]) -> str:
+    """Return the commit here from which a project was generated, or one with the same files.
+
+    A repository created by "Use this template" has the files of a commit, but not the commit.
+    """
+    old, files = answers["commit"], answers.get("tree")
+    if git(ROOT, "rev-parse", "--verify", "--quiet", f"{old}^{{commit}}", check=False) == old:
+        return old
+    commits = dict(line.split() for line in git(ROOT, "log", "--all", "--format=%T %H").splitlines())
+    if files not in commits:
+        raise TemplateError(f"the template here has no commit {old[:12]}: `git fetch` it (or `git pull --unshallow`)")
+    return commits[files]
 
 
 def recorded(project: Path) -> dict[str, Any]:
@@ -103,11 +119,7 @@ def merge(project: Path, base: str, new: str, commit: str) -> int:
     environment = {**os.environ, **who}
     parent = git(project, "commit-tree", base, "-m", "the template before", env=environment)
     child = git(project, "commit-tree", new, "-p", parent, "-m", f"the template at {commit[:12]}", env=environment)
-    with tempfile.NamedTemporaryFile("w", suffix="-attributes") as attributes:
-        attributes.write("src/*/engine/** -merge\n")  # an edited file of the engine and a newer one are not mixed
-        attributes.flush()
-        settings = "-c", f"core.attributesFile={attributes.name}"
-        git(project, *settings, "cherry-pick", "--no-commit", child, check=False, env=environment)
+    git(project, "cherry-pick", "--no-commit", child, check=False, env=environment)
     conflicts = set(changed(project, "--diff-filter=U"))
     if stay := sorted(conflicts & set(changed(project, "--diff-filter=D", parent, "HEAD"))):
         git(project, "rm", "--quiet", "--force", "--", *stay)

@@ -9,29 +9,38 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LIBRARY = tomllib.loads((ROOT / "engine" / "pyproject.toml").read_text())["project"]
 
 
 def test_malicious_releases_are_excluded():
-    lightning = next(need for need in PROJECT["project"]["dependencies"] if need.startswith("lightning"))
-    assert "!=2.6.2" in lightning
-    assert "!=2.6.3" in lightning
+    for project in (PROJECT, LIBRARY):
+        lightning = next(need for need in project["dependencies"] if need.startswith("lightning"))
+        assert "!=2.6.2" in lightning
+        assert "!=2.6.3" in lightning
+
+
+def test_the_library_has_upper_bounds_for_packages_whose_private_apis_it_uses():
+    needs = {need.name: need.specifier for need in map(Requirement, LIBRARY["dependencies"])}
+    for name in ("torch", "lightning", "torchmetrics", "jsonargparse"):
+        assert not needs[name].contains("99"), name
 
 
 def test_lock_is_current_with_the_dependencies_and_all_extras():
-    project = PROJECT["project"]
     needed = [
-        *project["dependencies"],
-        *(need for extra in project["optional-dependencies"].values() for need in extra),
+        need
+        for project in (PROJECT, LIBRARY)
+        for needs in (project["dependencies"], *project["optional-dependencies"].values())
+        for need in needs
     ]
     locked = re.findall(r"^([a-z0-9][\w.-]*)==([^\s;\\]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     for need in map(Requirement, needed):
-        if need.name != project["name"]:
+        if need.name not in (PROJECT["name"], LIBRARY["name"]):
             versions = [version for name, version in locked if name == need.name.lower().replace("_", "-")]
             assert versions, need
             assert all(map(need.specifier.contains, versions)), need
-    extras = {extra for need in project["optional-dependencies"]["dev"] for extra in Requirement(need).extras}
-    assert extras == project["optional-dependencies"].keys() - {"dev"}  # the lock is that of dev
+    extras = {extra for need in PROJECT["optional-dependencies"]["dev"] for extra in Requirement(need).extras}
+    assert extras == PROJECT["optional-dependencies"].keys() - {"dev"}  # the lock is that of dev
 
 
 def test_every_torch_backend_that_a_file_names_is_resolved_by_the_workflow():

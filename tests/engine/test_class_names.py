@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from lit_engine.checkpoints.io import read
-from lit_engine.classes.names import PACKAGE, _note, here
+from lit_engine.classes.names import _note, here
 from saving import SaveAt  # noqa: F401  (a module that is there and is not this package)
 from tiny import TINY
+
+PACKAGE = "lit_project"
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +33,8 @@ def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
 
 
 def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys):
-    checkpoint = f"{PACKAGE}.engine.checkpoints.Checkpoint"
-    for path in ("Checkpoint", f"{PACKAGE}.callbacks.Checkpoint", checkpoint):
+    checkpoint = "lit_engine.checkpoints.io.Checkpoint"
+    for path in ("Checkpoint", f"{PACKAGE}.engine.checkpoints.Checkpoint", "lit_engine.Checkpoint", checkpoint):
         assert here({"class_path": path}) == {"class_path": checkpoint}
     assert here({"class_name": "Checkpoint"}) == {"class_name": "Checkpoint"}
     assert capsys.readouterr().err == ""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import lit_engine
 from lit_engine.cli.main import COMMANDS
 from lit_engine.tools.examples import available
 from lit_project import __version__
@@ -104,7 +105,7 @@ def test_the_help_names_every_command(capsys):
 
 
 def test_version_is_that_of_the_package(capsys):
-    assert printed(capsys, "--version") == f"lit-project {__version__}\n"
+    assert printed(capsys, "--version") == f"lit-project {__version__} (lit-engine {lit_engine.__version__})\n"
 
 
 def test_a_wrong_command_is_told_those_there_are(lit):

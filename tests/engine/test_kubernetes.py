@@ -14,7 +14,7 @@ from test_torchrun import free_port
 from torch.distributed.run import config_from_args, get_args_parser
 
 from lit_engine.cli.parser import LitCLI, prepare
-from lit_engine.project import this_project
+from lit_engine.project import current
 from tiny import TINY
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def test_torchrun_and_fit_understand_its_command(monkeypatch):
     assert (launch.min_nodes, launch.max_nodes, launch.nproc_per_node) == (2, 2, 8)
     assert (launch.rdzv_backend, launch.rdzv_endpoint, launch.rdzv_configs["rank"]) == ("static", f"{name}:29400", 1)
     assert launch.shutdown_timeout < pod_of(JOB)["terminationGracePeriodSeconds"]
-    options = LitCLI(this_project(), prepare(args[3:]).args).options
+    options = LitCLI(current(), prepare(args[3:]).args).options
     assert (options.run_name, options.resume) == ("first", True)
 
 

@@ -16,7 +16,7 @@ from test_torchrun import free_port
 
 from lit_engine.checkpoints.io import Checkpoint, read
 from lit_engine.cli.parser import LitCLI, prepare
-from lit_engine.project import this_project
+from lit_engine.project import current
 from lit_engine.training.saver import Interrupted, Saver
 from tiny import TINY
 
@@ -228,6 +228,6 @@ def test_what_it_says_to_submit_is_understood(lit, file):
     assert {words.split()[0] for words in found} == {"fit", "sweep"}
     for words in sorted(set(found)):
         if words.startswith("fit"):
-            LitCLI(this_project(), prepare(words.split()).args)
+            LitCLI(current(), prepare(words.split()).args)
         else:
             assert lit(words, "--dry_run").status == 0

@@ -64,19 +64,22 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 def install(project: Path) -> Path:
     """A `.venv` for a project, with the packages of this environment: what `make` would set up. The folder of commands.
 
-    The project is built as pip does; the template itself cannot be imported there.
+    The library comes from the project's wheel. Neither the template nor its library can be imported there.
     """
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", project / ".venv"], check=True)
     commands = project / ".venv" / "bin"
     site = next((project / ".venv" / "lib").glob("python*/site-packages"))
     here = [path for path in sys.path if path.endswith("site-packages")]
     (site / "environment.pth").write_text("\n".join(here) + "\n")
+    for vendored in (project / "vendor").glob("*.whl"):
+        with zipfile.ZipFile(vendored) as wheel:
+            wheel.extractall(site)
     build = "import sys, hatchling.build as b; print(b.build_editable(sys.argv[1]))"
     made = subprocess.run([commands / "python", "-c", build, site], cwd=project, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     with zipfile.ZipFile(site / made.stdout.split()[-1]) as wheel:
         wheel.extractall(site)
-    entry_points = next(site.glob("*.dist-info/entry_points.txt")).read_text()
+    entry_points = next(site.glob("*.dist-info/entry_points.txt")).read_text().partition("[lit_engine")[0]
     scripts = {
         "pytest": "from pytest import main",
         "mypy": "from mypy.__main__ import console_entry as main",

@@ -1,11 +1,14 @@
 """scripts/init_project.py: a project under another name, with the examples that were chosen, and without a trace."""
 
 import ast
+import hashlib
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
+from email.parser import Parser
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -24,7 +27,7 @@ KNOWN = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").spli
 
 def texts(project):
     """Path → text of what git knows in a project."""
-    return {path: (project / path).read_text() for path in git(project, "ls-files").splitlines()}
+    return {p: (project / p).read_text() for p in git(project, "ls-files").splitlines() if not p.endswith(".whl")}
 
 
 def in_style(folder):
@@ -33,11 +36,11 @@ def in_style(folder):
         assert done.returncode == 0, done.stdout
 
 
-def engine(folder):
-    """Path → content of an engine's files."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*") if "pyc" not in path.name
-    }
+def wheel_of(project):
+    """Path → content of the files in the wheel of a project."""
+    with zipfile.ZipFile(next((project / "vendor").iterdir())) as wheel:
+        assert wheel.testzip() is None
+        return {name: wheel.read(name) for name in wheel.namelist()}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def test_dry_run_lists_the_files_and_makes_none(init, template, tmp_path):
 
 
 @pytest.mark.parametrize("keep", KEPT)
-def test_it_has_its_own_name_the_same_engine_and_is_in_style(made, template, keep):
+def test_it_has_its_own_name_and_is_in_style(made, template, keep):
     project = made(keep)
     for path, text in texts(project).items():
         assert not re.search(OLD.replace("_", "[^a-z]?"), path + text, re.IGNORECASE), path
@@ -123,10 +126,10 @@ def test_it_has_its_own_name_the_same_engine_and_is_in_style(made, template, kee
     settings = tomllib.loads((project / "pyproject.toml").read_text())["project"]
     assert settings["scripts"] == {"kite-lab": "kite_lab.__main__:entry_point"}
     assert any("sacrebleu" in need for need in settings["dependencies"]) == ("translation" in keep)
-    assert engine(project / "src" / "kite_lab" / "engine") == engine(ROOT / "src" / OLD / "engine")
     record = tomllib.loads((project / ".template.toml").read_text())
     commit = git(template, "rev-parse", "HEAD")
-    assert record == {"commit": commit, "name": "kite_lab", "keep": keep.split(",")}
+    tree = git(template, "rev-parse", "HEAD^{tree}")
+    assert record == {"commit": commit, "tree": tree, "name": "kite_lab", "keep": keep.split(",")}
     in_style(project)
 
 
@@ -144,7 +147,7 @@ def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
     classes = {name for name in re.findall(r"^class (\w+)", code, re.MULTILINE) if re.search("[a-z][A-Z]", name)}
     lost = stems - {PurePosixPath(path).stem for path in files} | classes
     for path, text in files.items():
-        if "/engine/" in path or path == "requirements.lock":
+        if path == "requirements.lock":
             continue
         named = re.findall(r"(?<![\w./$}-])((?:configs|docs|tests|scripts|benchmarks|src|\.github)/[\w./-]*\w)", text)
         named = [name for name in named if name != "scripts/update_project.py"]  # of the template
@@ -160,10 +163,69 @@ def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
     assert rows == sorted(path.stem for path in (project / "configs").glob("*.yaml"))
 
 
+def test_the_wheel_is_the_library(made, tmp_path):
+    """It has the same modules and requirements as the wheel that the build backend makes."""
+    build = "import sys, hatchling.build as b; b.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path / "vendor"], cwd=ROOT / "engine", check=True)
+    built, ours = wheel_of(tmp_path), wheel_of(made("classification"))
+    assert {path: text for path, text in built.items() if "dist-info" not in path} == {
+        path: text for path, text in ours.items() if "dist-info" not in path
+    }
+    headers = [
+        Parser().parsestr(next(text for path, text in files.items() if path.endswith("METADATA")).decode())
+        for files in (built, ours)
+    ]
+    for field in ("Name", "Version", "Requires-Python"):
+        assert headers[0][field] == headers[1][field]
+    for field in ("Requires-Dist", "Provides-Extra"):
+        parts = [
+            {re.sub(r"[ ,]", "", "".join(sorted(re.split(r"(?=[<>!=])|,", line)))) for line in header.get_all(field)}
+            for header in headers
+        ]
+        assert parts[0] == parts[1]
+
+
+def test_the_lock_has_what_the_project_needs_and_the_wheel(made):
+    """And nothing else: no encoder of texts, no tools for the template's pages."""
+    wheel = next((made("classification") / "vendor").iterdir())
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    locks = {keep: (made(keep) / "requirements.lock").read_text() for keep in KEPT}
+    assert all(f"./vendor/{wheel.name} \\\n    --hash=sha256:{digest}\n" in lock for lock in locks.values())
+    names = {keep: set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)) for keep, lock in locks.items()}
+    template = set(re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    assert names[ALL] < template
+    assert {"torch", "lightning", "wandb", "optuna", "pytest", "ruff", "hatchling"} <= names["classification"]
+    assert not {"transformers", "playwright", "zensical", "timm", "sacrebleu", "nbclient"} & names["classification"]
+    assert "sacrebleu" in names["classification,translation"]
+    assert "transformers" in names[ALL]
+
+
+def test_a_copy_of_the_template_becomes_a_project_in_place(tmp_path):
+    template = checkout(tmp_path / "template")
+    commit = git(template, "rev-parse", "HEAD")
+    (template / "data").mkdir()
+    (template / "data" / "mine.txt").write_text("kept")
+    script = template / "scripts" / "init_project.py"
+    refused(run(script, "kite_lab", "--here", "--dir", tmp_path / "new"), "--here")
+    done = run(script, "kite_lab", "--here", "--keep=classification")
+    assert done.returncode == 0, done.stderr
+    assert "nothing is committed" in done.stdout
+    assert {path.name for path in (template / "src").iterdir()} == {"kite_lab"}
+    assert not (template / "engine").exists()
+    assert (template / "data" / "mine.txt").read_text() == "kept"
+    assert git(template, "diff", "--name-only") == ""
+    other = tmp_path / "other"
+    checkout(other)
+    assert run(other / "scripts" / "init_project.py", "kite_lab", "--dir", tmp_path / "new").returncode == 0
+    assert tomllib.loads((template / ".template.toml").read_text())["commit"] == commit
+    git(template, "reset", "--quiet", "--hard")
+    assert script.exists()
+
+
 def test_the_smallest_project_is_read_in_an_afternoon(made):
-    yours = {path: text for path, text in texts(made("classification")).items() if "/engine/" not in path}
-    assert len(yours) <= 88
-    assert sum(len(text.splitlines()) for path, text in yours.items() if path != "requirements.lock") <= 4500
+    yours = texts(made("classification"))
+    assert len(yours) <= 90
+    assert sum(len(text.splitlines()) for path, text in yours.items() if path != "requirements.lock") <= 5000
     assert not any(path.startswith(("docs", "benchmarks", "tests/engine", "tests/template", ".ci")) for path in yours)
 
 

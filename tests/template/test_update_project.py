@@ -1,12 +1,13 @@
 """scripts/update_project.py: what the template has put right since comes into a project that has changes of its own."""
 
+import re
 import shutil
 import tomllib
+import zipfile
 
 import pytest
 from copies import checkout, commit, git, refused, run
 
-ENGINE = "src/kite_lab/engine/errors.py"
 MODEL = "src/kite_lab/models/cnn.py"
 
 
@@ -41,9 +42,10 @@ def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
     template, project = both
     src = template / "src" / "lit_project"
     # there
-    edit(src / "engine" / "errors.py", "\nNEW = 1\n")
-    (src / "engine" / "added.py").write_text('"""New."""\n')
-    (src / "engine" / "tensorboard.py").unlink()
+    library = template / "engine" / "src" / "lit_engine"
+    edit(library / "errors.py", "\nNEW = 1\n")
+    init = library / "__init__.py"
+    init.write_text(init.read_text().replace('__version__ = "', '__version__ = "1'))
     cnn = src / "models" / "cnn.py"
     cnn.write_text(cnn.read_text().replace('"""', '"""Put right in lit_project. ', 1))
     edit(src / "models" / "resnet.py", "\nNEW = 1\n")  # deleted here
@@ -80,9 +82,12 @@ def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
     text = (project / MODEL).read_text()
     assert text.startswith('"""Put right in kite_lab. ')
     assert text.endswith("OURS = 1\n")
-    assert (project / ENGINE).read_text().endswith("NEW = 1\n")
-    assert (project / "src" / "kite_lab" / "engine" / "added.py").exists()
-    assert not (project / "src" / "kite_lab" / "engine" / "tensorboard.py").exists()
+    (wheel,) = (project / "vendor").iterdir()
+    assert wheel.name.startswith("lit_engine-10.")
+    with zipfile.ZipFile(wheel) as content:
+        assert content.read("lit_engine/errors.py").endswith(b"NEW = 1\n")
+    for file in ("requirements.lock", "pyproject.toml"):
+        assert wheel.name in (project / file).read_text()
     assert (ours / "größer.yaml").read_text().endswith("# kite-lab test\n")
     assert not any((ours / f"{gone}.yaml").exists() for gone in ("ema", "swa", "mixup"))
     assert "deleted in the project, stays so: src/kite_lab/models/resnet.py" in done.stdout
@@ -102,26 +107,41 @@ def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
     assert git(project, "status", "--porcelain") == ""
 
 
-def test_an_edited_engine_and_a_file_that_is_deleted_there_and_changed_here_are_conflicts(both):
+def test_a_file_that_is_deleted_there_and_changed_here_is_a_conflict(both):
     template, project = both
-    edit(template / "src" / "lit_project" / "engine" / "errors.py", "\nNEW = 1\n")
-    edit(template / "src" / "lit_project" / "engine" / "run.py", "\nNEW = 1\n")
     (template / "configs" / "overlays" / "ema.yaml").unlink()
     commit(template, "fixes")
-    (project / ENGINE).write_text("OURS = 1\n" + (project / ENGINE).read_text())  # far from the end: git could merge it
-    edit(project / "src" / "kite_lab" / "engine" / "session.py", "\nOURS = 1\n")
     edit(project / "configs" / "overlays" / "ema.yaml", "# ours\n")
     commit(project, "ours")
     done = update(template, project)
     assert done.returncode == 1
-    assert f"engine was edited: {ENGINE}, src/kite_lab/engine/session.py;" in done.stdout
-    assert done.stderr.startswith(f"error: both sides changed configs/overlays/ema.yaml, {ENGINE}:")
+    assert done.stderr.startswith("error: both sides changed configs/overlays/ema.yaml:")
     assert (project / "configs" / "overlays" / "ema.yaml").read_text().endswith("# ours\n")
-    assert (project / ENGINE).read_text().startswith("OURS = 1\n")
-    assert "NEW" not in (project / ENGINE).read_text()
-    git(project, "checkout", "--theirs", ENGINE)
-    assert (project / ENGINE).read_text().endswith("NEW = 1\n")
-    assert (project / "src" / "kite_lab" / "engine" / "run.py").read_text().endswith("NEW = 1\n")
+
+
+def test_the_commit_of_the_template_is_found_by_its_files(both):
+    """GitHub's "Use this template" creates a repository with other commits."""
+    template, project = both
+    edit(template / "engine" / "src" / "lit_engine" / "errors.py", "\nNEW = 1\n")
+    commit(template, "fixes")
+    record = project / ".template.toml"
+    record.write_text(re.sub(r'commit = "\w+"', f'commit = "{40 * "1"}"', record.read_text()))
+    commit(project)
+    checked = update(template, project, "--check")
+    assert checked.returncode == 1
+    assert "newer in the template: requirements.lock, vendor/lit_engine" in checked.stdout
+
+
+def test_a_project_with_a_copy_of_the_engine_is_rejected(both):
+    template, project = both
+    git(template, "mv", "engine", "elsewhere")
+    commit(template, "as it was before")
+    record, before = project / ".template.toml", git(template, "rev-parse", "HEAD")
+    git(template, "mv", "elsewhere", "engine")
+    commit(template, "the library apart")
+    record.write_text(re.sub(r'commit = "\w+"', f'commit = "{before}"', record.read_text()))
+    commit(project)
+    refused(update(template, project), "before the library became a package", "make a new project")
 
 
 def test_what_cannot_be_updated_is_said_in_one_line(both, tmp_path):
@@ -132,7 +152,7 @@ def test_what_cannot_be_updated_is_said_in_one_line(both, tmp_path):
     record.write_text(text + "# mine\n")
     refused(update(template, project), "not committed", ".template.toml")
     for wrong, words in (
-        (text.replace(git(template, "rev-parse", "HEAD"), 40 * "1"), ("no commit 111111111111", "git fetch")),
+        (re.sub(r'(commit|tree) = "\w+"', rf'\1 = "{40 * "1"}"', text), ("no commit 111111111111", "git fetch")),
         (text.replace(git(template, "rev-parse", "HEAD"), ""), ("names no commit", "make a new one")),
     ):
         record.write_text(wrong)

@@ -42,9 +42,10 @@ class TimmNet(nn.Module):
         given: dict[str, Any] = {"in_chans": input_shape[0], "num_classes": num_classes}
         if getattr(timm.models.get_pretrained_cfg(model_name), "fixed_input_size", False):
             given["img_size"] = input_shape[1:]
-        self.backbone: nn.Module = timm.create_model(model_name, pretrained, **{**given, **(options or {})})
+        net: Any = timm.create_model(model_name, pretrained, **{**given, **(options or {})})
+        self.backbone: nn.Module = net
         self.head: nn.Module = nn.Identity()
-        classifier = self.backbone.get_classifier()  # type: ignore[operator]
+        classifier = net.get_classifier()
         if isinstance(classifier, nn.Linear):
             path = next(name for name, module in self.backbone.named_modules() if module is classifier)
             self.backbone.set_submodule(path, nn.Identity())

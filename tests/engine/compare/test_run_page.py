@@ -65,7 +65,7 @@ def test_what_differs_from_the_first_config_is_named(lit):
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --run_name=a {options}")
     changed = json.loads((result.run / "provenance.json").read_text())[0]["changed"]
     assert changed["trainer.max_epochs"] == [15, 1]
-    assert changed["trainer.callbacks.EMA"] == [None, "lit_project.EMA"]
+    assert changed["trainer.callbacks.EMA"] == [None, "lit_engine.EMA"]
     assert changed["model.net"] == ["lit_project.CNN", "lit_project.MLP"]
     assert {key.split(".")[0] for key in changed} == {"model", "data", "trainer", "test_after_fit"}
     assert tables(result.run)[-1]["trainer.max_epochs"]["in the config"] == "15"

@@ -16,6 +16,7 @@ import torch
 import yaml
 from onnxruntime import InferenceSession
 
+import lit_project
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.export import command, files
 from lit_project.__main__ import main
@@ -239,7 +240,8 @@ def test_bad_input_is_an_error_of_one_line(lit, trained, monkeypatch):
 
 
 def test_no_module_that_a_fit_imports_imports_it():
-    package = Path(files.__file__).parents[2]
-    export = {package / "tasks" / "translation" / "export.py", *(package / "engine" / "export").iterdir()}
-    for file in set(package.rglob("*.py")) - export:
+    package, library = Path(lit_project.__file__).parent, Path(files.__file__).parents[2]
+    modules = {*package.rglob("*.py"), *library.rglob("*.py")}
+    export = {package / "tasks" / "translation" / "export.py", *(library / "tools" / "export").iterdir()}
+    for file in modules - export:
         assert not re.findall(r"^(?:from|import) .*\bexport\b.*", file.read_text(), re.MULTILINE), file

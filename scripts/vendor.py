@@ -1,0 +1,83 @@
+"""The library as a wheel for generated projects, and a lock that pins it and only what a project needs.
+
+Needs neither a network nor a build tool, and the same sources give the same bytes, so that an update of a project can
+tell whether its wheel has changed.
+"""
+
+import base64
+import hashlib
+import io
+import re
+import tomllib
+import zipfile
+from collections.abc import Mapping
+
+PYPROJECT, SOURCES = "engine/pyproject.toml", "engine/src/"
+
+
+def build_wheel(files: Mapping[str, bytes]) -> tuple[str, bytes]:
+    """Build the wheel of the library.
+
+    Args:
+        files: path → content of the template's files.
+
+    Returns:
+        The file name and the content of the wheel.
+    """
+    project = tomllib.loads(files[PYPROJECT].decode())["project"]
+    version = re.search(r'^__version__ = "(.*)"', files[f"{SOURCES}lit_engine/__init__.py"].decode(), re.MULTILINE)
+    assert version is not None
+    name = f"{project['name'].replace('-', '_')}-{version[1]}"
+    metadata = [
+        "Metadata-Version: 2.4", f"Name: {project['name']}", f"Version: {version[1]}",
+        f"Summary: {project['description']}", f"License-Expression: {project['license']}",
+        "License-File: LICENSE", f"Requires-Python: {project['requires-python']}",
+        *(f"Requires-Dist: {need}" for need in project["dependencies"]),
+    ]  # fmt: skip
+    for extra, needs in project["optional-dependencies"].items():
+        metadata += [f"Provides-Extra: {extra}", *(f"Requires-Dist: {need} ; extra == '{extra}'" for need in needs)]
+    content = {path.removeprefix(SOURCES): file for path, file in sorted(files.items()) if path.startswith(SOURCES)}
+    info = f"{name}.dist-info"
+    content[f"{info}/METADATA"] = ("\n".join(metadata) + "\n").encode()
+    content[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: init_project\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    content[f"{info}/licenses/LICENSE"] = files["LICENSE"]
+    record = "".join(f"{path},sha256={_digest(file)},{len(file)}\n" for path, file in content.items())
+    content[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
+        for path, file in content.items():
+            entry = zipfile.ZipInfo(path)  # with the time 1980-01-01
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
+            wheel.writestr(entry, file)
+    return f"{name}-py3-none-any.whl", buffer.getvalue()
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
+
+def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
+    """Return the lock of a project: the wheel, pinned by its hash, and the packages that the project needs.
+
+    Args:
+        lock: requirements.lock of the template, whose comments list for each package what requires it.
+        pyproject: of the project, without the dependencies that it does not need.
+        wheel: file name of the wheel.
+        content: of the wheel.
+    """
+    project = tomllib.loads(pyproject)["project"]
+    needs = [*project["dependencies"], *(n for extra in project["optional-dependencies"].values() for n in extra)]
+    kept = {_normalized(need) for need in needs} - {project["name"]}
+    head, *blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", lock)
+    parents = {_normalized(block): set(re.findall(r"(?m)^    # (?:via +|  )([\w.-]+)", block)) for block in blocks}
+    while found := {name for name, above in parents.items() if name not in kept and not kept.isdisjoint(above)}:
+        kept |= found
+    pinned = f"./vendor/{wheel} \\\n    --hash=sha256:{hashlib.sha256(content).hexdigest()}\n"
+    return head + pinned + "".join(block for block in blocks if _normalized(block) in kept)
+
+
+def _normalized(requirement: str) -> str:
+    """Return the name of a distribution in a requirement, as the lock spells it."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()
