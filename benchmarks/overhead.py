@@ -34,7 +34,8 @@ from torch.nn import functional as F
 
 from lit_engine.callbacks.progress import RichProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord
-from lit_engine.checkpoints.io import Checkpoint, SafeCheckpointIO
+from lit_engine.checkpoints.callback import Checkpoint
+from lit_engine.checkpoints.io import SafeCheckpointIO
 from lit_engine.cli.main import quiet_lightning
 from lit_engine.run.directory import RunDir
 from lit_project.data.mnist import FashionMNIST

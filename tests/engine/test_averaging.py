@@ -13,7 +13,7 @@ QUICK = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
 KEEP = """
 trainer:
   callbacks: # instead of those of the config
-    - class_path: lit_engine.checkpoints.io.Checkpoint
+    - class_path: lit_engine.checkpoints.callback.Checkpoint
       init_args: {monitor: val/loss, mode: min, keep_last: 2}
 """
 

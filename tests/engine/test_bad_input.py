@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_engine.checkpoints.io import Checkpoint, read
+from lit_engine.checkpoints.callback import Checkpoint
+from lit_engine.checkpoints.io import read
 from lit_engine.errors import CheckpointError, UserError, no_access
 from lit_engine.run.directory import RunDir, write_text
 from tiny import TINY

@@ -33,7 +33,7 @@ def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
 
 
 def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys):
-    checkpoint = "lit_engine.checkpoints.io.Checkpoint"
+    checkpoint = "lit_engine.checkpoints.callback.Checkpoint"
     for path in ("Checkpoint", f"{PACKAGE}.engine.checkpoints.Checkpoint", "lit_engine.Checkpoint", checkpoint):
         assert here({"class_path": path}) == {"class_path": checkpoint}
     assert here({"class_name": "Checkpoint"}) == {"class_name": "Checkpoint"}

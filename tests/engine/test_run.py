@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from lit_engine.callbacks.record import in_short
+from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint
 from lit_engine.errors import RunError
+from lit_engine.load import load_data, load_model
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.provenance import git_state, provenance, uncommitted
 
@@ -49,9 +51,9 @@ def test_open_on_what_is_no_run_is_an_error(tmp_path, run):
 def test_best_of_several_is_the_recorded_one_or_else_the_newest(run):
     for epoch in (3, 4, 5):
         save(run, f"best-epoch00{epoch}.ckpt", 10 * epoch)
-    assert run.checkpoint().name == "best-epoch005.ckpt"
+    assert choose_checkpoint(run).name == "best-epoch005.ckpt"
     run.record("fit", {"best_checkpoint": "best-epoch004.ckpt"})
-    assert run.checkpoint().name == "best-epoch004.ckpt"
+    assert choose_checkpoint(run).name == "best-epoch004.ckpt"
 
 
 @pytest.mark.parametrize("names", [("best-epoch003.ckpt", "best-epoch004.ckpt"), ("epoch=3.ckpt", "epoch=4.ckpt")])
@@ -63,13 +65,13 @@ def test_best_is_what_the_newest_checkpoint_says_whatever_was_recorded_before(ru
     state = {"best_model_path": f"/old/place/{names[0]}", "best_model_score": torch.tensor(0.5)}
     content = {"global_step": 9, "state_dict": {}, "callbacks": {"ModelCheckpoint": state, "Other": {"skipped": 1}}}
     torch.save(content, run.checkpoints / "last.ckpt")
-    assert run.checkpoint().name == names[0]
+    assert choose_checkpoint(run).name == names[0]
 
 
 def test_a_run_is_not_resumed_from_the_checkpoint_of_the_nan_guard(run):
     save(run, "epoch000.ckpt", 3)
     save(run, "before-nan.ckpt", 5)
-    assert run.newest()[0].name == "epoch000.ckpt"
+    assert newest_checkpoint(run)[0].name == "epoch000.ckpt"
 
 
 def test_provenance_is_appended(run):
@@ -181,14 +183,14 @@ def test_numbers_of_predictions_are_numbers(run):
 def test_a_run_gives_its_task_data_predictions_and_figures(lit, trained):
     assert lit(f"predict --run {trained}").status == 0
     run = RunDir.latest("runs")
-    task, data, rows = run.model(), run.data(), run.predictions()
+    task, data, rows = load_model(run), load_data(run), run.predictions()
     batch = data.on_after_batch_transfer(data.dataset("test")[torch.arange(360)], 0)
     assert task(batch.images).argmax(dim=1).tolist() == [row["prediction"] for row in rows]
     assert batch.targets.tolist() == [row["target"] for row in rows]
     assert [file.name for file in run.figures()][:2] == ["learning_curves.png", "learning_rate.png"]
     assert not task.training
     with pytest.raises(RunError, match=r"no such checkpoint: other\.ckpt"):
-        run.model("other.ckpt")
+        load_model(run, "other.ckpt")
 
 
 @pytest.mark.parametrize(("value", "text"), [

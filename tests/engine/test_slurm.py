@@ -14,7 +14,8 @@ from lightning.pytorch import Callback
 from lightning.pytorch.demos.boring_classes import BoringModel
 from test_torchrun import free_port
 
-from lit_engine.checkpoints.io import Checkpoint, read
+from lit_engine.checkpoints.callback import Checkpoint
+from lit_engine.checkpoints.io import read
 from lit_engine.cli.parser import LitCLI, prepare
 from lit_engine.project import current
 from lit_engine.training.saver import Interrupted, Saver

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lit_engine.data.module import Rows, Split, SplitData
     from lit_engine.data.tables import TabularData
     from lit_engine.errors import CheckpointError, DataError, RunError, UserError
+    from lit_engine.load import load_data, load_model
     from lit_engine.project import Project, current, use
     from lit_engine.run.directory import RunDir
     from lit_engine.training.exact import Totals
@@ -35,6 +36,8 @@ __all__ = [
     "Totals",
     "UserError",
     "current",
+    "load_data",
+    "load_model",
     "main",
     "run_program",
     "use",
@@ -45,6 +48,7 @@ _MODULES = {
     "data.module": ("Rows", "Split", "SplitData"),
     "data.tables": ("TabularData",),
     "errors": ("CheckpointError", "DataError", "RunError", "UserError"),
+    "load": ("load_data", "load_model"),
     "project": ("Project", "current", "use"),
     "run.directory": ("RunDir",),
     "training.exact": ("Totals",),

@@ -23,12 +23,15 @@ class Project:
         functions: function that a config may name instead of a class → name of the class that calls it.
         commands: additional command → `module:function` in the package. The function receives the rest of the command
             line and returns the exit status.
+        after_command: `module:function`, called with the path of a run whose content has changed. It writes the page of
+            the run; None for no page.
     """
 
     name: str
     links: Mapping[str, str] = field(default_factory=dict)
     functions: Mapping[str, str] = field(default_factory=dict)
     commands: Mapping[str, str] = field(default_factory=dict)
+    after_command: str | None = "lit_engine.tools.pages.run_page:write"
 
     @property
     def program(self) -> str:

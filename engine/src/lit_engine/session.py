@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -24,8 +25,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, RichProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
+from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, known
-from lit_engine.checkpoints.warm_start import changes, check_fits, check_kept, warm_start
+from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
 from lit_engine.cli.explain import explain
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
@@ -33,11 +35,14 @@ from lit_engine.distributed.processes import first_if_alone, is_first, print_onc
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
 from lit_engine.errors import UserError, first_of, no_access
 from lit_engine.project import Project, is_debugging, program, variable
-from lit_engine.run.directory import RunDir, weights_of
+from lit_engine.run.directory import RunDir
+from lit_engine.run.options import changes
 from lit_engine.run.provenance import provenance, versions
-from lit_engine.tools.lr_finder import find, plot_lr
 from lit_engine.training.layout import NoProfiler, emulated, remember_missing_cuda
 from lit_engine.training.saver import Interrupted, Saver, Signals
+
+# tools that an option of `fit` runs; they are imported only then
+FIND, PLOT_LR = "lit_engine.tools.lr_finder:find", "lit_engine.tools.lr_finder:plot_lr"
 
 
 def run(project: Project, args: Sequence[str]) -> int:
@@ -108,6 +113,7 @@ class Session:
     table: PredictionTable  # of predict
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
+        self.project = project
         words, self.given, self.config_name = prepare(args)
         self.cli = LitCLI(project, words)
         self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
@@ -142,9 +148,9 @@ class Session:
             if is_first() and self.given is None:
                 run.describe(self.config, facts)
             if options.find:
-                find(options.find, trainer, model, datamodule)
+                resolve_name(FIND)(options.find, trainer, model, datamodule)
             else:
-                plot_lr(trainer, model, datamodule)
+                resolve_name(PLOT_LR)(trainer, model, datamodule)
             self.keeps = (run.path / "figures").exists()
             return
         if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
@@ -234,7 +240,7 @@ class Session:
         if self.command == "fit" and self.given is not None and begun:
             self.run.metrics(), self.run.entries()  # broken ones are named before anything is trained
             self._note_versions()
-            self.checkpoint, damaged = self.run.newest()
+            self.checkpoint, damaged = newest_checkpoint(self.run)
             for path in damaged:
                 print(f"warning: {path} is damaged and was skipped", file=sys.stderr)
         data = self.options.data.get("init_args", {})
@@ -275,10 +281,9 @@ class Session:
                 how = "interrupted" if status > 128 else "failed"
                 again = f"continue with: {program()} fit --run {shlex.quote(str(self.run.path))}"
                 print(f"{how}; {'the same command continues' if self.options.resume else again}")
-            if self.has_news if status == 0 else self.command == "fit" and self.keeps:
-                from lit_engine.tools.pages.run_page import write
-
-                write(self.run.path)
+            changed = self.has_news if status == 0 else self.command == "fit" and self.keeps
+            if changed and self.project.after_command:
+                resolve_name(self.project.after_command)(self.run.path)
             print(f"run: {self.run.path}", flush=True)
 
     def _named_run(self) -> RunDir | None:
@@ -324,7 +329,7 @@ class Session:
     def _checkpoint_to_evaluate(self) -> Path | None:
         which = self.options.ckpt_path
         if self.given is not None:
-            return self.given.checkpoint(str(which or "best"))
+            return choose_checkpoint(self.given, str(which or "best"))
         if which in ("best", "last", "average"):
             raise UserError(f"ckpt_path {which} needs the run that it is of: --run DIR")
         if which is None and not self.options.allow_untrained:

@@ -10,7 +10,8 @@ from small_images import Images
 from torch import nn
 
 from lit_engine.callbacks.record import RunRecord
-from lit_engine.checkpoints.io import Checkpoint, read
+from lit_engine.checkpoints.callback import Checkpoint
+from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
 from lit_engine.run.directory import RunDir
 from lit_engine.training.saver import Saver

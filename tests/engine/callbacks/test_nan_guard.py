@@ -91,7 +91,7 @@ def test_accumulated_batches_are_all_named(trainer):
 def test_without_the_guard_a_run_that_diverges_ends_with_an_error_and_no_checkpoint(lit, validated):
     blind = (
         "--trainer.limit_val_batches=0 --trainer.callbacks=null "
-        "--trainer.callbacks+=lit_engine.checkpoints.io.Checkpoint --trainer.callbacks.monitor=null"
+        "--trainer.callbacks+=lit_engine.checkpoints.callback.Checkpoint --trainer.callbacks.monitor=null"
     )
     result = lit(
         f"fit -c configs/quickstart.yaml {TINY} --model.optimizer.lr=1e30 --model.schedulers=null",

@@ -11,7 +11,7 @@ from torch import nn
 
 from lit_engine.callbacks.averaging import EMA, SWA
 from lit_engine.callbacks.freezing import Unfreezing
-from lit_engine.checkpoints.io import Checkpoint
+from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.errors import UserError
 from lit_engine.training.saver import Saver
 from lit_project.tasks.classification import ImageClassifier

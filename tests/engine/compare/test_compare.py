@@ -12,6 +12,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from legible import illegible
+from lit_engine.run.options import differing
 from lit_engine.tools.runs.columns import (
     Column,
     as_csv,
@@ -22,7 +23,7 @@ from lit_engine.tools.runs.columns import (
     short_names,
     table_of,
 )
-from lit_engine.tools.runs.differences import Comparison, differing
+from lit_engine.tools.runs.differences import Comparison
 from lit_engine.tools.runs.reading import Run, read_runs
 from lit_engine.tools.runs.report import COLOURS, changes, curves, page_of
 

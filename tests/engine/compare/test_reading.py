@@ -11,7 +11,8 @@ from filelock import FileLock
 
 from lit_engine.errors import RunError
 from lit_engine.run.directory import RunDir
-from lit_engine.tools.runs.reading import Run, options_of, read_runs
+from lit_engine.run.options import options_of
+from lit_engine.tools.runs.reading import Run, read_runs
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import yaml
 from onnxruntime import InferenceSession
 
 import lit_project
-from lit_engine.run.directory import RunDir
+from lit_engine import RunDir, load_model
 from lit_engine.tools.export import command, files
 from lit_project.__main__ import main
 from lit_project.data.digits import Digits
@@ -217,7 +217,7 @@ def test_a_task_that_says_nothing_of_it_is_exported_as_its_forward(lit, trained,
     assert lit(f"export --format onnx,safetensors {trained}").status == 0
     images = np.load(exported / "images.npy")[:50]
     (logits,) = InferenceSession(str(trained / "export" / "model.onnx")).run(["outputs"], {"images": images})
-    task = RunDir(trained).model()
+    task = load_model(RunDir(trained))
     np.testing.assert_allclose(logits, task(torch.from_numpy(images)).detach(), atol=1e-5)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from lit_engine.checkpoints.io import fast_dev_run
+from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
 

@@ -12,11 +12,11 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from lit_engine.callbacks.drawing import CHART, PHOTOS, new_figure, scale, shortened
 from lit_engine.callbacks.record import best_checkpoint, monitored
-from lit_engine.checkpoints.io import fast_dev_run
+from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import of_all
 from lit_engine.run.directory import RunDir
-from lit_engine.tools.pages.html import CHART, PHOTOS, new_figure, scale, shortened
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

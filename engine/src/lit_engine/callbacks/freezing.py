@@ -4,7 +4,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lit_engine.checkpoints.io import fast_dev_run
+from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.training.task import Task
 

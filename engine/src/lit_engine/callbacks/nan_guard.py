@@ -6,11 +6,11 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_engine._lightning import scales_loss
 from lit_engine.distributed.processes import reduced
 from lit_engine.distributed.sharding import local
 from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import BEFORE_NAN
-from lit_engine.training.layout import scales_loss
 
 
 class NonFiniteError(UserError):

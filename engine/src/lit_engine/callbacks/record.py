@@ -19,11 +19,11 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from lit_engine.checkpoints.warm_start import changes
+from lit_engine._lightning import scales_loss
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
-from lit_engine.training.layout import scales_loss
+from lit_engine.run.options import changes
 from lit_engine.training.saver import validated
 
 SAVE_SECONDS = 10.0

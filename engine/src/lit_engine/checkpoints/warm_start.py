@@ -1,6 +1,6 @@
 """Weights of a run or a checkpoint into a model: all, or those that fit, with a report; and what a resume keeps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -12,6 +12,7 @@ from lit_engine.checkpoints.io import read
 from lit_engine.checkpoints.weights import Match, load_fitting, match, renamed
 from lit_engine.classes.names import here
 from lit_engine.errors import CheckpointError, UserError
+from lit_engine.run.options import changes
 
 # Parts of a task whose state a resumed run takes from its checkpoint, not from the config.
 FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
@@ -62,35 +63,6 @@ def check_kept(run: Path, config: Mapping[str, Any]) -> None:
                 f"a resumed run keeps its optimizer and schedules: {change}; a new run takes the weights and other "
                 f"options: fit -c {file} --init_from {run}"
             )
-
-
-def changes(before: Any, now: Any, key: str = "", options: bool = True) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the key, the old value and the new value of each leaf that differs.
-
-    Args:
-        before: a config, or a part of one.
-        now: the same part of another config.
-        key: the key of this part.
-        options: whether the mappings contain the options of a class or of the trainer. Only options that both of them
-            contain are compared then, because earlier versions may have had other options. In any other mapping, a key
-            that only one of them contains counts as a difference.
-    """
-    if isinstance(before, dict) and isinstance(now, dict):
-        if before.get("class_path") != now.get("class_path"):
-            names = ["class_path"]
-        elif options or "class_path" in now:
-            names = [name for name in before if name in now]
-        else:
-            names = list({**before, **now})
-        for name in names:
-            of_class = name == "init_args" or (name == "trainer" and not key)
-            inner = f"{key}.{name}".replace(".init_args", "")
-            yield from changes(before.get(name), now.get(name), inner, of_class)
-    elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        for place, values in enumerate(zip(before, now, strict=True)):
-            yield from changes(*values, f"{key}[{place}]", options=False)
-    elif before != now:
-        yield key, before, now
 
 
 def warm_start(

@@ -27,7 +27,7 @@ from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
 from jsonargparse._common import parsing_settings
 from torch import nn
 
-from lit_engine.cli.explain import reason_in
+from lit_engine._jsonargparse import reason_in
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.project import current, package_folder
 

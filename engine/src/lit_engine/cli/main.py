@@ -15,11 +15,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from glob import glob
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
 
-from lit_engine import __version__
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, missing_command, pairs
 from lit_engine.errors import UserError, did_you_mean, nearest
 from lit_engine.project import Project, current, is_debugging, program, use
@@ -174,7 +173,7 @@ def look(args: Sequence[str], commands: Sequence[str]) -> None:
 
 def version(args: Sequence[str]) -> int:
     """Print the versions of the project and of the library."""
-    print(f"{program()} {import_module(current().name).__version__} (lit-engine {__version__})")
+    print(f"{program()} {import_module(current().name).__version__} (lit-engine {metadata.version('lit-engine')})")
     return 0
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from jsonargparse import Namespace
@@ -22,14 +22,15 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from lit_engine._jsonargparse import reason_in
 from lit_engine.classes.names import check_config, drop_weights, full_path, here
-from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, pairs, place_of, reason_in
+from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, pairs, place_of
 from lit_engine.data.module import made
 from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import Project, current, program
 from lit_engine.run.directory import RunDir
-from lit_engine.tools.lr_finder import What
+from lit_engine.run.options import differing, options_of
 
 NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table")
 
@@ -352,7 +353,12 @@ class LitCLI(LightningCLI):
         add("--init_prefixes", type=dict[str, str | None] | None, default=None,
             help='fit: how names of those weights begin → how they begin here, null: left out.')  # fmt: skip
         add("--init_strict", type=bool, default=False, help="fit: weights that do not fit are an error.")
-        add("--find", type=What | None, default=None, help="fit: look for a learning rate or batch size instead.")
+        add(
+            "--find",
+            type=Literal["lr", "batch_size"] | None,
+            default=None,
+            help="fit: look for a learning rate or batch size instead.",
+        )
         add("--plot_lr", type=bool, default=False, help="fit: draw the planned learning rate instead.")
         add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
         add("--allow_untrained", type=bool, default=False, help="validate, test, predict: with initial weights.")
@@ -405,9 +411,6 @@ class LitCLI(LightningCLI):
 
     def changed(self) -> dict[str, list[Any]]:
         """What overlays and options change in the first config: option → its value there, its value here."""
-        from lit_engine.tools.runs.differences import differing
-        from lit_engine.tools.runs.reading import options_of
-
         configs = [word for word in self.words if word.startswith(f"{CONFIG}=")]
         options = {word[2:].partition("=")[0] for word in self.words if word.startswith("--")}
         if not configs or (len(configs) == 1 and options < {"config", *NOT_IN_CONFIG}):

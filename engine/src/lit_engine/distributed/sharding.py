@@ -25,8 +25,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.optim import LBFGS
 
+from lit_engine._lightning import scales_loss
 from lit_engine.errors import UserError
-from lit_engine.training.layout import scales_loss
 
 
 class Sharded(ModelParallelStrategy):

@@ -10,7 +10,7 @@ runs/CONFIG/STAMP/
     predictions/, figures/
     index.html         the page of all this; README.md is the model card
 
-Reading a run imports neither torch nor Lightning; asking for a checkpoint does.
+Reading a run imports neither torch nor Lightning. `lit_engine.load` turns a run into a task, its data and a trainer.
 """
 
 import contextlib
@@ -18,12 +18,11 @@ import csv
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from filelock import BaseFileLock, FileLock, Timeout
@@ -31,11 +30,6 @@ from filelock import BaseFileLock, FileLock, Timeout
 from lit_engine.errors import RunError, did_you_mean
 from lit_engine.project import current
 from lit_engine.run.provenance import uncommitted
-
-if TYPE_CHECKING:
-    from lightning.pytorch import LightningDataModule
-
-    from lit_engine.training.task import Task
 
 BEFORE_NAN = "before-nan.ckpt"  # what NaNGuard keeps
 
@@ -67,7 +61,6 @@ class RunDir:
         run = RunDir.open("runs/quickstart/first")          or RunDir.latest("runs")
         run.config(), run.metrics(), run.history()          config.yaml, metrics.json, metrics.csv
         run.predictions("test"), run.figures()              rows of a table; pictures
-        run.checkpoint("best"), run.model(), run.data()     file; task and data module, made from it
 
     Args:
         path: of the folder; `open` checks that it is one of a run.
@@ -220,84 +213,6 @@ class RunDir:
         if entry != last:
             write_text(self.path / "provenance.json", json.dumps([*earlier, entry], indent=2) + "\n")
 
-    def newest(self) -> tuple[Path, list[Path]]:
-        """What to resume from: `last.ckpt`, or else the intact checkpoint of the latest step; and the damaged ones.
-
-        Not that of `NaNGuard`: the batches of the step that failed are already counted in it.
-
-        Raises:
-            RunError: there is no intact checkpoint.
-        """
-        from lit_engine.checkpoints.io import NAME, by_age, is_intact
-
-        if is_intact(last := self.checkpoints / "last.ckpt"):
-            return last, []
-        passed_over = (NAME, BEFORE_NAN)
-        files = sorted(path for path in self.checkpoints.glob("*.ckpt") if path.name not in passed_over)
-        intact = by_age(files)
-        damaged = [path for path in files if path not in intact]
-        if not intact:
-            names = ", ".join(path.name for path in damaged)
-            raise RunError(
-                f"{self.path} has no {'intact ' if damaged else ''}checkpoint{f' ({names} damaged)' if damaged else ''}"
-            )
-        return intact[0], damaged
-
-    def checkpoint(self, which: str = "best") -> Path:
-        """The checkpoint `best`, `last`, `average`, or one by its path or its name in the run.
-
-        `best` of a run without one (no metric monitored) is the newest. `average` is the mean of the epochs that the
-        checkpoint callback was told to keep (`keep_last`), written when it is asked for.
-
-        Raises:
-            RunError: there is no such checkpoint.
-        """
-        if which == "last":
-            return self._named(self.checkpoints / "last.ckpt")
-        if which == "average":
-            from lit_engine.checkpoints.io import NAME, average
-
-            epochs = sorted(self.checkpoints.glob("epoch*.ckpt"))
-            if not epochs:
-                raise RunError(f"{self.path} kept no epochs to average: fit with keep_last of the Checkpoint callback")
-            return average(epochs, self.checkpoints / NAME)
-        if which != "best":
-            inside = self.checkpoints / which
-            return inside if inside.is_file() else self._named(Path(which))
-        return self._best()
-
-    def _best(self) -> Path:
-        """What the callback that chooses says in the newest checkpoint; else what is recorded; else the newest."""
-        from lit_engine.checkpoints.io import by_age, read
-        from lit_engine.distributed.processes import is_first
-
-        candidates = sorted(self.checkpoints.glob("best*.ckpt"))
-        recorded = None
-        with contextlib.suppress(RunError):  # a broken metrics.json
-            recorded = self.metrics().get("fit", {}).get("best_checkpoint")
-        if [path.name for path in candidates] == [recorded]:
-            return candidates[0]
-        newest = self.newest()[0]
-        states = read(newest).get("callbacks", {}).values()
-        names = [Path(s["best_model_path"]).name for s in states if s.get("best_model_score") is not None]
-        names += [recorded] if recorded else []
-        named = [self.checkpoints / name for name in names if (self.checkpoints / name).is_file()]
-        best = (named or by_age(candidates) or [newest])[0]
-        if best == newest and read(best).get("global_step") == 0:
-            raise RunError(
-                f"{self.path} has no trained weights: its training ended in its first epoch; `--ckpt_path last` takes "
-                "the initial ones"
-            )
-        if names and best.name != names[0] and is_first():
-            print(f"warning: the best checkpoint, {names[0]}, is gone: this is {best.name}", file=sys.stderr)
-        return best
-
-    def _named(self, path: Path) -> Path:
-        if not path.is_file():
-            there = ", ".join(sorted(p.name for p in self.checkpoints.glob("*.ckpt"))) or "none"
-            raise RunError(f"no such checkpoint: {path} (in the run: {there})")
-        return path
-
     def config(self) -> dict[str, Any]:
         """The content of config.yaml; raises RunError if it is broken."""
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C takes an eighth of the time
@@ -346,42 +261,6 @@ class RunDir:
         """The pictures of the run, by name."""
         return sorted(self.path.glob("figures/**/*.png"))
 
-    def model(self, which: str = "best") -> "Task":
-        """The task of a checkpoint (see `checkpoint`), on the CPU, to predict.
-
-        Modules that the run's config names are imported.
-
-        Raises:
-            RunError: there is no such checkpoint; CheckpointError: it is damaged or of something else.
-        """
-        from lit_engine.classes.names import import_named
-        from lit_engine.training.task import Task
-
-        import_named(self.config_file)
-        return Task.load_from_checkpoint(self.checkpoint(which)).eval()
-
-    def data(self, stage: str = "test") -> "LightningDataModule":
-        """The data module of the run, set up for a stage (`fit`, `validate`, `test`).
-
-        What data that are not here cannot tell, such as vocabularies, comes from the best checkpoint.
-
-        Raises:
-            DataError: the data are missing.
-        """
-        from lit_engine.checkpoints.io import known
-        from lit_engine.classes.names import here
-        from lit_engine.data.module import made
-
-        config = here(self.config()["data"])
-        given = config.get("init_args", {})
-        for name in current().links:
-            if name in given and given[name] is None:
-                given[name] = known(self.checkpoint(), name)
-        data = made(config)
-        data.prepare_data()
-        data.setup(stage)
-        return data
-
     def metrics(self) -> dict[str, Any]:
         """The content of metrics.json; raises RunError if it is broken."""
         return self._json("metrics.json", {})
@@ -411,9 +290,3 @@ def _typed(texts: Sequence[str]) -> Sequence[Any]:
         with contextlib.suppress(ValueError):
             return [kind(text) if text else None for text in texts]
     return texts
-
-
-def weights_of(source: str | Path) -> Path:
-    """The checkpoint that is meant: this file, or the best of this run, or of the `latest`."""
-    is_run = Path(source).is_dir() or str(source) == "latest"
-    return RunDir.open(source).checkpoint() if is_run else Path(source)

@@ -20,13 +20,12 @@ from lit_engine.errors import UserError
 from lit_engine.training.schedules import steps_of_epochs
 from lit_engine.training.task import Task
 
-What = Literal["lr", "batch_size"]
 LR_STEPS = 100
 LR_RANGE = 1e-6, 10.0
 LARGEST = 8192  # batch
 
 
-def find(what: What, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
+def find(what: Literal["lr", "batch_size"], trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Finds and prints; raises UserError if there is nothing to suggest."""
     if isinstance(model, Task):
         model.schedules = []  # they are made for the length of the real run

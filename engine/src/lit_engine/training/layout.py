@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
 from lightning.pytorch.profilers import PassThroughProfiler
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -27,11 +26,6 @@ def remember_missing_cuda() -> None:
     """
     if not torch.cuda.is_available():
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
-
-
-def scales_loss(trainer: Trainer) -> bool:
-    """Whether gradients are scaled, as with 16-mixed on a GPU; steps that are not finite are then left out."""
-    return getattr(trainer.precision_plugin, "scaler", None) is not None
 
 
 def set_quickly(module: nn.Module, name: str, value: Any) -> None:

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 
-from lit_engine.checkpoints.io import Checkpoint, fast_dev_run
+from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import window
 from lit_engine.distributed.processes import SIGNALS, is_first, reduced
 from lit_engine.distributed.sharding import total_norm

@@ -12,6 +12,7 @@ from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmetrics import Metric
 
+from lit_engine._lightning import scales_loss
 from lit_engine.checkpoints.io import read
 from lit_engine.classes.names import class_of, drop_weights, make
 from lit_engine.data.module import accumulation_schedule
@@ -20,13 +21,7 @@ from lit_engine.distributed.processes import replicas
 from lit_engine.distributed.sharding import clip_norm, gradients, local, shard, total_norm
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.training.exact import Clock, StepMean, Totals
-from lit_engine.training.layout import (
-    compile_in_place,
-    order_as_weights,
-    scales_loss,
-    set_quickly,
-    wrong_in_channels_last,
-)
+from lit_engine.training.layout import compile_in_place, order_as_weights, set_quickly, wrong_in_channels_last
 from lit_engine.training.metrics import GivenMetrics, Metrics
 from lit_engine.training.parameter_groups import ParameterGroups
 from lit_engine.training.saver import validated

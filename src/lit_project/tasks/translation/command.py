@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.classes.names import import_named
 from lit_engine.cli.explain import OptionParser
 from lit_engine.errors import UserError, first_of
@@ -99,7 +100,7 @@ def _checkpoint(options: argparse.Namespace) -> Path:
     if options.run is not None:
         run = RunDir.open(options.run)
         import_named(run.config_file)  # as trusted as by the other commands with --run
-        return run.checkpoint(options.ckpt_path or "best")
+        return choose_checkpoint(run, options.ckpt_path or "best")
     if options.ckpt_path in (None, "best", "last", "average"):
         raise UserError("translate needs a run: --run DIR (or --ckpt_path FILE)")
     return Path(options.ckpt_path)

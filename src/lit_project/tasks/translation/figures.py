@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from lit_engine.callbacks.figures import new_figure, save_figure
-from lit_engine.checkpoints.io import fast_dev_run
+from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.run.directory import write_text
 from lit_project.tasks.translation.scores import Row, first_of_each_source
 from lit_project.text.scores import group_bleu

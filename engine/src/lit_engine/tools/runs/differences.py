@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lit_engine.errors import UserError, did_you_mean
+from lit_engine.run.options import as_number, differing
 from lit_engine.tools.runs.reading import Run
 
-CLASS = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*")
 COUNT = re.compile(r"(val|test)/(samples|tokens|pixels|pairs)(_per_second)?")
 # Means over the samples of the test, or over its tokens: over all folds they are weighted by how many there are.
 POOLED = re.compile(r"test/(loss|mse|mae|(token_|top\d+_)?accuracy)")
@@ -91,7 +91,7 @@ class Comparison:
         keys = [key for key in differing([run.options for run in runs]) if key not in self.over]
         groups: dict[Any, list[Run]] = {}
         for run in runs:
-            same = tuple(repr(_same(run.options.get(key, ...))) for key in keys)
+            same = tuple(repr(as_number(run.options.get(key, ...))) for key in keys)
             groups.setdefault(same if over else run.path, []).append(run)
         self.given = [Row(members, bool(over)) for members in groups.values()]
         self.keys = keys
@@ -137,26 +137,6 @@ class Comparison:
         if mixed:
             notes.append(f"runs of one group differ in: {', '.join(mixed)}")
         return notes
-
-
-def differing(options: Sequence[dict[str, Any]]) -> list[str]:
-    """The keys whose values differ.
-
-    An option that only some have counts if it is a class in a list, such as a callback: others belong to a class that
-    differs, which is named, or were not known to an earlier version.
-    """
-    found: list[str] = []
-    for key in dict.fromkeys(key for one in options for key in one):
-        values = [one[key] for one in options if key in one]
-        added = len(values) < len(options) and isinstance(values[0], str) and CLASS.fullmatch(values[0])
-        if len({repr(_same(value)) for value in values}) > 1 or (added and key.rpartition(".")[0] not in found):
-            found.append(key)
-    return found
-
-
-def _same(value: Any) -> Any:
-    """1 and 1.0 are the same."""
-    return float(value) if type(value) is int else value
 
 
 def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:

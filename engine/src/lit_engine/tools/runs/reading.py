@@ -5,7 +5,6 @@ import math
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ from typing import Any
 
 from lit_engine.errors import RunError
 from lit_engine.run.directory import RunDir
+from lit_engine.run.options import options_of
 
 Numbers = dict[str, float]
 
@@ -123,34 +123,6 @@ def _runs_in(folder: Path) -> Iterator[Path]:
         if "config.yaml" in files:
             folders.clear()
             yield Path(place)
-
-
-def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """The options in a config by their names on the command line; a class is one, without its module.
-
-    `("model.net", "package.CNN"), ("model.net.hidden", 64), ("trainer.callbacks.Checkpoint.mode", "max"), …`
-    """
-    if isinstance(value, dict) and "class_path" in value:
-        yield key, re.sub(r"\..*\.", ".", value["class_path"])
-        for arguments in (value.get("init_args"), value.get("dict_kwargs")):
-            for name, inner in (arguments or {}).items():
-                yield from options_of(inner, f"{key}.{name}")
-    elif isinstance(value, dict) and ("." not in key or _has_class(value)):
-        for name, inner in value.items():
-            yield from options_of(inner, f"{key}.{name}".lstrip("."))
-    elif isinstance(value, list) and _has_class(value):
-        seen: Counter[str] = Counter()
-        for place, inner in enumerate(value):
-            kind = inner.get("class_path", "").rpartition(".")[2] if isinstance(inner, dict) else ""
-            seen[kind] += 1
-            name = f"[{place}]" if not kind else f".{kind}" if seen[kind] == 1 else f".{kind}[{seen[kind]}]"
-            yield from options_of(inner, f"{key}{name}")
-    else:
-        yield key, value
-
-
-def _has_class(value: Any) -> bool:
-    return "'class_path': " in str(value)
 
 
 def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float | None) -> Numbers:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lit_engine.tools.pages.html import Cell, heading, link, new_figure, page, paragraph, picture, scale, table
+from lit_engine.callbacks.drawing import new_figure, scale
+from lit_engine.tools.pages.html import Cell, heading, link, page, paragraph, picture, table
 from lit_engine.tools.runs.columns import Column, columns_of, labels, number, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 

@@ -23,9 +23,10 @@ from lit_engine.cli.main import main
 from lit_engine.errors import RunError, UserError
 from lit_engine.project import current, program
 from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.options import options_of
 from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
 from lit_engine.tools.runs.differences import Comparison, Row
-from lit_engine.tools.runs.reading import Run, monitor_of, options_of, read_runs
+from lit_engine.tools.runs.reading import Run, monitor_of, read_runs
 from lit_engine.tools.runs.report import page_of
 from lit_engine.tools.sweep.command import parsed, stored
 

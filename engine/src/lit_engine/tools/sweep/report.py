@@ -10,9 +10,10 @@ from typing import Any
 from matplotlib import pyplot as plt
 from optuna.visualization import matplotlib as plots
 
+from lit_engine.callbacks.drawing import CHART
 from lit_engine.project import program
 from lit_engine.run.directory import write_text
-from lit_engine.tools.pages.html import CHART, Cell, code, figures, heading, link, page, paragraph, table
+from lit_engine.tools.pages.html import Cell, code, figures, heading, link, page, paragraph, table
 from lit_engine.tools.runs.columns import duration, short_names
 from lit_engine.tools.sweep.study import Study, Trial
 

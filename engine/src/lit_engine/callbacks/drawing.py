@@ -1,0 +1,41 @@
+"""What all figures have in common: their canvas, their axes, and short labels. matplotlib is imported on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CHART, PHOTOS = "a chart", "photos"  # what a PNG file says that it shows: charts turn dark on a dark page
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure without the global state of pyplot: nothing to close, no display needed. Sizes are inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", dpi=120)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def shortened(text: str, most: int) -> str:
+    """Shorten a text of more than `most` characters by replacing its middle with an ellipsis."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
+
+
+def scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
+    """A logarithmic axis for losses."""
+    from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
+
+    if metric.endswith("loss") and min(values) > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator())
+        axes.yaxis.set_major_formatter("{x:g}")  # 0.2 and not 2 × 10⁻¹
+        axes.yaxis.set_minor_locator(NullLocator())

@@ -1,0 +1,36 @@
+"""The mean of the weights in several checkpoints."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lit_engine.checkpoints.io import SafeCheckpointIO, read
+from lit_engine.errors import CheckpointError
+
+NAME = "average.ckpt"
+
+
+def average(checkpoints: Sequence[Path], target: Path) -> Path:
+    """Writes the mean of the weights of `checkpoints` to `target`, which it returns.
+
+    Averaging the last epochs often gains what several nets together would (Vaswani et al. 2017; Izmailov et al. 2018).
+    Floating-point weights are averaged in double; counts, such as batch norm's, are those of the first checkpoint, and
+    so is everything but the optimizer's state, which is left out.
+
+    Raises:
+        CheckpointError: their weights differ in names or shapes.
+    """
+    content: dict[str, Any] = read(checkpoints[0])
+    weights = content["state_dict"]
+    sums = {name: value.double() for name, value in weights.items() if value.is_floating_point()}
+    for path in checkpoints[1:]:
+        others = read(path)["state_dict"]
+        if {name: value.shape for name, value in others.items()} != {n: value.shape for n, value in weights.items()}:
+            raise CheckpointError(f"{path} is of another model than {checkpoints[0]}")
+        for name in sums:
+            sums[name] += others[name]
+    means = {name: (total / len(checkpoints)).to(weights[name].dtype) for name, total in sums.items()}
+    kept = {key: value for key, value in content.items() if key not in ("optimizer_states", "lr_schedulers")}
+    averaged = {**kept, "state_dict": {**weights, **means}, "averaged": [path.name for path in checkpoints]}
+    SafeCheckpointIO().save_checkpoint(averaged, target)
+    return target

@@ -1,0 +1,92 @@
+"""Which checkpoint of a run to resume from or to evaluate."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+from lit_engine.checkpoints.average import NAME, average
+from lit_engine.checkpoints.io import by_age, is_intact, read
+from lit_engine.distributed.processes import is_first
+from lit_engine.errors import RunError
+from lit_engine.run.directory import BEFORE_NAN, RunDir
+
+
+def newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
+    """Return the checkpoint to resume from, and the damaged ones that were skipped.
+
+    It is `last.ckpt`, or else the intact checkpoint of the latest step. The checkpoint of `NaNGuard` is never used,
+    because it already counts the batches of the step that failed.
+
+    Raises:
+        RunError: there is no intact checkpoint.
+    """
+    if is_intact(last := run.checkpoints / "last.ckpt"):
+        return last, []
+    files = sorted(path for path in run.checkpoints.glob("*.ckpt") if path.name not in (NAME, BEFORE_NAN))
+    intact = by_age(files)
+    damaged = [path for path in files if path not in intact]
+    if not intact:
+        names = ", ".join(path.name for path in damaged)
+        raise RunError(
+            f"{run.path} has no {'intact ' if damaged else ''}checkpoint{f' ({names} damaged)' if damaged else ''}"
+        )
+    return intact[0], damaged
+
+
+def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
+    """Return a checkpoint of a run: `best`, `last`, `average`, or one given by its path or its name in the run.
+
+    In a run that monitors no metric, `best` is the newest checkpoint. `average` is the mean of the epochs that the
+    checkpoint callback kept (`keep_last`); it is written on request.
+
+    Raises:
+        RunError: there is no such checkpoint.
+    """
+    if which == "last":
+        return _existing(run, run.checkpoints / "last.ckpt")
+    if which == "average":
+        epochs = sorted(run.checkpoints.glob("epoch*.ckpt"))
+        if not epochs:
+            raise RunError(f"{run.path} kept no epochs to average: fit with keep_last of the Checkpoint callback")
+        return average(epochs, run.checkpoints / NAME)
+    if which != "best":
+        inside = run.checkpoints / which
+        return inside if inside.is_file() else _existing(run, Path(which))
+    return _best(run)
+
+
+def weights_of(source: str | Path) -> Path:
+    """Return the checkpoint that `--init_from` refers to: a file, or the best one of a run or of the `latest` run."""
+    is_run = Path(source).is_dir() or str(source) == "latest"
+    return choose_checkpoint(RunDir.open(source)) if is_run else Path(source)
+
+
+def _best(run: RunDir) -> Path:
+    """Return the best checkpoint by the callback's state in the newest one, else by metrics.json, else the newest."""
+    candidates = sorted(run.checkpoints.glob("best*.ckpt"))
+    recorded = None
+    with contextlib.suppress(RunError):  # a broken metrics.json
+        recorded = run.metrics().get("fit", {}).get("best_checkpoint")
+    if [path.name for path in candidates] == [recorded]:
+        return candidates[0]
+    newest = newest_checkpoint(run)[0]
+    states = read(newest).get("callbacks", {}).values()
+    names = [Path(s["best_model_path"]).name for s in states if s.get("best_model_score") is not None]
+    names += [recorded] if recorded else []
+    named = [run.checkpoints / name for name in names if (run.checkpoints / name).is_file()]
+    best = (named or by_age(candidates) or [newest])[0]
+    if best == newest and read(best).get("global_step") == 0:
+        raise RunError(
+            f"{run.path} has no trained weights: its training ended in its first epoch; `--ckpt_path last` takes "
+            "the initial ones"
+        )
+    if names and best.name != names[0] and is_first():
+        print(f"warning: the best checkpoint, {names[0]}, is gone: this is {best.name}", file=sys.stderr)
+    return best
+
+
+def _existing(run: RunDir, path: Path) -> Path:
+    if not path.is_file():
+        there = ", ".join(sorted(p.name for p in run.checkpoints.glob("*.ckpt"))) or "none"
+        raise RunError(f"no such checkpoint: {path} (in the run: {there})")
+    return path
