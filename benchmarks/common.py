@@ -22,8 +22,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from lit_engine._lightning import remember_missing_cuda
 from lit_engine.cli.main import keep_freed_memory
-from lit_engine.training.layout import remember_missing_cuda
 from lit_project.__main__ import main as lit_project
 from lit_project.text.vocabulary import PAD
 

@@ -1,6 +1,14 @@
-"""All access to undocumented behaviour of jsonargparse (4.53): one function each, with a test that names it."""
+"""All access to undocumented parts of jsonargparse 4.53, one function each.
+
+Each docstring states why the access is needed. `test_private_apis.py` has a test for each function, which fails when
+the private name or behaviour disappears. jsonargparse is imported inside the functions, because commands that need no
+config start without it.
+"""
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 # How the lines of jsonargparse's messages begin that frame the reasons, or tell of another type that was tried.
 _FRAME = (
@@ -27,3 +35,52 @@ def reason_in(message: str) -> str:
     given = re.search(r"Given value: (?:NestedArg.*val=)?'?(\w[^'(\n]*)'?\)?$", message, re.MULTILINE)
     got = f". Got value: {given[1]}" if given and "Got value" not in types[0] else ""
     return " or ".join([types[0], *(line.removeprefix("Expected a ") for line in types[1:])]) + got
+
+
+def option_strings(parser: Any) -> list[str]:
+    """Return the options of a parser that start with two dashes, to suggest one."""
+    return [option for option in parser._option_string_actions if option.startswith("--")]
+
+
+def actions_of(parser: Any) -> list[Any]:
+    """Return the actions of a parser, to change their help and the completion of their values."""
+    return parser._actions
+
+
+def subcommand_parsers(parser: Any) -> dict[str, Any]:
+    """Return the parsers of the subcommands by name."""
+    return parser._subcommands_action.choices
+
+
+@contextmanager
+def limited_imports(allowed: Sequence[str]) -> Iterator[None]:
+    """Let class paths import only the allowed packages. The public function can only add settings, not restore them."""
+    from jsonargparse import set_parsing_settings
+    from jsonargparse._common import parsing_settings
+
+    before = dict(parsing_settings)
+    set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=list(allowed))
+    try:
+        yield
+    finally:
+        parsing_settings.update(before)
+
+
+def class_of_factory(factory: Any) -> Any:
+    """Return the class that a factory creates.
+
+    `class_path: MulticlassF1Score` becomes `partial(call, instantiate, MulticlassF1Score, top_k=1, …)`, with two
+    functions of jsonargparse; Python code may pass `partial(MulticlassF1Score, top_k=1)`.
+    """
+    return factory.args[-1] if factory.args else factory.func
+
+
+def schema_parts() -> tuple[Any, ...]:
+    """Return the class that writes JSON schemas, and three of its helpers.
+
+    The public `get_completion_script("jsonschema")` fails on the parser of the command line.
+    """
+    from jsonargparse._completions_jsonschema import ParserJsonschema, anyof_schema, get_doc_short_description
+    from jsonargparse._typehints import get_callable_return_type
+
+    return ParserJsonschema, anyof_schema, get_doc_short_description, get_callable_return_type

@@ -1,8 +1,344 @@
-"""All access to undocumented parts of Lightning 2.6 and torch 2.15: one function each, with a test that names it."""
+"""All access to undocumented parts of Lightning 2.6 and torch 2.15, one function each.
 
-from lightning.pytorch import Trainer
+Each docstring states why the access is needed, and the version in which the private name was introduced where that is
+known. `test_private_apis.py` has a test for each function, which fails when the private name disappears.
+"""
+
+import copy
+import os
+from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.distributed import _destroy_dist_connection
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loops.loop import _Loop
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+BatchNorm = _BatchNorm  # base class of all batch norms; `isinstance` checks need it
+
+# ------------------------------------------------------------------------------------------------ parts of a trainer
+
+
+def trainer_of(module: LightningModule) -> Trainer | None:
+    """Return the trainer of a module, or None outside of one. The public property raises an error. Since 1.8."""
+    return module._trainer
+
+
+def reconfigure(trainer: Trainer, **parts: Any) -> None:
+    """Replace parts of an existing trainer: `callbacks`, `loggers`, `profiler`, `limit_val_batches`.
+
+    A learning rate search and a server reuse the trainer of the config with other callbacks.
+    """
+    for name, value in parts.items():
+        setattr(trainer, name, value)
+
+
+def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
+    """Replace the length of a fit. The trainer's own properties cannot be set. Since 2.0."""
+    trainer.fit_loop.max_epochs = max_epochs
+    trainer.fit_loop.epoch_loop.max_steps = max_steps
+
+
+def set_root_dir(trainer: Trainer, path: str) -> None:
+    """Set the folder to which callbacks write, which only the first process knows at the start. Since 2.0."""
+    trainer._default_root_dir = path  # type: ignore[attr-defined]
+
+
+def set_should_stop(trainer: Trainer, should_stop: bool) -> None:
+    """Ask the loops to stop after this batch, or take the request back until a step is complete."""
+    trainer.should_stop = should_stop
+
+
+def skip_sanity_check(trainer: Trainer) -> None:
+    """Leave out the sanity check of a resumed run, which already ran in the original one."""
+    trainer.num_sanity_val_steps = 0
+
+
+def disable_requeue(trainer: Trainer) -> None:
+    """Prevent Lightning from requeueing a SLURM job from a checkpoint of its own.
+
+    A single-device strategy has no public `cluster_environment`. Since 1.6.
+    """
+    environment = trainer._accelerator_connector.cluster_environment
+    if isinstance(environment, SLURMEnvironment):
+        environment.auto_requeue = False
+
+
+class NoProfiler(PassThroughProfiler):
+    """Lightning's default without a generator for each of the 56 actions of a step (about 2 % of a small step)."""
+
+    profile: Any = nullcontext  # a context that measures nothing
 
 
 def scales_loss(trainer: Trainer) -> bool:
-    """Whether gradients are scaled, as with 16-mixed on a GPU; steps that are not finite are then left out."""
+    """Return whether gradients are scaled, as with 16-mixed on a GPU; steps that are not finite are then skipped."""
     return getattr(trainer.precision_plugin, "scaler", None) is not None
+
+
+def loss_scale(trainer: Trainer) -> float:
+    """Return the factor by which gradients are scaled."""
+    return float(trainer.precision_plugin.scaler.get_scale())  # type: ignore[attr-defined]
+
+
+# ------------------------------------------------------------------------------------------------- the command line
+
+
+class ParsingCLI(LightningCLI):
+    """A LightningCLI that only parses; the session creates the objects and runs the command. Since 2.0."""
+
+    def needs_options(self, subcommand: str) -> bool:
+        """Return whether the parser of a subcommand needs its options."""
+        return True
+
+    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
+        if not self.needs_options(subcommand):
+            return self.init_parser(**kwargs)
+        return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+
+    def _parse_ckpt_path(self) -> None:
+        """Do nothing: Lightning would let a checkpoint's hyperparameters silently override the command line."""
+
+    def instantiate_classes(self) -> None:
+        """Do nothing while parsing, because the run is not known yet."""
+
+    def instantiate_now(self) -> None:
+        """Create data, model and trainer."""
+        super().instantiate_classes()
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Do nothing: the session runs the command."""
+
+
+# ----------------------------------------------------------------------------------------- counters of the fit loop
+
+
+def count_batches(trainer: Trainer) -> None:
+    """Create the training dataloader, so that `num_training_batches` is known before the fit starts. Since 2.0."""
+    trainer.fit_loop.setup_data()
+
+
+def is_between_epochs(trainer: Trainer) -> bool:
+    """Return whether the restored counters are those between two epochs. Since 1.5."""
+    epochs: Any = trainer.fit_loop.epoch_progress.current
+    return epochs.ready == epochs.started == epochs.processed
+
+
+def start_as_new(trainer: Trainer) -> None:
+    """Let a resumed fit start its next epoch as a new one would, with all hooks.
+
+    The setter of the fit loop would also reset the loops inside it, so that of the base class is used. Since 2.0.
+    """
+    _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
+
+
+def ready_batches(trainer: Trainer) -> int:
+    """Return how many batches of this epoch have started. Since 1.5."""
+    return trainer.fit_loop.epoch_loop.batch_progress.current.ready
+
+
+def batch_index(trainer: Trainer) -> int:
+    """Return the index of the current batch, or -1 before the first one."""
+    return trainer.fit_loop.batch_idx
+
+
+def will_validate(trainer: Trainer) -> bool:
+    """Return whether a validation follows this batch. Since 1.8.
+
+    A requested stop would also cause a validation, so it is hidden during the check.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    stops, trainer.should_stop = trainer.should_stop, False
+    validates = loop._should_check_val_fx(trainer.fit_loop._data_fetcher)  # type: ignore[arg-type]
+    trainer.should_stop = stops
+    return validates
+
+
+def has_validated(trainer: Trainer) -> bool:
+    """Return whether this epoch was validated.
+
+    If `max_steps` cut it short, or `check_val_every_n_epoch` skipped it, the logged values are of an earlier epoch.
+    """
+    batches: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total  # of this epoch
+    return bool(batches.processed)
+
+
+def logged_steps(trainer: Trainer) -> int:
+    """Return the step of the next logged values. Since 1.6."""
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
+def set_ended(trainer: Trainer, steps: int, epochs: int) -> None:
+    """Restore the step and the number of epochs of a fit that has ended within an epoch."""
+    trainer.fit_loop.epoch_loop._batches_that_stepped = steps
+    trainer.fit_loop.epoch_progress.current.completed = epochs
+
+
+def loop_state(trainer: Trainer) -> dict[str, Any]:
+    """Return a copy of the fit loop's counters, to be saved later."""
+    return copy.deepcopy(trainer.fit_loop.state_dict())
+
+
+def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
+    """Set the counters in a checkpoint's fit loop to a moment from which a resume is exact. Since 2.6.
+
+    Unchanged, some checkpoints would resume elsewhere or not at all.
+
+    Args:
+        loops: the state of the fit loop.
+        moment: `epoch`, `step`, `validation` or `validated`.
+    """
+    cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
+    for counts in cleared.values():  # nothing reads them, and they differ after a resume
+        counts.update(dict.fromkeys(counts, 0))
+    validations = loops["epoch_loop.val_loop.batch_progress"]
+    validation = validations["total"]
+    validation.update(dict.fromkeys(validation, min(validation["processed"], 1)))  # see `has_validated`
+    validations["current"], validations["is_last_batch"] = dict.fromkeys(validation, 0), False
+    if moment == "epoch":  # Lightning counts the next epoch before the hooks of its start
+        for epochs in (loops["epoch_progress"]["total"], loops["epoch_progress"]["current"]):
+            epochs.update(dict.fromkeys(("ready", "started", "completed"), epochs["processed"]))
+    if moment in ("step", "validation"):
+        for batches in (loops["epoch_loop.batch_progress"]["total"], loops["epoch_loop.batch_progress"]["current"]):
+            batches["completed"] = batches["processed"]
+    if moment == "step":
+        loops["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
+    if moment == "validation":  # it has started with one batch, so that Lightning repeats it
+        validation.update(ready=validation["processed"] + 1, started=validation["processed"] + 1)
+
+
+def set_batch_counters(trainer: Trainer) -> None:
+    """Count the batches of this epoch as the loader does, which resumes a run whose batches had a different size."""
+    batches: Any = trainer.fit_loop.epoch_loop.batch_progress
+    done = trainer.num_training_batches if batches.is_last_batch else trainer.train_dataloader.position  # type: ignore[union-attr]
+    further = done - batches.current.ready
+    for counts in (batches.total, batches.current):
+        for name, count in vars(counts).items():
+            setattr(counts, name, count + further)
+
+
+# ------------------------------------------------------------------------------------------------- weight averaging
+
+
+def swap_average(average: WeightAveraging, module: LightningModule) -> None:
+    """Exchange the averaged and the trained weights. Since 2.6."""
+    average._swap_models(module)
+
+
+def averaged_model(average: WeightAveraging) -> Any:
+    """Return the averaged model of the callback. Since 2.6."""
+    assert average._average_model is not None
+    return average._average_model
+
+
+# -------------------------------------------------------------------------------------------------------- processes
+
+
+def rank() -> int:
+    """Return the global rank, also before a strategy has started. Since 1.0."""
+    return getattr(rank_zero_only, "rank", 0)
+
+
+def set_rank(number: int) -> None:
+    """Set the global rank. Lightning reads it from a launcher's variables at import, even for a single process."""
+    setattr(rank_zero_only, "rank", number)  # noqa: B010  (mypy knows no such attribute)
+
+
+def device_mesh(strategy: Any) -> Any:
+    """Return the device mesh of a started strategy, or None. The public property raises an error. Since 2.4."""
+    return getattr(strategy, "_device_mesh", None)
+
+
+def has_layer_sync(strategy: Any) -> bool:
+    """Return whether batch norms are synchronized over processes. Since 1.6."""
+    return strategy._layer_sync is not None
+
+
+def replace_setup(strategy: Any, setup: Any) -> None:
+    """Replace the method in which a strategy creates its process group; `setup` calls the original one."""
+    strategy.setup_environment = setup
+
+
+def group_options(strategy: Any) -> tuple[str, timedelta]:
+    """Return the backend and the timeout of the process group that a strategy would create. Since 1.6."""
+    return strategy._get_process_group_backend(), strategy._timeout
+
+
+destroy_process_group = _destroy_dist_connection
+
+
+def wrap_again(strategy: Any, module: LightningModule) -> None:
+    """Wrap the module in a new DistributedDataParallel.
+
+    It averages only the gradients of the parameters that required one when it was created.
+    """
+    strategy.model = module
+    strategy.configure_ddp()
+
+
+# ------------------------------------------------------------------------------------------------------------ torch
+
+
+def remember_missing_cuda() -> None:
+    """On a machine without a CUDA device, spare each step of Adam a search for its driver (11 % of a small step).
+
+    `torch.optim.Adam` asks at each step whether there is a CUDA device. Lightning sets PYTORCH_NVML_BASED_CUDA_CHECK at
+    import (its pull request 15110), so that torch answers without initialising CUDA before a fork. Without a device,
+    nothing could be initialised. This can go once torch keeps the answer, or Lightning resets the variable.
+    """
+    if not torch.cuda.is_available():
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
+
+
+def has_bfloat16_units() -> bool:
+    """Return whether this CPU computes in bfloat16. Since torch 2.6."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def is_compiled(net: nn.Module) -> bool:
+    """Return whether `nn.Module.compile` was called. Since torch 2.2."""
+    return net._compiled_call_impl is not None
+
+
+def unscales_itself(optimizer: Any) -> bool:
+    """Return whether an optimizer divides its gradients by the loss scale within its step, as fused ones do."""
+    return getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
+def multiply_all(tensors: list[Tensor], factor: Tensor) -> None:
+    """Multiply tensors in place by a scalar, in one kernel. Since torch 1.9."""
+    torch._foreach_mul_(tensors, factor)
+
+
+def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
+    """Return contexts in which `torch.export` keeps the length of recurrences free; none in torch before 2.11."""
+    with suppress(ImportError):
+        from torch.export._patches import (
+            register_gru_while_loop_decomposition,
+            register_lstm_while_loop_decomposition,
+        )
+
+        return [register_gru_while_loop_decomposition(), register_lstm_while_loop_decomposition()]
+    return []
+
+
+def norms_of(tensors: list[Tensor]) -> Tensor:
+    """Return the Euclidean norm of each tensor `(N,)`, in one kernel. Since torch 1.9."""
+    return torch.stack(torch._foreach_norm(tensors))
+
+
+def worker_iterator(loader: Any) -> Any:
+    """Return the iterator of a DataLoader, which owns its worker processes; None before it has started."""
+    return loader._iterator
+
+
+def set_worker_iterator(loader: Any, iterator: Any) -> None:
+    """Replace the iterator of a DataLoader. Lightning sets it to None to end the workers."""
+    loader._iterator = iterator

@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from lit_engine._lightning import NoProfiler, reconfigure, remember_missing_cuda
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, RichProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
@@ -38,7 +39,7 @@ from lit_engine.project import Project, is_debugging, program, variable
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import changes
 from lit_engine.run.provenance import provenance, versions
-from lit_engine.training.layout import NoProfiler, emulated, remember_missing_cuda
+from lit_engine.training.layout import emulated
 from lit_engine.training.saver import Interrupted, Saver, Signals
 
 # tools that an option of `fit` runs; they are imported only then
@@ -401,7 +402,7 @@ def _page_is_outdated(run: Path) -> bool:
 def _drop_averages(trainer: Trainer) -> None:
     """The checkpoint holds the average; Lightning's callback would load the weights that train, if it has trained."""
     kept = [one for one in trainer.callbacks if not isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
-    trainer.callbacks = kept  # type: ignore[attr-defined]
+    reconfigure(trainer, callbacks=kept)
 
 
 def _described(model: LightningModule) -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from lit_engine._lightning import scales_loss
 from lit_engine.distributed.sharding import clip_norm, gradients
 from lit_engine.errors import UserError
+from lit_engine.training.layout import scales_loss
 from lit_engine.training.parameter_groups import Group, GroupError, ParameterGroups
 from lit_engine.training.schedules import OptimizerFactory, Schedule, ScheduleError, configure
 from lit_engine.training.task import Task, no_optimizer

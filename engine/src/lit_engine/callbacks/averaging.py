@@ -10,9 +10,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from lit_engine._lightning import BatchNorm, averaged_model
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
@@ -102,15 +102,15 @@ class SWA(Average):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert self._average_model is not None
+        average = averaged_model(self)
         ends = trainer.is_last_batch or trainer.global_step == trainer.max_steps
         if trainer.current_epoch <= self.first_epoch:
-            self._average_model.n_averaged.zero_()  # an update copies the weights
+            average.n_averaged.zero_()  # an update copies the weights
         elif not ends:
             return
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         if ends and trainer.current_epoch >= self.first_epoch:
-            measure_batch_norm(self._average_model.module, pl_module, trainer)
+            measure_batch_norm(average.module, pl_module, trainer)
 
 
 @torch.no_grad()
@@ -121,7 +121,7 @@ def measure_batch_norm(average: torch.nn.Module, live: LightningModule, trainer:
     from that of the training. Each process measures its share; those of the first process are saved.
     """
     pairs = zip(average.modules(), live.modules(), strict=True)
-    norms = [module for module, other in pairs if isinstance(module, _BatchNorm) and other.training]
+    norms = [module for module, other in pairs if isinstance(module, BatchNorm) and other.training]
     if not norms:
         return
     average.eval()

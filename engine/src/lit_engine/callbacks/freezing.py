@@ -2,8 +2,8 @@
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from lit_engine._lightning import BatchNorm, wrap_again
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.training.task import Task
@@ -86,9 +86,7 @@ class Unfreezing(Callback):
             if not trains:
                 parameter.grad = None
         for name, module in pl_module.named_modules():
-            if isinstance(module, _BatchNorm) and self._covering(name):
+            if isinstance(module, BatchNorm) and self._covering(name):
                 module.train(not self.frozen(name, epoch))
         if changed and isinstance(trainer.strategy, DDPStrategy):
-            # DistributedDataParallel averages the gradients of the parameters that had one when it was made
-            trainer.strategy.model = pl_module
-            trainer.strategy.configure_ddp()
+            wrap_again(trainer.strategy, pl_module)

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from lit_engine._lightning import scales_loss
+from lit_engine._lightning import norms_of, scales_loss
 from lit_engine.distributed.processes import reduced
 from lit_engine.distributed.sharding import local
 from lit_engine.errors import UserError, first_of
@@ -40,7 +39,7 @@ class NaNGuard(Callback):
         gradients = {name: p.grad for name, p in pl_module.named_parameters() if p.grad is not None}
         if not gradients or scales_loss(trainer):
             return
-        norms = torch.stack(torch._foreach_norm(local(gradients.values())))
+        norms = norms_of(local(gradients.values()))
         bad = norms.isfinite().logical_not().float()
         if trainer.world_size > 1:  # shards differ, and all processes save
             bad = reduced(bad, "MAX")

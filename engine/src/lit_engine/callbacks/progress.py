@@ -9,9 +9,9 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
+from lit_engine._lightning import has_validated
 from lit_engine.callbacks.record import in_short, monitored
 from lit_engine.distributed.processes import print_once
-from lit_engine.training.saver import validated
 
 
 def shown(trainer: Trainer, pl_module: LightningModule, running: Any) -> dict[str, str]:
@@ -59,6 +59,6 @@ class ProgressLines(Callback):
         found = shown(trainer, pl_module, running and running.reduce(pl_module)).items()  # of all processes
         # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
         last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
-        values = "  ".join(f"{name} {value}" for name, value in found if validated(trainer) or name[:4] != "val/")
+        values = "  ".join(f"{name} {value}" for name, value in found if has_validated(trainer) or name[:4] != "val/")
         seconds = perf_counter() - self._start
         print_once(f"epoch {trainer.current_epoch}/{last}  {values}  {seconds:.1f} s")

@@ -19,12 +19,11 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from lit_engine._lightning import scales_loss
+from lit_engine._lightning import has_validated, scales_loss, set_ended, set_root_dir, set_should_stop
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.options import changes
-from lit_engine.training.saver import validated
 
 SAVE_SECONDS = 10.0
 
@@ -167,7 +166,7 @@ class RunRecord(Callback):
             UserError: the processes were given different configs.
         """
         path, config = trainer.strategy.broadcast((str(self.run.path), self.config))
-        trainer._default_root_dir = path  # type: ignore[attr-defined]  # where callbacks of all processes write
+        set_root_dir(trainer, path)
         self.run = RunDir(Path(path))
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
             found = changes(yaml.safe_load(config), yaml.safe_load(self.config))
@@ -180,7 +179,8 @@ class RunRecord(Callback):
             _check_watched(trainer)
         self._start = perf_counter()
         for one in trainer.early_stopping_callbacks:
-            trainer.should_stop |= one.stopped_epoch > 0 or one.wait_count >= max(1, one.patience)
+            if one.stopped_epoch > 0 or one.wait_count >= max(1, one.patience):
+                set_should_stop(trainer, True)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._begin(trainer)
@@ -232,8 +232,7 @@ class RunRecord(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Records the last epoch and which checkpoint is best, also of a run that was killed after its last epoch."""
         if not self.started and self._ended:
-            trainer.fit_loop.epoch_loop._batches_that_stepped = self._ended["steps"]
-            trainer.fit_loop.epoch_progress.current.completed = self._ended["epochs"]
+            set_ended(trainer, self._ended["steps"], self._ended["epochs"])
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         if not self.started and trainer.ckpt_path is None:
@@ -250,7 +249,7 @@ class RunRecord(Callback):
             "seconds": round(perf_counter() - self._start, 2),
             "parameters": sum(parameter.numel() for parameter in pl_module.parameters()),
             # without those of an earlier epoch, where the last one was cut short
-            **_numbers(trainer, ("train/", "val/") if validated(trainer) else ("train/",)),
+            **_numbers(trainer, ("train/", "val/") if has_validated(trainer) else ("train/",)),
         }
         best = best_checkpoint(trainer)
         if best is not None and best.best_model_score is not None:

@@ -15,7 +15,7 @@ import sys
 from argparse import ArgumentError
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from operator import attrgetter
@@ -24,10 +24,9 @@ from pkgutil import resolve_name
 from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser, Namespace, set_parsing_settings
-from jsonargparse._common import parsing_settings
 from torch import nn
 
-from lit_engine._jsonargparse import reason_in
+from lit_engine._jsonargparse import limited_imports, reason_in
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.project import current, package_folder
 
@@ -135,7 +134,7 @@ def make(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, An
     """
     parser = ArgumentParser(exit_on_error=False)
     try:
-        with _imports_limited():
+        with limited_imports(sorted(_allowed())):
             names = parser.add_class_arguments(kind, skip=set(given), fail_untyped=False, instantiate=False)
             known = {name: parameters[name] for name in names if name in parameters}
             config = parser.parse_object(known, defaults=False)
@@ -172,16 +171,6 @@ def _rule(path: Any) -> str:
     module = str(path).partition(".")[0]
     known = f"{', '.join(trusted_packages())} or of what is imported"
     return f"a checkpoint names classes of {known}; if you trust it, import {module} before, or give the whole run"
-
-
-@contextmanager
-def _imports_limited() -> Iterator[None]:
-    before = dict(parsing_settings)  # the public function can only add to them
-    set_parsing_settings(import_path_denylist=["*"], import_path_allowlist=sorted(_allowed()))
-    try:
-        yield
-    finally:
-        parsing_settings.update(before)
 
 
 def _allowed() -> set[str]:

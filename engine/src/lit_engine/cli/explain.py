@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from traceback import extract_tb
 from typing import Any, Never
 
-from lit_engine._jsonargparse import reason_in
+from lit_engine._jsonargparse import option_strings, reason_in
 from lit_engine.errors import UserError, did_you_mean, nearest
 from lit_engine.project import program
 
@@ -146,7 +146,7 @@ def _option_meant(reason: str, parser: Any) -> str:
     if "choose from" in reason:
         choices = quoted[1:] or reason.partition("choose from ")[2].rstrip(")").split(", ")  # newer Pythons quote none
         return did_you_mean(quoted[0], choices)
-    options = [option for option in parser._option_string_actions if option.startswith("--")]
+    options = option_strings(parser)
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
     if dashed:
         return "" if dashed[0] in options else did_you_mean(dashed[0], options)

@@ -18,11 +18,12 @@ from typing import Any, Literal, NamedTuple
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.strategies import StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lit_engine._jsonargparse import reason_in
+from lit_engine._jsonargparse import actions_of, reason_in, subcommand_parsers
+from lit_engine._lightning import ParsingCLI
 from lit_engine.classes.names import check_config, drop_weights, full_path, here
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, pairs, place_of
 from lit_engine.data.module import made
@@ -250,7 +251,7 @@ def check(subcommand: str, options: Namespace) -> None:
     if trainer.accumulate_grad_batches < 1:
         raise UserError(f"trainer.accumulate_grad_batches must be at least 1, got {trainer.accumulate_grad_batches}")
     if trainer.val_check_interval == 0:
-        raise UserError("trainer.val_check_interval must be above 0; trainer.limit_val_batches=0 turns validation off")
+        raise UserError("trainer.val_check_interval must be above 0; limit_val_batches 0 turns validation off")
     if not 0 <= options.seed_everything < 2**32:
         raise UserError(f"seed_everything must be from 0 to {2**32 - 1}, got {options.seed_everything}")
 
@@ -284,7 +285,7 @@ class Parser(LightningArgumentParser):
         raise UsageError(message, getattr(ex, "subcommand_parser", None) or self) from ex
 
 
-class LitCLI(LightningCLI):
+class LitCLI(ParsingCLI):
     """Parses a command line when it is made, and makes data, model and trainer when `make` is called.
 
     Args:
@@ -328,18 +329,12 @@ class LitCLI(LightningCLI):
         try:
             cls(project, command)
         except UsageError as error:  # something is missing: the parsers are made, and nothing else
-            return error.parser._subcommands_action.choices
+            return subcommand_parsers(error.parser)
         raise AssertionError
 
-    def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
-        """Adds options to the parser of the given subcommand alone: that takes a third of the time of parsing."""
-        if self.given and subcommand not in self.given:  # completion gives none, and needs all
-            return self.init_parser(**kwargs)
-        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
-        for action in parser._actions:
-            if action.dest == "ckpt_path":
-                action.help = "`best` (default), `last`, `average`, a file, or a name in RUN/checkpoints."
-        return parser
+    def needs_options(self, subcommand: str) -> bool:
+        """Adding options takes a third of the time of parsing. Completion, which names no subcommand, needs all."""
+        return not self.given or subcommand in self.given
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the options of the run, and links the model to the data."""
@@ -365,6 +360,9 @@ class LitCLI(LightningCLI):
         add("--images", type=str | None, default=None, help="predict: image files, or one, not the test split.")
         add("--table", type=str | None, default=None, help="predict: a file of rows (or texts), not the test split.")
         add("--probabilities", type=bool, default=False, help="predict: add a column for each class.")
+        for action in actions_of(parser):
+            if action.dest == "ckpt_path":
+                action.help = "`best` (default), `last`, `average`, a file, or a name in RUN/checkpoints."
         for source, target in self.links.items():
             parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
@@ -390,15 +388,6 @@ class LitCLI(LightningCLI):
         plain = yaml.safe_load(text)[config.subcommand]
         add_given(plain["model"], config[config.subcommand].model, self.links)
         return {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
-
-    def _parse_ckpt_path(self) -> None:
-        """Does nothing: Lightning would let a checkpoint's hyper-parameters silently override the command line."""
-
-    def instantiate_classes(self) -> None:
-        """Not while parsing: `make` does it, once the run is known."""
-
-    def _run_subcommand(self, subcommand: str) -> None:
-        """Does nothing: `Session` runs the command."""
 
     def seed_again(self, seed: int) -> None:
         """Takes the seed that a run has recorded in the place of the one drawn."""
@@ -440,7 +429,7 @@ class LitCLI(LightningCLI):
         replace_run_dir(self.options.trainer, run)
         self.parts = parts
         try:
-            super().instantiate_classes()
+            self.instantiate_now()
         except (ValueError, TypeError, ImportError, OSError, MisconfigurationException) as error:
             if missing := missing_link(self.plain["model"], self.plain["data"], self.links):
                 raise UserError(missing) from error

@@ -16,6 +16,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils.data import DataLoader, Sampler, get_worker_info
 
+from lit_engine._lightning import set_worker_iterator, worker_iterator
 from lit_engine.distributed.processes import SIGNALS
 from lit_engine.errors import DataError
 
@@ -283,12 +284,12 @@ class Loader:
     @property
     def _iterator(self) -> Any:
         """That of the workers. Lightning looks for this name, and ends them with the training or its failure."""
-        return self.workers and self.workers._iterator
+        return self.workers and worker_iterator(self.workers)
 
     @_iterator.setter
     def _iterator(self, iterator: None) -> None:
         if self.workers is not None:
-            self.workers._iterator = iterator
+            set_worker_iterator(self.workers, iterator)
 
     def state_dict(self) -> dict[str, int | str]:
         """Batches handed out in which epoch, of how many samples in all processes, and samples of a step."""

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import torch.distributed
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
+
+from lit_engine._lightning import device_mesh, rank, set_rank
 
 # SIGUSR1 comes from SLURM, before the time of a job is up
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
@@ -16,7 +17,7 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "S
 
 def is_first() -> bool:
     """Whether this process has global rank 0, also before a strategy has started."""
-    return getattr(rank_zero_only, "rank", 0) == 0
+    return rank() == 0
 
 
 def first_if_alone(trainer: Any) -> None:
@@ -31,7 +32,7 @@ def first_if_alone(trainer: Any) -> None:
     given = {name: trainer[name] for name in ("accelerator", "devices", "num_nodes")}
     with contextlib.suppress(RuntimeError, ValueError, MisconfigurationException):  # which the real trainer raises
         if Trainer(**given, strategy=strategy, logger=False, enable_checkpointing=False).world_size == 1:
-            setattr(rank_zero_only, "rank", 0)  # noqa: B010  (mypy knows no such attribute)
+            set_rank(0)
 
 
 def print_once(text: str) -> None:
@@ -56,9 +57,9 @@ class Replicas(NamedTuple):
 
 def replicas(trainer: Trainer | None) -> Replicas:
     """Those of a trainer whose strategy has started."""
-    if trainer is None:
+    if trainer is None or trainer.world_size == 1:
         return Replicas()
-    mesh = getattr(trainer.strategy, "_device_mesh", None)
+    mesh = device_mesh(trainer.strategy)
     if mesh is None:
         return Replicas(trainer.world_size, trainer.global_rank)
     axis = mesh["data_parallel"]

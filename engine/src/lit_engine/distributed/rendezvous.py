@@ -20,9 +20,9 @@ from uuid import uuid4
 import torch.distributed as dist
 from jsonargparse import Namespace
 from lightning.fabric.plugins.environments import TorchElasticEnvironment
-from lightning.fabric.utilities.distributed import _destroy_dist_connection
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy, Strategy
 
+from lit_engine._lightning import destroy_process_group, group_options, replace_setup
 from lit_engine.errors import UserError
 from lit_engine.project import current, program, variable
 from lit_engine.run.provenance import versions
@@ -86,7 +86,8 @@ class Connection:
         """That of a strategy from now on; None if it has no process group, or makes it in other ways."""
         if not isinstance(strategy, DDPStrategy | FSDPStrategy | ModelParallelStrategy):
             return None
-        strategy.setup_environment = connection = cls(strategy)  # type: ignore[method-assign]
+        connection = cls(strategy)
+        replace_setup(strategy, connection)
         return connection
 
     def __call__(self) -> None:
@@ -95,17 +96,17 @@ class Connection:
         if not dist.is_initialized():
             strategy.accelerator.setup_device(strategy.root_device)
             strategy.set_world_ranks()
-            rank, size, backend = strategy.global_rank, strategy.world_size, strategy._get_process_group_backend()
+            rank, size, (backend, timeout) = strategy.global_rank, strategy.world_size, group_options(strategy)
             environment, known = strategy.cluster_environment, versions()
             here = {"host": socket.gethostname(), **{name: str(known.get(name)) for name in (*SAME, program())}}
             self.store = Meeting(environment.main_address, environment.main_port, rank, size, here).all_here()
-            self.store.set_timeout(strategy._timeout)
+            self.store.set_timeout(timeout)
             device = None if strategy.root_device.type == "cpu" else strategy.root_device
             dist.init_process_group(
-                backend, store=self.store, rank=rank, world_size=size, timeout=strategy._timeout, device_id=device
+                backend, store=self.store, rank=rank, world_size=size, timeout=timeout, device_id=device
             )
             if backend == "nccl":
-                atexit.register(_destroy_dist_connection)
+                atexit.register(destroy_process_group)
         type(strategy).setup_environment(strategy)
 
     def stop_watching(self) -> None:

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.optim import LBFGS
 
-from lit_engine._lightning import scales_loss
+from lit_engine._lightning import has_layer_sync, multiply_all, scales_loss
 from lit_engine.errors import UserError
 
 
@@ -175,7 +175,7 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
         )
     if scales_loss(task.trainer):
         raise UserError(f"precision {precision.precision} scales the loss, not with a sharded net: take bf16-mixed")
-    if strategy._layer_sync is not None:
+    if has_layer_sync(strategy):
         raise UserError("sync_batchnorm does not go with a sharded net: take layer norm, or the overlay ddp")
     data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]
     if own := [name for name, _ in task.named_parameters(recurse=False)]:
@@ -233,4 +233,4 @@ def clip_norm(gradients: list[Tensor], largest: float) -> None:
     """
     if gradients:
         factor = (largest / (total_norm(gradients) + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(local(gradients), torch.where(factor > 0, factor, 1.0))
+        multiply_all(local(gradients), torch.where(factor > 0, factor, 1.0))

@@ -12,6 +12,7 @@ from lightning.pytorch.tuner import Tuner
 from matplotlib.figure import Figure
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from lit_engine._lightning import limit_loops, reconfigure, set_should_stop
 from lit_engine.callbacks.figures import learning_rates, new_figure, save_figure
 from lit_engine.callbacks.freezing import Unfreezing
 from lit_engine.data.module import accumulation_schedule
@@ -67,7 +68,7 @@ class RangeTest(Callback):
         self._sum = 0.98 * self._sum + 0.02 * float(trainer.strategy.reduce(loss, reduce_op="mean"))
         self.losses.append(self._sum / (1 - 0.98 ** (len(self.losses) + 1)))
         if not math.isfinite(self.losses[-1]) or self.losses[-1] > 4 * min(self.losses) > 0:  # it has exploded
-            trainer.should_stop = True
+            set_should_stop(trainer, True)
 
 
 def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
@@ -76,11 +77,8 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     freezing = [callback.of_first_epoch() for callback in callbacks if isinstance(callback, Unfreezing)]
     kept = filter(None, [*freezing, accumulation_schedule(trainer)])
-    trainer.callbacks = [*kept, finder]  # type: ignore[attr-defined]
-    trainer.loggers = []
-    trainer.limit_val_batches = 0
-    loop = trainer.fit_loop
-    loop.max_epochs, loop.epoch_loop.max_steps = -1, LR_STEPS  # small data: more epochs than the run would have
+    reconfigure(trainer, callbacks=[*kept, finder], loggers=[], limit_val_batches=0)
+    limit_loops(trainer, -1, LR_STEPS)  # small data: more epochs than the run would have
     trainer.fit(model, datamodule=datamodule)
     rates = finder.curve[: len(finder.losses)]
     best = steepest(rates, finder.losses)
@@ -178,8 +176,8 @@ class Plan(Callback):
 def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Writes figures/planned_learning_rate.png."""
     plan = Plan()
-    trainer.callbacks.insert(0, plan)  # type: ignore[attr-defined]
-    trainer.loggers = []
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    reconfigure(trainer, callbacks=[plan, *callbacks], loggers=[])
     with suppress(Plan.Made), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step")
         trainer.fit(model, datamodule=datamodule)

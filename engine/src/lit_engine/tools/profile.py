@@ -15,6 +15,7 @@ from lightning.pytorch.trainer.states import RunningStage
 from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
+from lit_engine._lightning import reconfigure
 from lit_engine.data.module import Rows
 
 # Lightning's name of an action, without its class → part of the time.
@@ -85,7 +86,8 @@ class Profile(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it calls a machine without a GPU an error
         self.before = trainer.profiler  # type: ignore[attr-defined]
-        self.parts = trainer.profiler = Parts(trainer)  # type: ignore[attr-defined]
+        self.parts = Parts(trainer)
+        reconfigure(trainer, profiler=self.parts)
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
         self.parts.measuring = 1 <= self.batches <= 1 + self.traced
@@ -121,7 +123,7 @@ class Profile(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.parts.turn()
-        trainer.profiler = self.before  # type: ignore[attr-defined]
+        reconfigure(trainer, profiler=self.before)
         found = self._found(trainer)
         file = self._file(trainer, "profile")
         file.write_text(json.dumps(found, indent=2))

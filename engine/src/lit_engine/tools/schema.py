@@ -15,9 +15,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from jsonargparse._completions_jsonschema import ParserJsonschema, anyof_schema, get_doc_short_description
-from jsonargparse._typehints import get_callable_return_type
-
+from lit_engine._jsonargparse import schema_parts
 from lit_engine.classes.names import LIBRARY, index
 from lit_engine.cli.explain import CLASS_MODULES, OptionParser
 from lit_engine.cli.parser import LitCLI
@@ -25,6 +23,8 @@ from lit_engine.errors import UserError
 from lit_engine.project import current, program
 
 FILE = Path(".vscode/schema.json")
+ParserJsonschema: Any
+ParserJsonschema, anyof_schema, get_doc_short_description, get_callable_return_type = schema_parts()
 # Classes of these modules are described, as those of the package are; classes of others are not checked.
 MODULES = (
     *CLASS_MODULES, "lightning.pytorch.profilers", "lightning.pytorch.strategies", "torch.nn",

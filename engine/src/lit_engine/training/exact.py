@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from lit_engine._lightning import multiply_all
 from lit_engine.distributed.processes import Replicas, reduced, replicas
 from lit_engine.distributed.sharding import gradients, local
 
@@ -138,7 +139,7 @@ class StepMean:
             # Lightning has divided the losses by the number of micro-batches, DDP or FSDP2 the gradients by replicas
             factor = float(_divisor(self._unit)) * accumulated * size / float(_divisor(total))
             if found := local(gradients(optimizer)):  # none if a callback has dropped them
-                torch._foreach_mul_(found, factor)
+                multiply_all(found, factor)
         self._count = None
 
 

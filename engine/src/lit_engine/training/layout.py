@@ -1,52 +1,14 @@
-"""What makes steps faster: three shortcuts through Lightning, compiled nets; emulated bfloat16.
+"""How a net lies in memory and is compiled, and a warning about emulated bfloat16."""
 
-A shortcut is here if it saves at least 2 % of a step of a small perceptron (784-64-128-64-10, batch 128, 2.6
-ms of CPU time). The figures are medians over 240 paired turns in one process.
-"""
-
-import os
 import platform
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
-from lightning.pytorch.profilers import PassThroughProfiler
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lit_engine._lightning import has_bfloat16_units
+from lit_engine._lightning import scales_loss as scales_loss
 from lit_engine.errors import UserError, did_you_mean
-
-
-def remember_missing_cuda() -> None:
-    """On a machine without a CUDA device, spares Adam's step a look for its driver's library: 283 µs, 11 % of a step.
-
-    `torch.optim.Adam` asks at each step whether there is a CUDA device. Lightning sets PYTORCH_NVML_BASED_CUDA_CHECK at
-    import (its pull request 15110), so that torch answers without initialising CUDA before a fork; if there is no
-    device, nothing could be initialised. Goes once torch keeps the answer, or Lightning resets the variable.
-    """
-    if not torch.cuda.is_available():
-        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
-
-
-def set_quickly(module: nn.Module, name: str, value: Any) -> None:
-    """`nn.Module.__setattr__` without its checks for the name of the running hook: 71 µs, 2.7 % of a step.
-
-    Lightning sets `_current_fx_name` forty times a step (`trainer/call.py`). Goes once the name is kept elsewhere.
-    """
-    if name == "_current_fx_name":
-        object.__setattr__(module, name, value)
-    else:
-        nn.Module.__setattr__(module, name, value)
-
-
-class NoProfiler(PassThroughProfiler):
-    """Lightning's default without a generator for each of the 56 actions of a step."""
-
-    nothing = nullcontext()
-
-    def profile(self, action_name: str) -> AbstractContextManager[Any]:  # type: ignore[override]
-        """A context that measures nothing."""
-        return self.nothing
 
 
 def compile_in_place(net: nn.Module, backend: str) -> None:
@@ -93,7 +55,7 @@ def emulated(precision: str, device: str) -> str | None:
     """
     if device != "cpu" or not precision.startswith("bf16") or platform.machine() not in ("x86_64", "AMD64"):
         return None
-    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+    if has_bfloat16_units():
         return None
     return (
         f"warning: this CPU has no bfloat16 units: precision {precision} is emulated and slower than 32-true "

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from torchmetrics import Metric
 
+from lit_engine._jsonargparse import class_of_factory
 from lit_engine.distributed.processes import replicas
 from lit_engine.errors import UserError
 
@@ -52,9 +53,7 @@ class Metrics:
             self.named[name] = metric
 
     def _made(self, factory: Any) -> Metric:
-        # `class_path: MulticlassF1Score` becomes `partial(call, instantiate, MulticlassF1Score, top_k=1, …)`, with two
-        # functions of jsonargparse; Python may give `partial(MulticlassF1Score, top_k=1)`.
-        kind = factory.args[-1] if factory.args else factory.func
+        kind = class_of_factory(factory)
         with _naming(kind):
             return factory(**{size: len(self.parts) for size in SIZES if size in inspect.signature(kind).parameters})
 

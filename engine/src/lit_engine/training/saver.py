@@ -1,6 +1,5 @@
 """When `last.ckpt` is saved and how a signal ends a run: always at a moment from which training continues exactly."""
 
-import copy
 import os
 import signal
 import sys
@@ -14,9 +13,22 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
-from lightning.pytorch.loops.loop import _Loop
-from lightning.pytorch.plugins.environments import SLURMEnvironment
 
+from lit_engine._lightning import (
+    batch_index,
+    disable_requeue,
+    is_between_epochs,
+    logged_steps,
+    loop_state,
+    ready_batches,
+    set_batch_counters,
+    set_loop_counters,
+    set_should_stop,
+    skip_sanity_check,
+    start_as_new,
+    swap_average,
+    will_validate,
+)
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import window
 from lit_engine.distributed.processes import SIGNALS, is_first, reduced
@@ -112,9 +124,7 @@ class Saver(Callback):
         self._metrics: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        environment = trainer._accelerator_connector.cluster_environment
-        if isinstance(environment, SLURMEnvironment):
-            environment.auto_requeue = False  # its checkpoint would be one that no resume looks for
+        disable_requeue(trainer)  # its checkpoint would be one that no resume looks for
         found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]
         if stage == "fit" and found and not fast_dev_run(trainer):
             self.checkpoint = found[0]
@@ -127,11 +137,10 @@ class Saver(Callback):
         self._defer()
         self._saved_at = monotonic()
         trainer.callback_metrics.update(self._metrics)
-        epochs: Any = trainer.fit_loop.epoch_progress.current
-        if epochs.ready == epochs.started == epochs.processed:
-            _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
+        if is_between_epochs(trainer):
+            start_as_new(trainer)
         if getattr(trainer.train_dataloader, "recut", False):
-            recount(trainer)
+            set_batch_counters(trainer)
         for name, look in zip(LAST_HOOKS, (self.after_step, self.after_validation), strict=True):
             setattr(pl_module, name, _followed(getattr(pl_module, name), look, trainer))
 
@@ -156,11 +165,8 @@ class Saver(Callback):
         self._counters = None
         if not (number or due or self._cut_short):
             return
-        loop, last = trainer.fit_loop.epoch_loop, trainer.is_last_batch
-        stops, trainer.should_stop = trainer.should_stop, False  # a stop asks for a validation of its own
-        validates = loop._should_check_val_fx(trainer.fit_loop._data_fetcher)  # type: ignore[arg-type]
-        trainer.should_stop = stops
-        if last and not validates:
+        validates = will_validate(trainer)
+        if trainer.is_last_batch and not validates:
             return  # the epoch ends at once
         moment = "validation" if validates else "step"
         if self._cut_short:
@@ -176,16 +182,18 @@ class Saver(Callback):
 
     def _keep_counters(self, trainer: Trainer, moment: str) -> None:
         """Keeps the counters of a training that ends within an epoch, which Lightning then counts as whole."""
-        self._counters = copy.deepcopy(trainer.fit_loop.state_dict())
-        settle(self._counters, moment)
+        self._counters = loop_state(trainer)
+        set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
         """Delays a stop until the accumulation window ends: checkpoints hold no gradients. Whether one is open."""
         last = trainer.is_last_batch
         self._trained = True
-        within = trainer.fit_loop.epoch_loop.batch_progress.current.ready % window(trainer) != 0 and not last
+        within = ready_batches(trainer) % window(trainer) != 0 and not last
         stops = self._stops_later or trainer.should_stop
-        self._stops_later, trainer.should_stop = stops and within, stops and not within
+        self._stops_later = stops and within
+        if stops:
+            set_should_stop(trainer, not within)
         self._cut_short = ends(trainer) and not last
         return within
 
@@ -217,7 +225,7 @@ class Saver(Callback):
         if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
             return
         self.signals.deferred = False
-        batch = trainer.fit_loop.batch_idx
+        batch = batch_index(trainer)
         where = f"batch {batch}" if batch >= 0 else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
         if isinstance(exception, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(exception):
@@ -270,24 +278,23 @@ class Saver(Callback):
     def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule, may_fail: bool) -> None:
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # which are in the net's place while it is validated
-            one._swap_models(pl_module)
+            swap_average(one, pl_module)
         self._save(trainer, "validation", may_fail)
         for one in averages:
-            one._swap_models(pl_module)
+            swap_average(one, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Sets Lightning's counters to the moment; unchanged, some would resume elsewhere or not at all."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         if self._moment == "cut short":
             checkpoint["loops"]["fit_loop"] = self._counters
-            logged = trainer.fit_loop.epoch_loop._batches_that_stepped
-            checkpoint["ended"] = {"steps": logged, "epochs": trainer.current_epoch}
+            checkpoint["ended"] = {"steps": logged_steps(trainer), "epochs": trainer.current_epoch}
         elif self._moment:
-            settle(checkpoint["loops"]["fit_loop"], self._moment)
+            set_loop_counters(checkpoint["loops"]["fit_loop"], self._moment)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
-        trainer.num_sanity_val_steps = 0  # it was looked at in the beginning
+        skip_sanity_check(trainer)
 
 
 def _look_no_longer(pl_module: LightningModule) -> None:
@@ -304,50 +311,10 @@ def _followed(hook: Callable[..., Any], look: Callable[[Trainer], None], trainer
     return hook_and_look
 
 
-def settle(loops: dict[str, Any], moment: str) -> None:
-    """Sets the counters of Lightning's loops to a `moment`: `epoch`, `step`, `validation` or `validated`."""
-    cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
-    for counts in cleared.values():  # which nothing reads, and which do not count alike after a resume
-        counts.update(dict.fromkeys(counts, 0))
-    validations = loops["epoch_loop.val_loop.batch_progress"]
-    validation = validations["total"]
-    validation.update(dict.fromkeys(validation, min(validation["processed"], 1)))  # whether there was one: `validated`
-    validations["current"], validations["is_last_batch"] = dict.fromkeys(validation, 0), False
-    if moment == "epoch":  # all of it has ended; Lightning counts the next one before the hooks of its start
-        for epochs in (loops["epoch_progress"]["total"], loops["epoch_progress"]["current"]):
-            epochs.update(dict.fromkeys(("ready", "started", "completed"), epochs["processed"]))
-    if moment in ("step", "validation"):
-        for batches in (loops["epoch_loop.batch_progress"]["total"], loops["epoch_loop.batch_progress"]["current"]):
-            batches["completed"] = batches["processed"]
-    if moment == "step":
-        loops["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
-    if moment == "validation":  # it has begun with one batch: Lightning repeats it
-        validation.update(ready=validation["processed"] + 1, started=validation["processed"] + 1)
-
-
-def recount(trainer: Trainer) -> None:
-    """Counts the batches of this epoch as the loader does, which continues a run whose batches had another size."""
-    batches: Any = trainer.fit_loop.epoch_loop.batch_progress
-    done = trainer.num_training_batches if batches.is_last_batch else trainer.train_dataloader.position  # type: ignore[union-attr]
-    further = done - batches.current.ready
-    for counts in (batches.total, batches.current):
-        for name, count in vars(counts).items():
-            setattr(counts, name, count + further)
-
-
 def _finite(module: LightningModule) -> bool:
     """Whether all weights are numbers."""
     weights = [weight.data for weight in module.parameters() if weight.is_floating_point()]
     return not weights or bool(total_norm(weights).isfinite())
-
-
-def validated(trainer: Trainer) -> bool:
-    """Whether this epoch was validated.
-
-    If `max_steps` cut it short, or `check_val_every_n_epoch` skipped it, the logged numbers are of an earlier one.
-    """
-    batches: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total  # of this epoch
-    return bool(batches.processed)
 
 
 def ends(trainer: Trainer) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
+from lit_engine._lightning import count_batches
 from lit_engine.data.module import accumulation_schedule
 from lit_engine.errors import UserError
 from lit_engine.training.parameter_groups import check_options
@@ -239,7 +240,7 @@ def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int
     """
     last = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else math.inf
     left = trainer.max_steps if trainer.max_steps > 0 else math.inf
-    trainer.fit_loop.setup_data()  # counts the batches
+    count_batches(trainer)
     if math.inf in (min(last, left), trainer.num_training_batches):
         return None
     changing = accumulation_schedule(trainer)

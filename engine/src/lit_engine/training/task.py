@@ -12,7 +12,14 @@ from torch.optim import LBFGS
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchmetrics import Metric
 
-from lit_engine._lightning import scales_loss
+from lit_engine._lightning import (
+    has_validated,
+    is_compiled,
+    loss_scale,
+    scales_loss,
+    trainer_of,
+    unscales_itself,
+)
 from lit_engine.checkpoints.io import read
 from lit_engine.classes.names import class_of, drop_weights, make
 from lit_engine.data.module import accumulation_schedule
@@ -21,10 +28,9 @@ from lit_engine.distributed.processes import replicas
 from lit_engine.distributed.sharding import clip_norm, gradients, local, shard, total_norm
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.training.exact import Clock, StepMean, Totals
-from lit_engine.training.layout import compile_in_place, order_as_weights, set_quickly, wrong_in_channels_last
+from lit_engine.training.layout import compile_in_place, order_as_weights, wrong_in_channels_last
 from lit_engine.training.metrics import GivenMetrics, Metrics
 from lit_engine.training.parameter_groups import ParameterGroups
-from lit_engine.training.saver import validated
 from lit_engine.training.schedules import (
     OptimizerFactory,
     Schedule,
@@ -134,7 +140,7 @@ class Task(LightningModule):
             raise UserError(f"channels_last {problem}")
         # convolutions order their images as their weights
         net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
-        if self.backend is not None and net._compiled_call_impl is None:
+        if self.backend is not None and not is_compiled(net):
             compile_in_place(net, self.backend)
 
     def configure_model(self) -> None:
@@ -158,7 +164,7 @@ class Task(LightningModule):
         if self._still_scaled(optimizer):
             if by_value:  # what is infinite would become a number, and its step be made
                 raise UserError("16-mixed with a fused optimizer cannot clip by value: set fused: false")
-            limit *= self.trainer.precision_plugin.scaler.get_scale()  # type: ignore[attr-defined]
+            limit *= loss_scale(self.trainer)
         if by_value:
             for gradient in local(gradients(optimizer)):
                 gradient.clamp_(-limit, limit)
@@ -167,7 +173,7 @@ class Task(LightningModule):
 
     def _still_scaled(self, optimizer: Any) -> bool:
         """Whether gradients have the scale of 16-mixed: a fused optimizer takes it out by itself, within its step."""
-        return scales_loss(self.trainer) and getattr(optimizer, "_step_supports_amp_scaling", False)
+        return scales_loss(self.trainer) and unscales_itself(optimizer)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]
@@ -220,29 +226,32 @@ class Task(LightningModule):
             sums = {"loss": mean.detach() * count, **sums}
         if self._counted and not (self.trainer.training and self._computes_again()):
             raise ValueError("step was called twice for a batch, which it counts: further sums go through add_sums")
-        self._counted = self._trainer is not None
-        if self._trainer is not None and not self.trainer.training:
+        trainer = trainer_of(self)
+        self._counted = trainer is not None
+        if trainer is not None and not trainer.training:
             self.evaluated.add(count, **sums)
             return mean
         if self._fills():
             count, sums = 0, {name: value * 0 for name, value in sums.items()}
         self.running.add(count, **sums)
-        if self._trainer is None:  # a step outside of training
+        if trainer is None:  # a step outside of training
             return mean
-        if self.trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
+        if trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
             raise ValueError("LBFGS computes the loss several times per step: it needs accumulate_grad_batches 1")
         return self._step_mean.weigh(mean, count, replicas(self.trainer).size)
 
     def add_sums(self, **sums: Tensor) -> None:
         """Adds further sums, each a scalar, over a batch that `step` has counted, such as in a subclass."""
-        evaluates = self._trainer is not None and not self.trainer.training
+        trainer = trainer_of(self)
+        evaluates = trainer is not None and not trainer.training
         if not evaluates and self._fills():
             sums = {name: value * 0 for name, value in sums.items()}
         (self.evaluated if evaluates else self.running).add(0, **sums)
 
     def _fills(self) -> bool:
         """Whether the samples of this batch of training are counted elsewhere; see `EpochBatches`."""
-        return self._trainer is not None and getattr(self.trainer.train_dataloader, "filler", False)
+        trainer = trainer_of(self)
+        return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
 
     def _computes_again(self) -> bool:
         """Whether a training step may compute its loss several times."""
@@ -258,10 +267,8 @@ class Task(LightningModule):
         if (self.trainer.global_step + 1) % self._log_every == 0:
             norm = total_norm(gradients(optimizer))
             if self._still_scaled(optimizer):
-                norm = norm / self.trainer.precision_plugin.scaler.get_scale()  # type: ignore[attr-defined]
+                norm = norm / loss_scale(self.trainer)
             self._gradient_norm = norm
-
-    __setattr__ = set_quickly
 
     def parameter_groups(self) -> Iterable[Any]:
         """What is optimised: parameters, or groups of them; frozen ones are left out."""
@@ -326,13 +333,14 @@ class Task(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Continues with the sums of this replica; a different number of them leaves all to the first."""
-        if self._trainer is not None and self.trainer.precision == "64-true":
+        trainer = trainer_of(self)
+        if trainer is not None and trainer.precision == "64-true":
             self.double()  # Lightning would round the weights to float32: it loads them first
         running = checkpoint.get("running", {})
         self._clock = Clock(running.get("seconds", 0.0))
         if running:
             self._rates = running.get("rates", {})
-            self.running.scatter(running, replicas(self._trainer))
+            self.running.scatter(running, replicas(trainer))
 
     def on_train_epoch_start(self) -> None:
         """Starts the sums and the clock."""
@@ -459,7 +467,7 @@ class Task(LightningModule):
             if not (due and isinstance(config.scheduler, ReduceLROnPlateau)):
                 continue
             monitor = str(schedule.monitor)
-            if monitor.startswith("val/") and not validated(self.trainer):
+            if monitor.startswith("val/") and not has_validated(self.trainer):
                 continue  # without validation in this epoch, the value is of an earlier one
             if monitor not in metrics:
                 raise ScheduleError(f"ReduceLROnPlateau watches {monitor!r}; there are: {', '.join(sorted(metrics))}")

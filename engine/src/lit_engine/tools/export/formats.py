@@ -4,7 +4,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, redirect_stderr, suppress
+from contextlib import ExitStack, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.symbolic_shapes import free_symbols
 
+from lit_engine._lightning import recurrences_as_loops
 from lit_engine.errors import UserError
 from lit_engine.tools.export.parts import Part, Run
 
@@ -26,21 +27,13 @@ def _quietly(what: str, make: Callable[[], Any]) -> Any:
         UserError: torch cannot do it, with its reason.
     """
     try:
-        patches: list[Any] = []
-        with suppress(ImportError):  # newer torch: with which torch.onnx traces, too
-            from torch.export._patches import (
-                register_gru_while_loop_decomposition,
-                register_lstm_while_loop_decomposition,
-            )
-
-            patches = [register_gru_while_loop_decomposition(), register_lstm_while_loop_decomposition()]
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings(action="ignore"))
             stack.enter_context(redirect_stderr(io.StringIO()))  # a whole graph, where it fails
             stack.callback(logging.disable, logging.root.manager.disable)
             logging.disable(logging.WARNING)
-            for patch in patches:
-                stack.enter_context(patch)
+            for context in recurrences_as_loops():  # torch.onnx traces with them, too
+                stack.enter_context(context)
             return make()
     except Exception as error:  # of any kind: the net may be anyone's
         lines = [line.strip(" -") for line in str(error.__cause__ or error).splitlines() if line.strip()]

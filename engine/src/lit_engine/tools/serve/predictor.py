@@ -9,6 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from lit_engine._lightning import reconfigure
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.data.tables import TAB
 from lit_engine.errors import UserError
@@ -53,7 +54,7 @@ class Predictor:
         self.about = f"{type(task).__name__}, {session.checkpoint and session.checkpoint.name}"
         self.turn = threading.Lock()
         task.all_probabilities = True  # of classes, if it has some
-        trainer.callbacks = []
+        reconfigure(trainer, callbacks=[])
         with warnings.catch_warnings(action="ignore"):  # that the run's callbacks are not there
             trainer.predict(task, [], ckpt_path=session.checkpoint, weights_only=True)
         task.eval()
@@ -122,7 +123,7 @@ class Predictor:
         inputs = self.data.predict_from(file)
         # of several samples, each row says which it is of
         table = PredictionTable(self.folder / "table.csv", inputs if len(inputs) > 1 else None)
-        self.trainer.callbacks = [table]  # in place of the run's, of which some write into it
+        reconfigure(self.trainer, callbacks=[table])  # in place of the run's, of which some write into it
         self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)
         return table.rows
 
