@@ -1,0 +1,356 @@
+"""One test for each private API of Lightning, torch and jsonargparse, so that its disappearance has a clear name."""
+
+import inspect
+import os
+from argparse import ArgumentParser as PlainParser
+from contextlib import ExitStack
+from datetime import timedelta
+from functools import partial
+
+import jsonargparse
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from torch import nn
+from torch.utils.data import DataLoader
+
+from lit_engine import _jsonargparse, _lightning
+
+DATA = [(torch.randn(3), torch.randn(1)) for _ in range(8)]
+
+
+class Module(LightningModule):
+    """A linear regression on four batches of two samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(3, 1)
+
+    def training_step(self, batch, batch_idx):
+        return (self.net(batch[0]) - batch[1]).square().mean()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val/loss", self.training_step(batch, batch_idx))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_dataloader(self):
+        return DataLoader(DATA, batch_size=2)
+
+    val_dataloader = train_dataloader
+
+
+class Probe(Callback):
+    """Calls functions in the second batch of the second epoch, and keeps what they return."""
+
+    def __init__(self, functions):
+        self.functions, self.found, self.state = functions, {}, {}
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.current_epoch == 1 and batch_idx == 1 and not self.found:
+            self.found = {name: function(trainer) for name, function in self.functions.items()}
+
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint):
+        self.state = checkpoint["loops"]["fit_loop"]
+
+
+@pytest.fixture
+def fit(trainer):
+    """Trains for two epochs; returns what the functions returned, and the trainer."""
+
+    def run(functions, **options):
+        probe = Probe(functions)
+        made = trainer(max_epochs=2, callbacks=[probe, *options.pop("callbacks", [])], **options)
+        made.fit(Module())
+        return probe.found, made
+
+    return run
+
+
+COUNTERS = {
+    "trainer_of": (lambda t: _lightning.trainer_of(t.lightning_module) is t, True),
+    "ready_batches": (_lightning.ready_batches, 2),
+    "batch_index": (_lightning.batch_index, 1),
+    "will_validate": (_lightning.will_validate, False),
+    "has_validated": (_lightning.has_validated, False),
+    "logged_steps": (_lightning.logged_steps, 5),  # this step is counted after the hook
+    "is_between_epochs": (_lightning.is_between_epochs, False),
+    "scales_loss": (_lightning.scales_loss, False),
+    "device_mesh": (lambda t: _lightning.device_mesh(t.strategy), None),
+}
+
+
+@pytest.mark.parametrize("name", COUNTERS)
+def test_state_of_a_fit(fit, name):
+    function, expected = COUNTERS[name]
+    assert fit({name: function})[0][name] == expected
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_will_validate_ignores_a_requested_stop(fit, last):
+    def asked(trainer):
+        _lightning.set_should_stop(trainer, True)
+        found = _lightning.will_validate(trainer), trainer.should_stop
+        _lightning.set_should_stop(trainer, False)
+        return found
+
+    assert fit({"": asked}, val_check_interval=2 if last else 4)[0][""] == (last, True)
+
+
+def test_set_should_stop(fit):
+    assert fit({"": lambda trainer: _lightning.set_should_stop(trainer, True)})[1].global_step == 6
+
+
+def test_loop_state_and_set_loop_counters(fit):
+    """The keys of Lightning's state that a resume depends on."""
+    state = fit({"": _lightning.loop_state})[0][""]
+    for moment in ("step", "validation", "validated", "epoch"):
+        changed = {**state}
+        _lightning.set_loop_counters(changed, moment)
+    assert state["epoch_progress"]["current"]["completed"] == 1
+
+
+def test_set_batch_counters(fit):
+    def moved(trainer):
+        trainer.train_dataloader.position = 1
+        _lightning.set_batch_counters(trainer)
+        return _lightning.ready_batches(trainer)
+
+    assert fit({"": moved})[0][""] == 1
+
+
+def test_start_as_new_and_count_batches(trainer):
+    made = trainer(max_epochs=1)
+    made.strategy._lightning_module = module = Module()
+    module.trainer = made
+    made.fit_loop.restarting = True
+    inner = made.fit_loop.epoch_loop.restarting
+    _lightning.start_as_new(made)
+    assert not made.fit_loop.restarting
+    assert made.fit_loop.epoch_loop.restarting == inner
+    made._data_connector.attach_data(module)
+    _lightning.count_batches(made)
+    assert made.num_training_batches == 4
+
+
+def test_reconfigure_limit_loops_set_root_dir_skip_sanity_check_and_set_ended(trainer, tmp_path):
+    made = trainer(max_epochs=1, num_sanity_val_steps=2)
+    _lightning.reconfigure(made, callbacks=[], loggers=[], limit_val_batches=0)
+    _lightning.limit_loops(made, -1, 3)
+    _lightning.set_root_dir(made, str(tmp_path / "elsewhere"))
+    _lightning.skip_sanity_check(made)
+    assert made.default_root_dir == str(tmp_path / "elsewhere")
+    made.fit(Module())
+    assert made.global_step == 3
+    assert made.num_sanity_val_steps == 0
+    _lightning.set_ended(made, 7, 5)
+    assert (_lightning.logged_steps(made), made.current_epoch) == (7, 5)
+
+
+def test_disable_requeue(trainer):
+    made = trainer(plugins=[SLURMEnvironment()], max_epochs=1)
+    _lightning.disable_requeue(made)
+    assert made._accelerator_connector.cluster_environment.auto_requeue is False
+
+
+def test_no_profiler_measures_every_action_of_a_step(fit):
+    measured = []
+    profile = _lightning.NoProfiler()
+    profile.profile = lambda name: measured.append(name) or _lightning.NoProfiler.profile(name)
+    fit({}, profiler=profile)
+    assert any("training_step" in name for name in measured)
+
+
+def test_averaged_model_and_swap_average(fit):
+    average = EMAWeightAveraging(decay=0.5)
+
+    def swapped(trainer):
+        inside, module = _lightning.averaged_model(average).module, trainer.lightning_module
+        before = inside.net.weight.clone(), module.net.weight.clone()
+        _lightning.swap_average(average, module)
+        after = inside.net.weight.clone(), module.net.weight.clone()
+        _lightning.swap_average(average, module)
+        return torch.equal(before[0], after[1]) and torch.equal(before[1], after[0])
+
+    assert fit({"": swapped}, callbacks=[average])[0][""]
+
+
+def test_rank_and_set_rank():
+    before = _lightning.rank()
+    try:
+        _lightning.set_rank(3)
+        assert _lightning.rank() == 3
+        assert LightningEnvironment().global_rank() == 0  # which Lightning itself reads from elsewhere
+    finally:
+        _lightning.set_rank(before)
+
+
+def test_group_options_has_layer_sync_and_replace_setup():
+    strategy = DDPStrategy(timeout=timedelta(seconds=7), process_group_backend="gloo")
+    assert _lightning.group_options(strategy) == ("gloo", timedelta(seconds=7))
+    assert not _lightning.has_layer_sync(strategy)
+    called = []
+    _lightning.replace_setup(strategy, lambda: called.append(1))
+    strategy.setup_environment()
+    assert called
+    assert _lightning.device_mesh(ModelParallelStrategy()) is None
+    assert callable(_lightning.destroy_process_group)
+
+
+def test_wrap_again():
+    """In a real run, `configure_ddp` needs a process group."""
+
+    class Strategy(DDPStrategy):
+        def _setup_model(self, model):
+            return [model]
+
+        def _register_ddp_hooks(self):
+            pass
+
+    strategy, module = Strategy(), Module()
+    _lightning.wrap_again(strategy, module)
+    assert strategy.model == [module]
+
+
+def test_parsing_cli_parses_and_creates_nothing(monkeypatch):
+    class CLI(_lightning.ParsingCLI):
+        def needs_options(self, subcommand):
+            return subcommand == "fit"
+
+    cli = CLI(Module, args=["fit", "--trainer.max_epochs=3"], save_config_callback=None)
+    assert cli.config.fit.trainer.max_epochs == 3
+    assert not hasattr(cli, "trainer")
+    assert "--trainer.max_epochs" not in _jsonargparse.option_strings(
+        _jsonargparse.subcommand_parsers(cli.parser)["test"]
+    )
+    cli.instantiate_now()
+    assert cli.trainer.max_epochs == 3
+
+
+def test_remember_missing_cuda(monkeypatch):
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    _lightning.remember_missing_cuda()
+    assert os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] == "0"
+    assert "PYTORCH_NVML_BASED_CUDA_CHECK" in inspect.getsource(torch.cuda)  # torch reads it
+
+
+def test_has_bfloat16_units():
+    assert _lightning.has_bfloat16_units() in (True, False)
+
+
+def test_is_compiled():
+    net = nn.Linear(1, 1)
+    assert not _lightning.is_compiled(net)
+    net.compile(backend="eager")
+    assert _lightning.is_compiled(net)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_unscales_itself_and_loss_scale(fused):
+    optimizer = torch.optim.Adam([nn.Parameter(torch.ones(1))], fused=fused)
+    assert _lightning.unscales_itself(optimizer) == fused
+    assert torch.amp.GradScaler("cpu", init_scale=8.0).get_scale() == 8.0  # what `loss_scale` asks
+
+
+def test_multiply_all_and_norms_of():
+    tensors = [torch.tensor([3.0, 4.0]), torch.tensor([6.0])]
+    assert _lightning.norms_of(tensors).tolist() == [5.0, 6.0]
+    _lightning.multiply_all(tensors, torch.tensor(2.0))
+    assert [one.tolist() for one in tensors] == [[6.0, 8.0], [12.0]]
+
+
+def test_batch_norm():
+    assert issubclass(nn.BatchNorm2d, _lightning.BatchNorm)
+    assert issubclass(nn.SyncBatchNorm, _lightning.BatchNorm)
+
+
+def test_recurrences_as_loops_keep_the_length_of_a_gru_free():
+    length = torch.export.Dim.DYNAMIC
+    with ExitStack() as stack:
+        for context in _lightning.recurrences_as_loops():
+            stack.enter_context(context)
+        program = torch.export.export(
+            nn.GRU(2, 3, batch_first=True).eval(), (torch.randn(2, 4, 2),), dynamic_shapes=[{1: length}]
+        ).run_decompositions()
+    assert program.module()(torch.randn(2, 7, 2))[0].shape == (2, 7, 3)
+
+
+def test_worker_iterator_and_set_worker_iterator():
+    loader = DataLoader(DATA, batch_size=2, num_workers=1, persistent_workers=True)
+    assert _lightning.worker_iterator(loader) is None
+    next(iter(loader))
+    assert _lightning.worker_iterator(loader) is not None
+    _lightning.set_worker_iterator(loader, None)
+    assert _lightning.worker_iterator(loader) is None
+
+
+# ------------------------------------------------------------------------------------------------------ jsonargparse
+
+
+def test_option_strings_and_actions_of():
+    parser = jsonargparse.ArgumentParser()
+    parser.add_argument("--width", type=int)
+    assert "--width" in _jsonargparse.option_strings(parser)
+    assert "width" in [action.dest for action in _jsonargparse.actions_of(parser)]
+    assert PlainParser().parse_args([]) is not None
+
+
+def test_subcommand_parsers():
+    parser, inner = jsonargparse.ArgumentParser(), jsonargparse.ArgumentParser()
+    parser.add_subcommands().add_subcommand("fit", inner)
+    assert _jsonargparse.subcommand_parsers(parser) == {"fit": inner}
+
+
+def test_limited_imports():
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--kind", type=type)
+    with _jsonargparse.limited_imports(["torch"]), pytest.raises(jsonargparse.ArgumentError, match="not allowed"):
+        parser.parse_args(["--kind=decimal.Decimal"])
+    assert parser.parse_args(["--kind=fractions.Fraction"]).kind.__name__ == "Fraction"
+
+
+def test_class_of_factory():
+    class Factory:
+        """What a config describes."""
+
+        def __init__(self, make: "jsonargparse.typing.Callable[[], nn.Module]"):  # type: ignore[name-defined]
+            self.make = make
+
+    from collections.abc import Callable
+
+    Factory.__init__.__annotations__["make"] = Callable[[], nn.Module]
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Factory, "factory")
+    config = parser.parse_object({"factory": {"make": {"class_path": "torch.nn.ReLU", "init_args": {}}}})
+    assert _jsonargparse.class_of_factory(parser.instantiate(config).factory.make) is nn.ReLU
+    assert _jsonargparse.class_of_factory(partial(nn.ReLU, inplace=True)) is nn.ReLU
+
+
+def test_schema_parts():
+    schema, *_ = _jsonargparse.schema_parts()
+    parser = jsonargparse.ArgumentParser()
+    parser.add_argument("--width", type=int)
+    assert schema().generate(parser)["properties"]["width"]["type"] == "integer"
+    for method in ("set_dest", "class_ref", "subclass_def", "reachable_defs", "callable_schema", "tuple_schema"):
+        assert callable(getattr(schema, method))
+
+
+def test_reason_in_finds_the_reason_in_a_message_of_jsonargparse():
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--width", type=int | None)
+    with pytest.raises(jsonargparse.ArgumentError) as error:
+        parser.parse_args(["--width=wide"])
+    assert _jsonargparse.reason_in(str(error.value)) == "Expected a int. Got value: wide"
+
+
+def test_every_function_has_a_test():
+    text = inspect.getsource(inspect.getmodule(test_every_function_has_a_test))
+    for module in (_lightning, _jsonargparse):
+        for name, value in vars(module).items():
+            if name[0] != "_" and callable(value) and getattr(value, "__module__", "") == module.__name__:
+                assert name in text, name
