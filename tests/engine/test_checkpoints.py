@@ -7,8 +7,9 @@ import resource
 import pytest
 import torch
 
-from lit_engine.checkpoints.io import SafeCheckpointIO, by_age, known, read
+from lit_engine.checkpoints.io import SafeCheckpointIO, by_age, linked_hparam, read
 from lit_engine.errors import CheckpointError
+from lit_project.__main__ import PROJECT
 
 
 def content(step=7, size=1000):
@@ -129,4 +130,5 @@ def test_what_the_data_gave_is_known_for_the_task_and_its_net(tmp_path):
     parameters = {"class_names": ["a", "b"], "net": {"init_args": {"num_classes": 2}}}
     torch.save({"hyper_parameters": parameters}, tmp_path / "x.ckpt")
     names = "class_names", "num_classes", "mean", "vocabularies", "input_shape"
-    assert [known(tmp_path / "x.ckpt", name) for name in names] == [["a", "b"], 2, None, None, None]
+    found = [linked_hparam(read(tmp_path / "x.ckpt"), PROJECT.links[name]) for name in names]
+    assert found == [["a", "b"], 2, None, None, None]

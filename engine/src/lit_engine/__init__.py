@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lit_engine.data.module import Rows, Split, SplitData
     from lit_engine.data.tables import TabularData
     from lit_engine.errors import CheckpointError, DataError, RunError, UserError
-    from lit_engine.load import load_data, load_model
+    from lit_engine.load import load_data, load_for_prediction, load_model
     from lit_engine.project import Project, current, use
     from lit_engine.run.directory import RunDir
     from lit_engine.training.exact import Totals
@@ -37,6 +37,7 @@ __all__ = [
     "UserError",
     "current",
     "load_data",
+    "load_for_prediction",
     "load_model",
     "main",
     "run_program",
@@ -48,7 +49,7 @@ _MODULES = {
     "data.module": ("Rows", "Split", "SplitData"),
     "data.tables": ("TabularData",),
     "errors": ("CheckpointError", "DataError", "RunError", "UserError"),
-    "load": ("load_data", "load_model"),
+    "load": ("load_data", "load_for_prediction", "load_model"),
     "project": ("Project", "current", "use"),
     "run.directory": ("RunDir",),
     "training.exact": ("Totals",),

@@ -1,10 +1,19 @@
 """Load the task, the data and a trainer of a run, to predict with them elsewhere."""
 
-from lightning.pytorch import LightningDataModule
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
 
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+
+from lit_engine._lightning import NoProfiler, remember_missing_cuda, set_rank
 from lit_engine.checkpoints.choose import choose_checkpoint
-from lit_engine.checkpoints.io import known
+from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
+from lit_engine.checkpoints.warm_start import check_fits
 from lit_engine.classes.names import here, import_named
+from lit_engine.cli.parser import LitCLI, prepare
 from lit_engine.data.module import made
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
@@ -38,10 +47,47 @@ def load_data(run: RunDir, stage: str = "test") -> LightningDataModule:
     """
     config = here(run.config()["data"])
     given = config.get("init_args", {})
-    for name in current().links:
-        if name in given and given[name] is None:
-            given[name] = known(choose_checkpoint(run), name)
+    if missing := [name for name in current().links if name in given and given[name] is None]:
+        content = read(choose_checkpoint(run))
+        given |= {name: linked_hparam(content, current().links[name]) for name in missing}
     data = made(config)
     data.prepare_data()
     data.setup(stage)
     return data
+
+
+def load_for_prediction(
+    run: RunDir, checkpoint: Path, **parts: Any
+) -> tuple[LightningModule, LightningDataModule, Trainer]:
+    """Return the task of a run with the weights of a checkpoint, its data module, and a trainer to predict with.
+
+    The trainer works in this process only, without the callbacks and loggers of the run, to which nothing is written.
+
+    Args:
+        run: the run.
+        checkpoint: the file with the weights, see `choose_checkpoint`.
+        **parts: arguments of the trainer that replace those in the run's config.
+
+    Raises:
+        UserError: a class rejects its arguments, or the data are missing.
+        CheckpointError: the checkpoint is of a different model, or damaged.
+    """
+    cli = LitCLI(current(), prepare(["predict", f"--run={run.path}"]).args)
+    set_rank(0)
+    content = read(checkpoint)
+    data = cli.options.data.get("init_args", {})
+    for name, argument in cli.links.items():
+        if name in data and data[name] is None:
+            data[name] = linked_hparam(content, argument)
+    checkpoint_io = SafeCheckpointIO()
+    checkpoint_io.loaded[checkpoint] = content
+    remember_missing_cuda()
+    torch.set_flush_denormal(True)  # as in a run
+    alone = {"accelerator": "auto", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False}
+    quiet = {"callbacks": [], "plugins": [checkpoint_io], "profiler": NoProfiler(), "enable_progress_bar": False}
+    cli.make(run.path, True, lambda config: {**alone, **quiet, "enable_checkpointing": False, **parts})
+    for line in check_fits(cli.model, content, checkpoint):
+        print(f"warning: {line}", file=sys.stderr)
+    with warnings.catch_warnings(action="ignore"):  # about callbacks of the run that are not there
+        cli.trainer.predict(cli.model, [], ckpt_path=checkpoint, weights_only=True)
+    return cli.model.eval(), cli.datamodule, cli.trainer

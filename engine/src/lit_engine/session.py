@@ -27,7 +27,7 @@ from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, RichProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
 from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
-from lit_engine.checkpoints.io import SafeCheckpointIO, known
+from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
 from lit_engine.cli.explain import explain
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
@@ -124,6 +124,7 @@ class Session:
         self.lock: BaseFileLock | None = None
         self.connection: Connection | None = None
         self.signals = Signals()
+        self.checkpoint_io = SafeCheckpointIO()
         self.keeps = False  # whether a new run holds something
         self.has_news = False  # that its page is to show
 
@@ -244,17 +245,20 @@ class Session:
             self.checkpoint, damaged = newest_checkpoint(self.run)
             for path in damaged:
                 print(f"warning: {path} is damaged and was skipped", file=sys.stderr)
+        content = None if self.checkpoint is None else read(self.checkpoint)
         data = self.options.data.get("init_args", {})
-        for name in self.cli.links:
+        for name, argument in self.cli.links.items():
             if name in data and data[name] is None:  # such as class names of a folder that is not here
-                data[name] = self._known(name)
+                data[name] = self._linked_value(name, argument, content)
+        if self.checkpoint is not None and content is not None:
+            self.checkpoint_io.loaded[self.checkpoint] = content
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
         self.connection = Connection.of(trainer.strategy)
         print_once(f"run: {self.run.path}")
         print_once("\n".join(_described(model)))
-        if self.checkpoint is not None:
-            different = check_fits(model, self.checkpoint)
+        if self.checkpoint is not None and content is not None:
+            different = check_fits(model, content, self.checkpoint)
             if self.command != "fit":
                 print_once(f"checkpoint: {self.checkpoint}")
                 self.record.changed = different
@@ -340,17 +344,16 @@ class Session:
             )
         return None if which is None else Path(which)
 
-    def _known(self, name: str) -> Any:
-        """A hyper-parameter in the checkpoint, for data that are not here to tell it; None if it has none.
+    def _linked_value(self, name: str, argument: str, content: dict[str, Any] | None) -> Any:
+        """Return a hyperparameter of the checkpoint for data that are missing, or None.
 
         A warm start takes the vocabularies from its checkpoint if `keep_vocabularies` is set. Class names always come
         from the new data.
         """
-        source = self.checkpoint
         keeps = self.options.data.get("init_args", {}).get("keep_vocabularies")
-        if source is None and self.options.init_from and name == "vocabularies" and keeps:
-            source = weights_of(self.options.init_from)
-        return None if source is None else known(source, name)
+        if content is None and self.options.init_from and name == "vocabularies" and keeps:
+            content = read(weights_of(self.options.init_from))
+        return None if content is None else linked_hparam(content, argument)
 
     def _parts(self, config: Namespace) -> dict[str, Any]:
         """The run's own parts, added to those that the config gives the trainer."""
@@ -368,7 +371,7 @@ class Session:
             self.loggers.insert(0, metrics)
         plugins = _listed(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
-            plugins.append(SafeCheckpointIO())
+            plugins.append(self.checkpoint_io)
         remember_missing_cuda()
         torch.set_flush_denormal(True)  # numbers below 1e-38 become 0: a CPU is slow with them
         return {

@@ -4,7 +4,7 @@ import contextlib
 import os
 import pickle
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from lit_engine.classes.names import here
 from lit_engine.errors import CheckpointError
-from lit_engine.project import current
 
 
 def is_intact(path: Path) -> bool:
@@ -52,10 +51,15 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     return content
 
 
-def known(path: Path, name: str) -> Any:
-    """What the data gave the model of a checkpoint, by its name there; None if nothing."""
-    found = read(path).get("hyper_parameters", {})
-    for part in current().links[name].split("."):
+def linked_hparam(content: Mapping[str, Any], argument: str) -> Any:
+    """Return a value that the data gave the model in a checkpoint, or None.
+
+    Args:
+        content: of the checkpoint.
+        argument: of the task, or of an object in it, as in `Project.links` (`net.init_args.num_classes`).
+    """
+    found = content.get("hyper_parameters", {})
+    for part in argument.split("."):
         found = (found or {}).get(part)
     return found
 
@@ -70,7 +74,14 @@ class SafeCheckpointIO(TorchCheckpointIO):
     """Writes a temporary file in the same folder, syncs and renames it: a crash or a full disk harms nothing.
 
     Lightning's own save copies from the system's temporary folder, which leaves a truncated file when it is cut short.
+
+    Attributes:
+        loaded: contents of files that were already read: each is passed to Lightning once.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: dict[Path, dict[str, Any]] = {}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Replaces `path` by a complete new file, or raises CheckpointError and leaves the old one as it was."""
@@ -94,7 +105,8 @@ class SafeCheckpointIO(TorchCheckpointIO):
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
         """As `read`; never executes code, whatever `weights_only`."""
-        return read(path, map_location if map_location is not None else "cpu")
+        content = self.loaded.pop(Path(path), None)
+        return read(path, "cpu" if map_location is None else map_location) if content is None else content
 
 
 def _reason(error: BaseException) -> str:

@@ -26,13 +26,17 @@ def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
     return state
 
 
-def check_fits(model: nn.Module, checkpoint: Path) -> list[str]:
-    """Raises CheckpointError, with what differs, unless the checkpoint holds exactly this model's weights.
+def check_fits(model: nn.Module, content: dict[str, Any], checkpoint: Path) -> list[str]:
+    """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
+
+    Args:
+        model: the model.
+        content: of the checkpoint.
+        checkpoint: its file, for messages.
 
     Returns:
-        What else the model gets that differs from training, such as the mean of the images or the class names.
+        Other hyperparameters that differ from training, such as the mean of the images or the class names.
     """
-    content = read(checkpoint)
     found = match(model, state_of(content, checkpoint))
     if not found.complete:
         raise CheckpointError(f"{checkpoint} is of another model than the config describes:\n{found}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from lit_engine.cli.explain import OptionParser
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import program
+from lit_engine.run.directory import RunDir
 
 NEEDS = {"pt2": (), "onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
 
@@ -49,14 +50,18 @@ def export(args: Sequence[str]) -> int:
             raise UserError(f"--format: no format {name!r}{did_you_mean(name, NEEDS, others)}")
         if None in map(find_spec, NEEDS[name]):
             raise UserError(f"--format {name} needs {', '.join(NEEDS[name])}: pip install '{program()}[export]'")
-    from lit_engine.tools.export.files import Files
+    from lit_engine.checkpoints.choose import choose_checkpoint
+    from lit_engine.tools.export.files import Exporter
 
     try:
-        files = Files(options.run, options.ckpt_path)
-        folder = options.output or files.run.path / "export"
+        run = RunDir.open(options.run)
+        checkpoint = choose_checkpoint(run, options.ckpt_path)
+        print(f"checkpoint: {checkpoint}")
+        exporter = Exporter(run, checkpoint)
+        folder = options.output or run.path / "export"
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as scratch:
-            for name, note in files.write(formats, Path(scratch)).items():
+            for name, note in exporter.write(formats, Path(scratch)).items():
                 file = folder / name
                 replaced = "; replaces an earlier one" if file.exists() else ""
                 os.replace(Path(scratch, name), file)

@@ -1,21 +1,20 @@
 """What `predict` gives for the first batches of a run, and files that give the same."""
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from lit_engine.checkpoints.io import SafeCheckpointIO
+from lit_engine._lightning import reconfigure
 from lit_engine.errors import UserError
+from lit_engine.load import load_for_prediction
 from lit_engine.project import current
-from lit_engine.session import Session
+from lit_engine.run.directory import RunDir
 from lit_engine.tools.export.formats import in_two, trace, write_onnx, write_pt2, write_safetensors
 from lit_engine.tools.export.parts import Exported, Run, of_forward
 
@@ -28,35 +27,40 @@ TRAINER = {
 }  # fmt: skip
 
 
-class Files(Session, Callback):
-    """Predicts the first batches of a run's test split; of the run itself nothing changes.
+class BatchesSeen(Callback):
+    """Keeps the batches of a prediction with what `predict_step` returned for them."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Any, dict[str, list[Any]]]] = []
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        self.batches.append((batch, outputs))
+
+
+class Exporter:
+    """Predicts the first batches of a run's test split, and writes files that predict the same.
 
     Args:
-        run: its directory.
-        checkpoint: `best`, `last`, `average` or a file.
+        run: the run, in which nothing changes.
+        checkpoint: the file with its weights.
 
     Raises:
         UserError: the run has no such weights, or the data are missing.
     """
 
-    def __init__(self, run: str, checkpoint: str) -> None:
-        super().__init__(current(), ["predict", f"--run={run}", f"--ckpt_path={checkpoint}"])
-        self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # batches, and the rows of `predict`
-        trainer, self.task, data = self.prepare()
+    def __init__(self, run: RunDir, checkpoint: Path) -> None:
+        self.run, self.checkpoint = run, checkpoint
+        self.task, data, trainer = load_for_prediction(run, checkpoint, **TRAINER)
         self.preparation = data.preparation() if hasattr(data, "preparation") else {}
-        # torch.export takes nothing that torch.compile has made, and warns of another order in memory
+        # torch.export rejects what torch.compile has compiled, and warns about a different memory format
         vars(self.task).update(backend=None, channels_last=False)
-        with warnings.catch_warnings(action="ignore"):  # that the run's callbacks are not there
-            trainer.predict(self.task, data, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False)
+        seen = BatchesSeen()
+        reconfigure(trainer, callbacks=[seen])
+        trainer.predict(self.task, data, return_predictions=False)
+        self.seen = seen.batches
         self.task.eval()
-
-    def _parts(self, config: Namespace) -> dict[str, Any]:
-        return {**super()._parts(config), **TRAINER, "callbacks": [self], "plugins": [SafeCheckpointIO()]}
-
-    def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        self.seen.append((batch, outputs))
 
     @torch.no_grad()
     def write(self, formats: Sequence[str], folder: Path) -> dict[str, str]:
@@ -71,10 +75,10 @@ class Files(Session, Callback):
         about = {
             "task": type(task).__name__,
             "run": self.run.name,
-            "checkpoint": self.checkpoint and self.checkpoint.name,
+            "checkpoint": self.checkpoint.name,
             **({"preparation": self.preparation} if self.preparation else {}),
             **made.about,
-            **{name: task.hparams[name] for name in self.cli.links.values() if name in task.hparams},  # from the data
+            **{name: task.hparams[name] for name in current().links.values() if name in task.hparams},  # from the data
             "files": {name: part.describe() for name, part in made.parts.items()},
             "net": task.hparams.get("net"),
         }

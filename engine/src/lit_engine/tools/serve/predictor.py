@@ -3,7 +3,6 @@
 import json
 import shutil
 import threading
-import warnings
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
@@ -11,25 +10,15 @@ from typing import Any
 
 from lit_engine._lightning import reconfigure
 from lit_engine.callbacks.predictions import PredictionTable
+from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.data.tables import TAB
 from lit_engine.errors import UserError
-from lit_engine.project import current
-from lit_engine.session import Session
+from lit_engine.load import load_for_prediction
+from lit_engine.run.directory import RunDir
 from lit_engine.tools.pages.html import embed_figure, embed_png, page, paragraph
 from lit_engine.tools.serve.form import SCRIPT, STYLE
 
 SMALL = 64  # pixels of the side of a grey image that can be drawn by hand
-# a run of eight GPUs is tried on a laptop
-ALONE = ["accelerator=auto", "devices=1", "num_nodes=1", "strategy=auto", "logger=false"]
-
-
-class Elsewhere(Session):
-    """Leaves the run as it is: a `predict_step` may write files, into `folder`."""
-
-    folder: str
-
-    def _parts(self, config: Any) -> dict[str, Any]:
-        return {**super()._parts(config), "default_root_dir": self.folder}
 
 
 class Predictor:
@@ -40,24 +29,19 @@ class Predictor:
     """
 
     def __init__(self, run: str, checkpoint: str, folder: str) -> None:
-        words = ["predict", f"--run={run}", f"--ckpt_path={checkpoint}", *(f"--trainer.{o}" for o in ALONE)]
-        session = Elsewhere(current(), words)
-        session.folder, self.folder = folder, Path(folder)
-        parts: Any = session.prepare()
-        self.trainer, self.task, self.data = trainer, task, data = parts
+        self.folder, opened = Path(folder), RunDir.open(run)
+        file = choose_checkpoint(opened, checkpoint)
+        parts: Any = load_for_prediction(opened, file, default_root_dir=folder)  # where a `predict_step` may write
+        self.task, self.data, self.trainer = task, data, _ = parts
         if hasattr(data, "num_workers"):
             data.num_workers = 0  # starting processes takes longer than reading a sample
         self.kind: Any = "text" if hasattr(task, "served") else getattr(data, "predicts_on", None)
         if self.kind is None:
             raise UserError(f"{type(data).__name__} cannot predict on new samples: it has no `predict_from`")
-        self.title = session.run.name
-        self.about = f"{type(task).__name__}, {session.checkpoint and session.checkpoint.name}"
+        self.title = opened.name
+        self.about = f"{type(task).__name__}, {file.name}"
         self.turn = threading.Lock()
         task.all_probabilities = True  # of classes, if it has some
-        reconfigure(trainer, callbacks=[])
-        with warnings.catch_warnings(action="ignore"):  # that the run's callbacks are not there
-            trainer.predict(task, [], ckpt_path=session.checkpoint, weights_only=True)
-        task.eval()
 
     def page(self, most: int) -> str:
         """The text of the page; a sample has `most` MB at most."""
