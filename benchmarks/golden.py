@@ -33,7 +33,7 @@ import torch
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-TIMINGS = ("seconds", "samples_per_second", "tokens_per_second", "pairs_per_second")
+TIMINGS = ("seconds", "_per_second")
 KINDS = ("classification", "multilabel", "segmentation", "table", "sequence", "pretrained_sequence")
 SHORT = ["--trainer.max_epochs=2", "--trainer.log_every_n_steps=2"]
 TEXT = ["--data.size=400", "--data.val_size=40", "--data.test_size=40", *SHORT]
@@ -126,8 +126,8 @@ def digest(value: Any) -> str:
     return found.hexdigest()
 
 
-def results(run: Path) -> dict[str, str]:
-    """Returns the hash of each result of a run."""
+def results(run: Path, folder: Path) -> dict[str, str]:
+    """Returns the hash of each result of a run; predictions name image files in `folder`."""
     last = torch.load(run / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True)
     best = max((run / "checkpoints").glob("best*.ckpt"), default=run / "checkpoints" / "last.ckpt")
     with (run / "metrics.csv").open(newline="") as file:
@@ -140,7 +140,7 @@ def results(run: Path) -> dict[str, str]:
         "optimizer": digest([last["optimizer_states"], last["lr_schedulers"]]),
         "metrics.csv": digest(rows),
         "metrics.json": digest(metrics),
-        "predictions": hashlib.sha256((run / "predictions" / "test.csv").read_bytes()).hexdigest(),
+        "predictions": digest((run / "predictions" / "test.csv").read_text().replace(str(folder), "")),
     }
 
 
@@ -167,7 +167,7 @@ def train(name: str, copy: Path, folder: Path) -> dict[str, dict[str, str]]:
         if way == "resumed":
             lit_project("fit", "--run", str(run))
         lit_project("predict", "--run", str(run), *(["--trainer.devices=1"] if way == "two processes" else []))
-        found[way] = results(run)
+        found[way] = results(run, folder)
         print(f"{name:20} {way:14} {' '.join(f'{key} {value[:8]}' for key, value in found[way].items())}", flush=True)
     return found
 

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from lit_engine.callbacks.averaging import EMA
-from lit_engine.distributed.sharding import Sharded, as_sharded, clip_norm, shard, total_norm, whole
+from lit_engine.distributed.sharding import Sharded, as_sharded, clip_norm, gather_full_tensors, shard, total_norm
 from lit_engine.errors import UserError
 from lit_project.models.mlp import MLP
 from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
@@ -91,8 +91,8 @@ def test_norms_of_shards_beside_whole_tensors_and_shards_of_whole_ones(two):
     assert isinstance(mixed[1], DTensor)
     assert total_norm(mixed) == 5
     clip_norm(mixed, 1.0)
-    torch.testing.assert_close(whole(mixed, keep=True), [value / 5 for value in plain], rtol=1e-5, atol=0)
-    assert whole({"step": 3, "states": mixed}, keep=False) == {"step": 3, "states": [None, None]}
+    torch.testing.assert_close(gather_full_tensors(mixed, keep=True), [value / 5 for value in plain], rtol=1e-5, atol=0)
+    assert gather_full_tensors({"step": 3, "states": mixed}, keep=False) == {"step": 3, "states": [None, None]}
     assert as_sharded(torch.tensor(3.0), mixed[1]) == 3.0  # a counter of the optimizer stays whole
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_engine.checkpoints.io import read
-from lit_engine.classes.names import _note, here
+from lit_engine.classes.names import _note, resolve_class_paths
 from saving import SaveAt  # noqa: F401  (a module that is there and is not this package)
 from tiny import TINY
 
@@ -25,7 +25,7 @@ def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
         "class_path": "before_now.tasks.ImageClassifier",
         "init_args": {"net": {"class_path": "before_now.models.MLP"}, "loss": "before_now.models.losses.FocalLoss"},
     }
-    assert here(config) == {
+    assert resolve_class_paths(config) == {
         "class_path": f"{PACKAGE}.tasks.classification.ImageClassifier",
         "init_args": {"net": {"class_path": f"{PACKAGE}.models.mlp.MLP"}, "loss": f"{PACKAGE}.models.losses.FocalLoss"},
     }
@@ -35,8 +35,8 @@ def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
 def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys):
     checkpoint = "lit_engine.checkpoints.callback.Checkpoint"
     for path in ("Checkpoint", f"{PACKAGE}.engine.checkpoints.Checkpoint", "lit_engine.Checkpoint", checkpoint):
-        assert here({"class_path": path}) == {"class_path": checkpoint}
-    assert here({"class_name": "Checkpoint"}) == {"class_name": "Checkpoint"}
+        assert resolve_class_paths({"class_path": path}) == {"class_path": checkpoint}
+    assert resolve_class_paths({"class_name": "Checkpoint"}) == {"class_name": "Checkpoint"}
     assert capsys.readouterr().err == ""
 
 
@@ -52,7 +52,7 @@ def test_everything_else_stays_as_it_is(capsys):
         "numbers": [7, None, ("a", 2)],
         "words of a vocabulary": ["before_now.tasks.ImageClassifier"],
     }
-    assert here(config) == config
+    assert resolve_class_paths(config) == config
     assert capsys.readouterr().err == ""
 
 

@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 from test_torchrun import free_port
 
 from lit_engine.checkpoints.io import read
-from lit_engine.distributed.rendezvous import SAME, Connection, Meeting, follow_launcher
+from lit_engine.distributed.rendezvous import SAME, Connection, Rendezvous, follow_launcher
 from lit_engine.errors import UserError
 
 JOIN_SECONDS = "LIT_PROJECT_JOIN_SECONDS"
@@ -23,7 +23,7 @@ def meet(port, *ranks, size=2, here=HERE):
 
     def one(rank):
         try:
-            return Meeting("127.0.0.1", port, rank, size, here if rank else HERE).all_here()
+            return Rendezvous("127.0.0.1", port, rank, size, here if rank else HERE).all_here()
         except UserError as error:
             return str(error)
 
@@ -136,7 +136,7 @@ def test_devices_against_torchrun_are_refused(lit, under_torchrun, devices, node
 def test_a_time_to_wait_that_is_none(monkeypatch, seconds):
     monkeypatch.setenv(JOIN_SECONDS, seconds)
     with pytest.raises(UserError, match=f"{JOIN_SECONDS} must be a number of seconds, got '{seconds}'"):
-        Meeting("127.0.0.1", 1, 0, 2, {"host": "a"})
+        Rendezvous("127.0.0.1", 1, 0, 2, {"host": "a"})
 
 
 def test_a_port_that_is_no_number(lit, monkeypatch):

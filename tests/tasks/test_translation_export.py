@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from translation_data import SGD, few, net
 
-from lit_engine.tools.export.formats import in_two, trace, write_onnx, write_pt2
+from lit_engine.tools.export.formats import run_in_two_batches, trace, write_onnx, write_pt2
 from lit_project.__main__ import main
 from lit_project.models.seq2seq.rnn import RNNEncoder
 from lit_project.models.seq2seq.search import Decoding
@@ -63,7 +63,9 @@ def test_searches_with_encoder_and_step_find_what_predict_finds(batch_and_data, 
     with torch.no_grad():
         rows = task.predict_step(batch, 0)
         made = task.exported(batch)
-        assert made.difference({name: in_two(part) for name, part in made.parts.items()}, batch, rows) < 1e-6
+        assert (
+            made.difference({name: run_in_two_batches(part) for name, part in made.parts.items()}, batch, rows) < 1e-6
+        )
         rows["score"] = [score + 0.01 for score in rows["score"]]
         assert made.difference(made.parts, batch, rows) == pytest.approx(0.01, abs=1e-6)
 
@@ -77,7 +79,9 @@ def test_files_of_every_kind_of_net_take_any_batch_and_length(batch_and_data, tm
         rows, made = task.predict_step(batch, 0), task.exported(batch)
         programs = {name: trace(name, part) for name, part in made.parts.items()}
         for write in (write_pt2, write_onnx):
-            runs = {n: in_two(write(programs[n], part, "{}", tmp_path / n)) for n, part in made.parts.items()}
+            runs = {
+                n: run_in_two_batches(write(programs[n], part, "{}", tmp_path / n)) for n, part in made.parts.items()
+            }
             assert made.difference(runs, batch, rows) < 1e-5
 
 

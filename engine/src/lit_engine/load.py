@@ -12,9 +12,9 @@ from lit_engine._lightning import NoProfiler, remember_missing_cuda, set_rank
 from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
 from lit_engine.checkpoints.warm_start import check_fits
-from lit_engine.classes.names import here, import_named
+from lit_engine.classes.names import import_named, resolve_class_paths
 from lit_engine.cli.parser import LitCLI, prepare
-from lit_engine.data.module import made
+from lit_engine.data.module import build_datamodule
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.training.task import Task
@@ -45,12 +45,12 @@ def load_data(run: RunDir, stage: str = "test") -> LightningDataModule:
     Raises:
         DataError: the data are missing.
     """
-    config = here(run.config()["data"])
+    config = resolve_class_paths(run.config()["data"])
     given = config.get("init_args", {})
     if missing := [name for name in current().links if name in given and given[name] is None]:
         content = read(choose_checkpoint(run))
         given |= {name: linked_hparam(content, current().links[name]) for name in missing}
-    data = made(config)
+    data = build_datamodule(config)
     data.prepare_data()
     data.setup(stage)
     return data

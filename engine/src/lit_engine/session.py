@@ -37,7 +37,7 @@ from lit_engine.distributed.rendezvous import Connection, follow_launcher
 from lit_engine.errors import UserError, first_of, no_access
 from lit_engine.project import Project, is_debugging, program, variable
 from lit_engine.run.directory import RunDir
-from lit_engine.run.options import changes
+from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import provenance, versions
 from lit_engine.training.layout import emulated
 from lit_engine.training.saver import Interrupted, Saver, Signals
@@ -102,7 +102,7 @@ class Session:
 
     Attributes:
         cli: its options; makes data, model and trainer of them.
-        given: the run that `--run` names; None makes a new one.
+        existing_run: the run given by `--run`; None creates a new one.
         checkpoint: to resume from or to evaluate; None begins with initial weights.
         status: exit status of the command.
         connection: to the other processes, once there is a trainer; None for a single one.
@@ -115,7 +115,7 @@ class Session:
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
         self.project = project
-        words, self.given, self.config_name = prepare(args)
+        words, self.existing_run, self.config_name = prepare(args)
         self.cli = LitCLI(project, words)
         self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
         self.checkpoint: Path | None = None
@@ -125,8 +125,8 @@ class Session:
         self.connection: Connection | None = None
         self.signals = Signals()
         self.checkpoint_io = SafeCheckpointIO()
-        self.keeps = False  # whether a new run holds something
-        self.has_news = False  # that its page is to show
+        self.has_content = False  # whether a new run contains anything
+        self.is_page_outdated = False
 
     def fit(self) -> None:
         """Trains; then tests the best checkpoint if `test_after_fit` says so and there are data for it."""
@@ -147,13 +147,13 @@ class Session:
             found = warm_start(model, weights, options.init_prefixes, options.init_strict)
             print_once(f"weights from {weights}:\n{found}")
         if options.find or options.plot_lr:
-            if is_first() and self.given is None:
+            if is_first() and self.existing_run is None:
                 run.describe(self.config, facts)
             if options.find:
                 resolve_name(FIND)(options.find, trainer, model, datamodule)
             else:
                 resolve_name(PLOT_LR)(trainer, model, datamodule)
-            self.keeps = (run.path / "figures").exists()
+            self.has_content = (run.path / "figures").exists()
             return
         if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
             print(warning, file=sys.stderr)
@@ -174,7 +174,7 @@ class Session:
             known = ", ".join(sorted(name for name in trainer.callback_metrics if name.count("/") < 2))
             raise UserError(f"{str(error).partition(' Pass in')[0]} There are: {known}") from error
         finally:
-            self.keeps = self.record.started and not smoke
+            self.has_content = self.record.started and not smoke
         self.signals.deferred = False
         if self.signals.number:  # while the last figures were drawn
             raise Interrupted(self.signals.number)
@@ -190,14 +190,14 @@ class Session:
         if best is not None and best.best_model_path and best.best_model_score is not None:
             self.checkpoint = Path(best.best_model_path)
             print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
-        self.has_news = tests or (self.record.started and not smoke) or _page_is_outdated(run.path)
+        self.is_page_outdated = tests or (self.record.started and not smoke) or _page_is_outdated(run.path)
         if tests:
             self._score("test", trainer, model, datamodule)
 
     def evaluate(self) -> None:
         """Validates or tests the checkpoint, or the weights as they are."""
         self._score(self.command, *self.prepare())
-        self.has_news = True
+        self.is_page_outdated = True
 
     def predict(self) -> None:
         """Writes a table of predictions; unreadable image files are named and make the exit status 1."""
@@ -217,7 +217,7 @@ class Session:
         trainer.predict(
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )
-        self.keeps = bool(table.rows)
+        self.has_content = bool(table.rows)
         for sample in table.missing if is_first() else ():
             print(f"error: cannot read {sample['file']}", file=sys.stderr)
             self.status = 1
@@ -236,10 +236,10 @@ class Session:
         first_if_alone(self.options.trainer)
         if self.command != "fit":
             self.checkpoint = self._checkpoint_to_evaluate()
-        self.run = self.given or self._named_run() or self._new_run()
+        self.run = self.existing_run or self._named_run() or self._new_run()
         self.lock = self.run.lock() if self.command == "fit" and is_first() else None
         begun = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
-        if self.command == "fit" and self.given is not None and begun:
+        if self.command == "fit" and self.existing_run is not None and begun:
             self.run.metrics(), self.run.entries()  # broken ones are named before anything is trained
             self._note_versions()
             self.checkpoint, damaged = newest_checkpoint(self.run)
@@ -279,14 +279,14 @@ class Session:
             self.lock.release()
         if not is_first() or not hasattr(self, "run"):
             return
-        if self.given is None and not self.keeps:
+        if self.existing_run is None and not self.has_content:
             shutil.rmtree(self.run.path, ignore_errors=True)
         elif hasattr(self, "record"):
             if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
                 how = "interrupted" if status > 128 else "failed"
                 again = f"continue with: {program()} fit --run {shlex.quote(str(self.run.path))}"
                 print(f"{how}; {'the same command continues' if self.options.resume else again}")
-            changed = self.has_news if status == 0 else self.command == "fit" and self.keeps
+            changed = self.is_page_outdated if status == 0 else self.command == "fit" and self.has_content
             if changed and self.project.after_command:
                 resolve_name(self.project.after_command)(self.run.path)
             print(f"run: {self.run.path}", flush=True)
@@ -300,14 +300,14 @@ class Session:
         if not self.options.resume:
             return None
         run = RunDir(Path(self.options.runs_dir, self.config_name, self.options.run_name).expanduser())
-        self.given = run if run.path.is_dir() else None
+        self.existing_run = run if run.path.is_dir() else None
         if not run.config_file.is_file():
-            return self.given
+            return self.existing_run
         recorded = run.config()
         if self.cli.drawn and "seed_everything" in recorded:
             self.cli.seed_again(recorded["seed_everything"])
             self.config = self.cli.config_text()
-        found = changes(recorded, self.cli.plain)
+        found = iterate_changes(recorded, self.cli.plain)
         different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
         if different:
             raise UserError(
@@ -333,8 +333,8 @@ class Session:
 
     def _checkpoint_to_evaluate(self) -> Path | None:
         which = self.options.ckpt_path
-        if self.given is not None:
-            return choose_checkpoint(self.given, str(which or "best"))
+        if self.existing_run is not None:
+            return choose_checkpoint(self.existing_run, str(which or "best"))
         if which in ("best", "last", "average"):
             raise UserError(f"ckpt_path {which} needs the run that it is of: --run DIR")
         if which is None and not self.options.allow_untrained:
@@ -390,7 +390,7 @@ class Session:
         try:
             evaluate = getattr(trainer, name)
             evaluate(model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, verbose=False)
-            self.keeps = True
+            self.has_content = True
         finally:
             if trainer.callback_metrics:
                 print_once(one_line(trainer.callback_metrics))

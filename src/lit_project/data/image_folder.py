@@ -8,7 +8,7 @@ from typing import Any
 from PIL import Image
 from torch.utils.data import Dataset, Subset
 
-from lit_engine.data.images import UNREADABLE, DatasetImages, decode_smaller, is_picture, pictures_in, plain
+from lit_engine.data.images import UNREADABLE, DatasetImages, decode_smaller, is_picture, pictures_in, to_8bit_upright
 from lit_engine.data.module import Split
 from lit_engine.errors import DataError
 
@@ -53,7 +53,7 @@ class Pictures(Dataset):
             with Image.open(path) as image:
                 decode_smaller(image, self.image_size)
                 image.load()
-                return plain(image), target
+                return to_8bit_upright(image), target
         except UNREADABLE as error:
             raise DataError(f"cannot read the image {path}: {error}; fix or delete it") from error
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lit_engine.callbacks.figures import DrawsEvaluation, new_figure, save_figure
 from lit_engine.data.tables import WIDE
-from lit_engine.distributed.processes import of_all
+from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import UserError
 from lit_engine.training.exact import Totals
 from lit_engine.training.schedules import OptimizerFactory
@@ -76,7 +76,7 @@ class PredictedAgainstTrue(DrawsEvaluation):
             self._points.append((outputs["targets"].cpu().double(), outputs["predictions"].cpu().double()))
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        points, self._points = of_all(self._points, trainer), []
+        points, self._points = all_gathered(self._points, trainer), []
         if not trainer.is_global_zero or not points:
             return
         task: Any = pl_module

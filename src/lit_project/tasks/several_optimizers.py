@@ -16,7 +16,7 @@ from lit_engine.distributed.sharding import clip_norm, gradients
 from lit_engine.errors import UserError
 from lit_engine.training.layout import scales_loss
 from lit_engine.training.parameter_groups import Group, GroupError, ParameterGroups
-from lit_engine.training.schedules import OptimizerFactory, Schedule, ScheduleError, configure
+from lit_engine.training.schedules import OptimizerFactory, Schedule, ScheduleError, build_optimizers
 from lit_engine.training.task import Task, no_optimizer
 from lit_project.tasks.translation.task import Translator
 
@@ -83,7 +83,7 @@ class SeveralOptimizers(Task):
         for part in self.parts:
             if part.name not in by_name:
                 raise GroupError(f"parts: nothing in {part.name} is to be trained")
-            own, schedules = configure([by_name[part.name]], part.optimizer, part.schedulers, self.length)
+            own, schedules = build_optimizers([by_name[part.name]], part.optimizer, part.schedulers, self.length)
             if any("monitor" in config and config["interval"] == "step" for config in schedules):
                 raise ScheduleError(f"parts: a schedule of {part.name} watches a metric: its interval must be epoch")
             optimizers += own

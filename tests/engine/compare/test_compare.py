@@ -12,7 +12,7 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from legible import illegible
-from lit_engine.run.options import differing
+from lit_engine.run.options import differing_options
 from lit_engine.tools.runs.columns import (
     Column,
     as_csv,
@@ -56,9 +56,11 @@ def test_only_what_differs_is_a_column(make_run):
 
 def test_options_of_another_class_or_version_do_not_differ_but_a_callback_does():
     cnn, mlp = {"net": "p.CNN", "net.layers": [4], "seed": 1}, {"net": "p.MLP", "net.hidden": 9, "seed": 1.0, "new": 3}
-    assert differing([cnn, mlp]) == ["net"]
-    assert differing([cnn, {**cnn, "callbacks.Stop": "p.Stop", "callbacks.Stop.patience": 3}]) == ["callbacks.Stop"]
-    assert differing([{"x": None}, {"x": {1: 2}}]) == ["x"]
+    assert differing_options([cnn, mlp]) == ["net"]
+    assert differing_options([cnn, {**cnn, "callbacks.Stop": "p.Stop", "callbacks.Stop.patience": 3}]) == [
+        "callbacks.Stop"
+    ]
+    assert differing_options([{"x": None}, {"x": {1: 2}}]) == ["x"]
     assert short_names(["model.lr", "data.seed", "seed", "other.lr"]) == ["model.lr", "data.seed", "seed", "other.lr"]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lit_engine.training.parameter_groups import Group, GroupError, ParameterGroups, layers
-from lit_engine.training.schedules import configure
+from lit_engine.training.schedules import build_optimizers
 from lit_project.models.pretrained import TorchvisionNet
 from lit_project.models.resnet import SmallResNet
 from lit_project.models.timm_net import TimmNet
@@ -20,7 +20,7 @@ def net():
 
 def optimizer(module, groups):
     sgd = partial(torch.optim.SGD, lr=0.1, weight_decay=0.01)
-    return configure(groups(module), sgd, [], lambda unit: 10)[0][0]
+    return build_optimizers(groups(module), sgd, [], lambda unit: 10)[0][0]
 
 
 def names(module, group):
@@ -119,4 +119,4 @@ def test_groups_that_cannot_be(make, message):
 def test_an_option_that_the_optimizer_does_not_know_is_an_error():
     groups = ParameterGroups([Group("head", ["head"], options={"weigth_decay": 0.5})])(net())
     with pytest.raises(GroupError, match=r"SGD has no option 'weigth_decay'; did you mean weight_decay\?"):
-        configure(groups, partial(torch.optim.SGD, lr=0.1), [], lambda interval: 1)
+        build_optimizers(groups, partial(torch.optim.SGD, lr=0.1), [], lambda interval: 1)

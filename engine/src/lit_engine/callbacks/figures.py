@@ -15,7 +15,7 @@ from torch import Tensor
 from lit_engine.callbacks.drawing import CHART, PHOTOS, new_figure, scale, shortened
 from lit_engine.callbacks.record import best_checkpoint, monitored
 from lit_engine.checkpoints.callback import fast_dev_run
-from lit_engine.distributed.processes import of_all
+from lit_engine.distributed.processes import all_gathered
 from lit_engine.run.directory import RunDir
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Figures(DrawsEvaluation):
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draws the confusion matrix and the images that were collected, from all processes."""
-        found, self._wrong = of_all(self._wrong, trainer), []
+        found, self._wrong = all_gathered(self._wrong, trainer), []
         split, calibration = "test" if trainer.testing else "val", getattr(pl_module, "notes", {}).get("calibration")
         if trainer.is_global_zero and calibration is not None:
             title = f"{split}: expected calibration error {calibration['ece']:.4f}"

@@ -6,8 +6,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_engine._lightning import norms_of, scales_loss
-from lit_engine.distributed.processes import reduced
-from lit_engine.distributed.sharding import local
+from lit_engine.distributed.processes import all_reduced
+from lit_engine.distributed.sharding import local_shards
 from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import BEFORE_NAN
 
@@ -39,10 +39,10 @@ class NaNGuard(Callback):
         gradients = {name: p.grad for name, p in pl_module.named_parameters() if p.grad is not None}
         if not gradients or scales_loss(trainer):
             return
-        norms = norms_of(local(gradients.values()))
+        norms = norms_of(local_shards(gradients.values()))
         bad = norms.isfinite().logical_not().float()
         if trainer.world_size > 1:  # shards differ, and all processes save
-            bad = reduced(bad, "MAX")
+            bad = all_reduced(bad, "MAX")
         if not bad.any():
             return
         names = [name for name, found in zip(gradients, bad.tolist(), strict=True) if found]

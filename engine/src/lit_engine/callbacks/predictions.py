@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from lit_engine.distributed.processes import of_all
+from lit_engine.distributed.processes import all_gathered
 from lit_engine.run.directory import write_text
 
 
@@ -40,7 +40,7 @@ class PredictionTable(Callback):
         self._rows += [dict(zip(names, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        rows = sorted(of_all(self._rows, trainer), key=lambda row: row["index"])
+        rows = sorted(all_gathered(self._rows, trainer), key=lambda row: row["index"])
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if self.inputs is None and hasattr(data, "inputs") and getattr(data, "new", None) is None:
             self.inputs = data.inputs("test")

@@ -14,7 +14,7 @@ from lit_engine.callbacks.record import in_short, monitored
 from lit_engine.distributed.processes import print_once
 
 
-def shown(trainer: Trainer, pl_module: LightningModule, running: Any) -> dict[str, str]:
+def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Any) -> dict[str, str]:
     """The means of the totals so far, and of the newest validation what the task says and what is monitored."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
     for name in (*(f"val/{name}" for name in getattr(pl_module, "shown", ())), *monitored(trainer)):
@@ -40,7 +40,7 @@ class RichProgress(RichProgressBar):
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        return shown(trainer, pl_module, getattr(pl_module, "running", None)) if trainer.training else {}
+        return progress_metrics(trainer, pl_module, getattr(pl_module, "running", None)) if trainer.training else {}
 
 
 class ProgressLines(Callback):
@@ -56,7 +56,7 @@ class ProgressLines(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         running = getattr(pl_module, "running", None)
-        found = shown(trainer, pl_module, running and running.reduce(pl_module)).items()  # of all processes
+        found = progress_metrics(trainer, pl_module, running and running.reduce(pl_module)).items()  # of all processes
         # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
         last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
         values = "  ".join(f"{name} {value}" for name, value in found if has_validated(trainer) or name[:4] != "val/")

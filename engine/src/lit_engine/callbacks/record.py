@@ -23,7 +23,7 @@ from lit_engine._lightning import has_validated, scales_loss, set_ended, set_roo
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
-from lit_engine.run.options import changes
+from lit_engine.run.options import iterate_changes
 
 SAVE_SECONDS = 10.0
 
@@ -169,7 +169,7 @@ class RunRecord(Callback):
         set_root_dir(trainer, path)
         self.run = RunDir(Path(path))
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
-            found = changes(yaml.safe_load(config), yaml.safe_load(self.config))
+            found = iterate_changes(yaml.safe_load(config), yaml.safe_load(self.config))
             different = [f"{key.lstrip('.')} is {here} here and {first} in the first" for key, first, here in found]
             raise UserError("; ".join(["the processes of this run have different configs", *different]))
 

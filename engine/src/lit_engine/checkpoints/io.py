@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from lit_engine.classes.names import here
+from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError
 
 
@@ -47,7 +47,7 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}, not a checkpoint")
     if "hyper_parameters" in content:
-        content["hyper_parameters"] = here(content["hyper_parameters"])
+        content["hyper_parameters"] = resolve_class_paths(content["hyper_parameters"])
     return content
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
 from lit_engine.checkpoints.weights import Match, load_fitting, match, renamed
-from lit_engine.classes.names import here
+from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, UserError
-from lit_engine.run.options import changes
+from lit_engine.run.options import iterate_changes
 
 # Parts of a task whose state a resumed run takes from its checkpoint, not from the config.
 FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
@@ -46,7 +46,7 @@ def check_fits(model: nn.Module, content: dict[str, Any], checkpoint: Path) -> l
     )
     return [
         f"{key.lstrip('.')} was {shorten(str(old), 80)} in training and is {shorten(str(new), 80)}"
-        for key, old, new in changes(before, now)
+        for key, old, new in iterate_changes(before, now)
     ]
 
 
@@ -56,12 +56,12 @@ def check_kept(run: Path, config: Mapping[str, Any]) -> None:
     Its checkpoint would silently restore the old ones. Resuming without any schedule is possible.
     """
     file = run / "config.yaml"
-    both = (here(yaml.safe_load(file.read_text(encoding="utf-8"))), config)
+    both = (resolve_class_paths(yaml.safe_load(file.read_text(encoding="utf-8"))), config)
     before, now = (one["model"].get("init_args", {}) for one in both)
     for part in FROM_CHECKPOINT:
         if part == "schedulers" and not now.get(part):
             continue
-        for key, old, new in changes({part: before.get(part)}, {part: now.get(part)}, "model"):
+        for key, old, new in iterate_changes({part: before.get(part)}, {part: now.get(part)}, "model"):
             change = f"{key} was {shorten(str(old), 80)} and would be {shorten(str(new), 80)}"
             raise UserError(
                 f"a resumed run keeps its optimizer and schedules: {change}; a new run takes the weights and other "

@@ -37,7 +37,7 @@ Made = TypeVar("Made")
 set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=False)
 
 
-def index() -> dict[str, list[str]]:
+def classes_by_name() -> dict[str, list[str]]:
     """Return the full paths of all classes in the project and the library by name, those of the project first."""
     found: dict[str, list[str]] = defaultdict(list)
     for package in (current().name, LIBRARY):
@@ -58,7 +58,7 @@ def classes_in(package: str) -> dict[str, list[str]]:
     return dict(found)
 
 
-def full_path(name: str) -> str:
+def resolve_class_name(name: str) -> str:
     """Return the full path of a class of the project or the library, given its name or a path that no longer exists.
 
     Any other text, such as the path of a class in torch, is returned unchanged.
@@ -69,7 +69,7 @@ def full_path(name: str) -> str:
     other = bool(rest) and package not in (own, LIBRARY)
     if other and "." not in rest:  # such as the file houses.CSV: no module of this package holds classes by itself
         return name
-    paths = index().get(name.rpartition(".")[2], [])
+    paths = classes_by_name().get(name.rpartition(".")[2], [])
     # the one at this place, of several classes with this name
     paths = [path for path in paths if path in (name, f"{own}.{rest}")] or paths
     if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):
@@ -79,16 +79,16 @@ def full_path(name: str) -> str:
     return paths[0]
 
 
-def here(value: Any) -> Any:
-    """Plain data in which each `class_path`, and other dotted values of mappings, are the `full_path`."""
+def resolve_class_paths(value: Any) -> Any:
+    """Plain data in which each `class_path`, and other dotted values of mappings, are the `resolve_class_name`."""
     if isinstance(value, Mapping):
         return {
-            key: full_path(item)
+            key: resolve_class_name(item)
             if isinstance(item, str) and ("." in item or key in ("class_path", "_class_path"))
-            else here(item)
+            else resolve_class_paths(item)
             for key, item in value.items()
         }
-    return type(value)(map(here, value)) if isinstance(value, list | tuple) else value
+    return type(value)(map(resolve_class_paths, value)) if isinstance(value, list | tuple) else value
 
 
 @cache
@@ -113,7 +113,7 @@ def import_named(config: Path) -> None:
                 resolve_name(path)
 
 
-def class_of(path: Any, base: type[Made], source: Any) -> type[Made]:
+def import_class(path: Any, base: type[Made], source: Any) -> type[Made]:
     """The class at a path in the checkpoint `source`; raises CheckpointError if it must not, or cannot, be imported."""
     if not isinstance(path, str) or path.partition(".")[0] not in _allowed():
         raise CheckpointError(f"{source} is a checkpoint of {path}: {_rule(path)}")
@@ -126,7 +126,7 @@ def class_of(path: Any, base: type[Made], source: Any) -> type[Made]:
     return found
 
 
-def make(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, Any], source: Any) -> Made:
+def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, Any], source: Any) -> Made:
     """An object made from the parameters in the checkpoint `source`; those in `given` take precedence.
 
     Raises:

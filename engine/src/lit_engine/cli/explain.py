@@ -161,11 +161,11 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
     """What may have been meant by a wrong value, class or argument of a class."""
     quoted, last = re.findall(r"'([^']*)'", reason), reason.split()[-1]
     if reason.startswith(("module '", "no class ")):
-        from lit_engine.classes.names import index  # which imports torch
+        from lit_engine.classes.names import classes_by_name  # which imports torch
 
         modules = [*CLASS_MODULES, *quoted[:1]]  # of "module 'torch.nn' has no attribute 'Liner'"
         classes = {name: f"{module}.{name}" for module in modules for name in dir(import_module(module))}
-        classes |= {name: name for name in index()}
+        classes |= {name: name for name in classes_by_name()}
         near = nearest(quoted[1] if quoted else last, classes)
         return f"; did you mean {classes[near]}?" if near else ""
     if reason.startswith("Not a valid subclass"):
@@ -185,12 +185,12 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
 
 def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
     """Arguments of all classes that the message, the command line or its config files name."""
-    from lit_engine.classes.names import full_path
+    from lit_engine.classes.names import resolve_class_name
 
     files = [Path(arg.removeprefix("--config=")) for arg in args if arg.endswith((".yaml", ".yml"))]
     text = "\n".join([message, *args, *(file.read_text(encoding="utf-8") for file in files if file.is_file())])
     names: set[str] = set()
-    for path in map(full_path, set(re.findall(r"[A-Za-z_][\w.]*", text))):
+    for path in map(resolve_class_name, set(re.findall(r"[A-Za-z_][\w.]*", text))):
         if path.rpartition(".")[2][:1].isupper() and "." in path:
             with suppress(ImportError, AttributeError, ValueError):
                 for kind in getattr(resolve_name(path), "__mro__", ()):

@@ -115,7 +115,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
                     sep="\n",
                 )
                 return 0
-            look(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
+            check_early(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
             return _imported("lit_engine.session").run(project, args)
         module, _, function = commands[args[0]].partition(":")
         status = getattr(_imported(module), function)(args[1:])
@@ -151,7 +151,7 @@ def _imported(name: str) -> ModuleType:
     return sys.modules[name]
 
 
-def look(args: Sequence[str], commands: Sequence[str]) -> None:
+def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
     """Raises UserError for what is wrong at first sight, before seconds go into importing Lightning."""
     if not args:
         raise UserError(missing_command())

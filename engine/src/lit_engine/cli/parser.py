@@ -24,14 +24,14 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lit_engine._jsonargparse import actions_of, reason_in, subcommand_parsers
 from lit_engine._lightning import ParsingCLI
-from lit_engine.classes.names import check_config, drop_weights, full_path, here
+from lit_engine.classes.names import check_config, drop_weights, resolve_class_name, resolve_class_paths
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, pairs, place_of
-from lit_engine.data.module import made
+from lit_engine.data.module import build_datamodule
 from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import Project, current, program
 from lit_engine.run.directory import RunDir
-from lit_engine.run.options import differing, options_of
+from lit_engine.run.options import differing_options, options_of
 
 NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table")
 
@@ -91,13 +91,13 @@ def prepare(args: Sequence[str]) -> Invocation:
             content = _parsed(value) if value[:1] in ("[", "{") else None
             if isinstance(content, list) and not option.endswith("+") and _holds_mappings(content):
                 words.append(f"{option}=[]")
-            if (found := here(content)) != content:
+            if (found := resolve_class_paths(content)) != content:
                 value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
             named = value[:1].isupper() or value in current().functions
             # other values of the data are texts: a column may be called Group, as a class here is
             of_data = option == "--data" or option.rstrip("+").endswith("transforms")
             is_class = named and (of_data or option.startswith(("--model", "--trainer")))
-            words.append(f"{option}={full_path(value) if is_class else value}")
+            words.append(f"{option}={resolve_class_name(value) if is_class else value}")
     if run is not None and any(word.startswith("--print_config") for word in words):
         words.append("--run=null")  # which no config may name
     return Invocation(words, run, run.path.absolute().parent.name if run else name_of(first_config))
@@ -108,7 +108,7 @@ def _config(file: str, alone: bool) -> list[str]:
     content = content_of(file)
     if content is None:
         return [f"{CONFIG}={file}"]
-    found = here(content)
+    found = resolve_class_paths(content)
     words = [f"{CONFIG}={file if found == content else _text(found)}"]
     return words if alone or not _holds_mappings(found) else [f"{CONFIG}={_text(_emptied(found))}", *words]
 
@@ -410,7 +410,7 @@ class LitCLI(ParsingCLI):
             if text not in _ALONE:  # parsing takes a tenth of a second, and a process may start many runs of a config
                 _ALONE[text] = dict(options_of(self._plain(self.parser.parse_args([*self.given, first]))))
             before, now = _ALONE[text], dict(options_of(self.plain))
-            return {key: [before.get(key), now.get(key)] for key in differing([before, now])}
+            return {key: [before.get(key), now.get(key)] for key in differing_options([before, now])}
         return {}
 
     def make(self, run: Path, weights: bool, parts: Callable[[Namespace], dict[str, Any]]) -> None:
@@ -511,7 +511,7 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
 def missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
     """What a model that could not be made needs from the data but does not get; None if nothing."""
     try:
-        known = made(data)
+        known = build_datamodule(data)
         missing = [s for s, a, _ in _linked(model, links) if a.default is a.empty and not hasattr(known, s)]
     except Exception:  # then the data cannot be made, or lack it
         return None

@@ -108,7 +108,7 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", "
 UNREADABLE = (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError)
 
 
-def plain(image: Image.Image) -> Image.Image:
+def to_8bit_upright(image: Image.Image) -> Image.Image:
     """An image of 8 bits per channel, transparency on white, the right way up as its EXIF orientation says.
 
     Raises:
@@ -159,7 +159,7 @@ def to_tensor(image: Image.Image, input_shape: tuple[int, int, int], crop: bool 
     """
     channels, height, width = input_shape
     decode_smaller(image, max(height, width))
-    image = plain(image).convert("L" if channels == 1 else "RGB")
+    image = to_8bit_upright(image).convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):
         resize = ImageOps.fit if crop else Image.Image.resize
         image = resize(image, (width, height), Image.Resampling.BILINEAR)
@@ -357,7 +357,7 @@ class ImageData(SplitData):
     def batches(self, dataset: Any, split: Split) -> Loader:
         """Loads images that are not in memory with `num_workers` processes."""
         workers = () if isinstance(dataset, Rows) else (self.num_workers, self.pin_memory)
-        return Loader(dataset, self.order(dataset, split), *workers)
+        return Loader(dataset, self.batch_sampler(dataset, split), *workers)
 
     def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
         """`predict` then classifies the image files of `folder`, or one image file, instead of the test split.
@@ -385,7 +385,9 @@ class ImageData(SplitData):
         transforms = self.train_transforms if training else self.eval_transforms
         if trainer is not None and training and len(transforms):
             # each sample occurs once per epoch, so this is one random stream per batch, also after a resume
-            seed_step(self.share()["seed"], "augment", trainer.current_epoch, self._first, device=batch[0].device)
+            seed_step(
+                self.rank_settings()["seed"], "augment", trainer.current_epoch, self._first, device=batch[0].device
+            )
         images, targets = batch[0], batch[1]
         if training and targets.ndim == 3 and len(transforms):
             images, targets = self.train_transforms.with_masks(images, targets)

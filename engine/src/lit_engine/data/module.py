@@ -38,7 +38,7 @@ class Rows:
         return self.batch(*(tensor.index_select(0, places) for tensor in self.tensors), indices)
 
 
-def made(config: Mapping[str, Any]) -> LightningDataModule:
+def build_datamodule(config: Mapping[str, Any]) -> LightningDataModule:
     """A data module as the `data` of a config describe it."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningDataModule, "data")
@@ -50,13 +50,13 @@ def made(config: Mapping[str, Any]) -> LightningDataModule:
         raise
 
 
-def window(trainer: Any) -> int:
+def accumulation_steps(trainer: Any) -> int:
     """Micro-batches of an optimizer step."""
     return getattr(trainer.lightning_module, "accumulate", None) or trainer.accumulate_grad_batches
 
 
 def accumulation_schedule(trainer: Any) -> GradientAccumulationScheduler | None:
-    """Lightning's callback that changes the `window` from epoch to epoch, if there is one."""
+    """Lightning's callback that changes the `accumulation_steps` from epoch to epoch, if there is one."""
     callbacks = getattr(trainer, "callbacks", ())
     return next((one for one in callbacks if isinstance(one, GradientAccumulationScheduler)), None)
 
@@ -183,19 +183,19 @@ class SplitData(LightningDataModule):
         """Whether the samples of a split come in another order each epoch: training, if it is not to overfit a few."""
         return split == "train" and not getattr(self.trainer, "overfit_batches", 0)
 
-    def share(self) -> dict[str, int]:
+    def rank_settings(self) -> dict[str, int]:
         """What the batches of this process depend on, as `EpochBatches` takes it."""
         here = replicas(self.trainer)
         if self.global_batch_size and accumulation_schedule(self.trainer):
             raise DataError("GradientAccumulationScheduler changes what global_batch_size fixes: give batch_size")
         return {
             "seed": global_seed() if self.seed is None else self.seed,
-            "accumulate": window(self.trainer) if self.trainer else 1,
+            "accumulate": accumulation_steps(self.trainer) if self.trainer else 1,
             "num_replicas": here.size,
             "rank": here.rank,
         }
 
-    def order(self, dataset: Any, split: Split) -> EpochBatches:
+    def batch_sampler(self, dataset: Any, split: Split) -> EpochBatches:
         """The batches of a `dataset` for this process."""
         train = split == "train"
         return EpochBatches(
@@ -204,7 +204,7 @@ class SplitData(LightningDataModule):
             global_batch_size=self.global_batch_size if train else None,
             shuffle=self.shuffles(split),
             drop_last=train and self.drop_last,
-            **self.share(),
+            **self.rank_settings(),
         )
 
     def loader(self, split: Split) -> Loader:
@@ -213,7 +213,7 @@ class SplitData(LightningDataModule):
 
     def batches(self, dataset: Any, split: Split) -> Loader:
         """Return a loader of the batches of a dataset, in the order of a split."""
-        return Loader(dataset, self.order(dataset, split))
+        return Loader(dataset, self.batch_sampler(dataset, split))
 
     def train_dataloader(self) -> Loader:
         """Shuffled training batches, which a resumed run continues."""

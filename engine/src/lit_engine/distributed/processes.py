@@ -66,7 +66,7 @@ def replicas(trainer: Trainer | None) -> Replicas:
     return Replicas(axis.size(), axis.get_local_rank(), axis.get_group())
 
 
-def reduced(tensor: Tensor, by: str = "SUM", group: Any = None) -> Tensor:
+def all_reduced(tensor: Tensor, by: str = "SUM", group: Any = None) -> Tensor:
     """The sum of the tensors of all processes, or `by` MAX; to be called in all.
 
     Lightning's `strategy.reduce` waits at a barrier before, which doubles what it costs in each step.
@@ -76,7 +76,7 @@ def reduced(tensor: Tensor, by: str = "SUM", group: Any = None) -> Tensor:
     return tensor
 
 
-def of_all(items: list[Any], trainer: Trainer) -> list[Any]:
+def all_gathered(items: list[Any], trainer: Trainer) -> list[Any]:
     """The items of all replicas, in the order of their ranks; to be called in all processes."""
     size, _, group = replicas(trainer)
     if size == 1:

@@ -99,7 +99,7 @@ class Connection:
             rank, size, (backend, timeout) = strategy.global_rank, strategy.world_size, group_options(strategy)
             environment, known = strategy.cluster_environment, versions()
             here = {"host": socket.gethostname(), **{name: str(known.get(name)) for name in (*SAME, program())}}
-            self.store = Meeting(environment.main_address, environment.main_port, rank, size, here).all_here()
+            self.store = Rendezvous(environment.main_address, environment.main_port, rank, size, here).all_here()
             self.store.set_timeout(timeout)
             device = None if strategy.root_device.type == "cpu" else strategy.root_device
             dist.init_process_group(
@@ -149,7 +149,7 @@ class Connection:
             self.strategy.launcher.kill(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-class Meeting:
+class Rendezvous:
     """Where the processes of a run find each other: a store that rank 0 serves, or torchrun's agent.
 
     The agent's outlives a restart, with all that earlier processes left in it, and no variable of torchrun counts the
@@ -195,7 +195,7 @@ class Meeting:
             self._joined()
             try:
                 self._wait(lambda: self.part.add("joined", 0) == self.size)
-                refusal = different(self._infos(range(self.size)))
+                refusal = describe_version_mismatch(self._infos(range(self.size)))
             except UserError as error:
                 refusal = str(error)
             self.part.set("begun", refusal)
@@ -267,7 +267,7 @@ def reachable(address: tuple[str, int]) -> bool:
     return False
 
 
-def different(processes: Sequence[Mapping[str, str]]) -> str:
+def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
     """What to say of processes (by rank: host and versions) that do not have the same versions; empty if they do."""
     first = processes[0]
     for rank, other in enumerate(processes):

@@ -111,14 +111,14 @@ class Sharded(ModelParallelStrategy):
         """Whole tensors on the CPU in the first process, nothing in the others; to be called in all."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
         once = {id(value): value.detach() for value in own.values()}  # of tied weights
-        found = dict(zip(once, whole([*once.values()], self.is_global_zero), strict=True))
+        found = dict(zip(once, gather_full_tensors([*once.values()], self.is_global_zero), strict=True))
         self._gather(self._whole)  # which torch has undone
         return {name: found[id(value)] for name, value in own.items()}
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         """The same of an optimizer, with parameters by their numbers, as torch's own state has them."""
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
-        return whole(optimizer.state_dict(), self.is_global_zero)
+        return gather_full_tensors(optimizer.state_dict(), self.is_global_zero)
 
     lightning_restore_optimizer = True  # by `load_optimizer_state_dict`
     load_checkpoint = ParallelStrategy.load_checkpoint
@@ -141,12 +141,12 @@ class Sharded(ModelParallelStrategy):
             optimizer.load_state_dict({**saved, "state": states})
 
 
-def whole(value: Any, keep: bool) -> Any:
+def gather_full_tensors(value: Any, keep: bool) -> Any:
     """Plain data with whole tensors on the CPU instead of shards; None for them if not to `keep`."""
     if isinstance(value, dict):
-        return {key: whole(item, keep) for key, item in value.items()}
+        return {key: gather_full_tensors(item, keep) for key, item in value.items()}
     if isinstance(value, list):
-        return [whole(item, keep) for item in value]
+        return [gather_full_tensors(item, keep) for item in value]
     if not isinstance(value, Tensor):
         return value
     full = value.full_tensor() if isinstance(value, DTensor) else value  # together with the other processes
@@ -211,7 +211,7 @@ def gradients(optimizer: Any) -> list[Tensor]:
     return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
 
 
-def local(tensors: Iterable[Tensor]) -> list[Tensor]:
+def local_shards(tensors: Iterable[Tensor]) -> list[Tensor]:
     """What this process has of each, to be changed in place."""
     return [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
 
@@ -233,4 +233,4 @@ def clip_norm(gradients: list[Tensor], largest: float) -> None:
     """
     if gradients:
         factor = (largest / (total_norm(gradients) + 1e-6)).clamp(max=1.0)
-        multiply_all(local(gradients), torch.where(factor > 0, factor, 1.0))
+        multiply_all(local_shards(gradients), torch.where(factor > 0, factor, 1.0))

@@ -36,7 +36,7 @@ def _has_class(value: Any) -> bool:
     return "'class_path': " in str(value)
 
 
-def differing(options: Sequence[dict[str, Any]]) -> list[str]:
+def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """The keys whose values differ.
 
     An option that only some have counts if it is a class in a list, such as a callback: others belong to a class that
@@ -56,7 +56,7 @@ def as_number(value: Any) -> Any:
     return float(value) if type(value) is int else value
 
 
-def changes(before: Any, now: Any, key: str = "", options: bool = True) -> Iterator[tuple[str, Any, Any]]:
+def iterate_changes(before: Any, now: Any, key: str = "", options: bool = True) -> Iterator[tuple[str, Any, Any]]:
     """Yields the key, the old value and the new value of each leaf that differs.
 
     Args:
@@ -77,9 +77,9 @@ def changes(before: Any, now: Any, key: str = "", options: bool = True) -> Itera
         for name in names:
             of_class = name == "init_args" or (name == "trainer" and not key)
             inner = f"{key}.{name}".replace(".init_args", "")
-            yield from changes(before.get(name), now.get(name), inner, of_class)
+            yield from iterate_changes(before.get(name), now.get(name), inner, of_class)
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for place, values in enumerate(zip(before, now, strict=True)):
-            yield from changes(*values, f"{key}[{place}]", options=False)
+            yield from iterate_changes(*values, f"{key}[{place}]", options=False)
     elif before != now:
         yield key, before, now

@@ -134,6 +134,10 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     print_once(f"suggested: --data.batch_size={found} ({why})")
 
 
+class PlanDone(Exception):
+    """Raised before the first step."""
+
+
 class Plan(Callback):
     """Steps the schedules as training would, once everything is set up for it, and ends the fit.
 
@@ -142,9 +146,6 @@ class Plan(Callback):
     Attributes:
         curves: the rate of each parameter group at each optimizer step: name → points (step from 0, rate).
     """
-
-    class Made(Exception):
-        """Raised before the first step."""
 
     def __init__(self) -> None:
         self.curves: dict[str, list[tuple[float, float]]] = {}
@@ -170,7 +171,7 @@ class Plan(Callback):
                 for scheduler, schedule in schedules:
                     if schedule.interval in ended and done[schedule.interval] % schedule.frequency == 0:
                         scheduler.step()
-        raise self.Made
+        raise PlanDone
 
 
 def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
@@ -178,7 +179,7 @@ def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     plan = Plan()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     reconfigure(trainer, callbacks=[plan, *callbacks], loggers=[])
-    with suppress(Plan.Made), warnings.catch_warnings():
+    with suppress(PlanDone), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*lr_scheduler.step.*before.*optimizer.step")
         trainer.fit(model, datamodule=datamodule)
     for name, points in plan.curves.items():

@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from lit_engine._jsonargparse import schema_parts
-from lit_engine.classes.names import LIBRARY, index
+from lit_engine.classes.names import LIBRARY, classes_by_name
 from lit_engine.cli.explain import CLASS_MODULES, OptionParser
 from lit_engine.cli.parser import LitCLI
 from lit_engine.errors import UserError
@@ -63,7 +63,7 @@ def config_schema() -> dict[str, Any]:
     A file with `seed_everything`, `data` and `model` is a config, in which each object needs its `class_path`. Any
     other is an overlay, which needs it in lists alone.
     """
-    made = _Maker().generate(LitCLI.parsers(current(), "fit")["fit"])
+    made = SchemaBuilder().generate(LitCLI.parsers(current(), "fit")["fit"])
     config, overlay = _ref("a config"), _ref("an overlay")
     complete = {"dependencies": {"init_args": ["class_path"]}, "additionalProperties": config, "items": config}
     made["$defs"] |= {"a config": complete, "an overlay": {"additionalProperties": overlay, "items": config}}
@@ -77,10 +77,10 @@ def config_schema() -> dict[str, Any]:
     }
 
 
-def described() -> dict[str, type]:
+def described_classes() -> dict[str, type]:
     """The classes that are described, by full path; without those of an extra that is not installed."""
     found = {}
-    for path in (path for paths in index().values() for path in paths):
+    for path in (path for paths in classes_by_name().values() for path in paths):
         with suppress(ImportError, AttributeError):
             found[path] = resolve_name(path)
     for module in MODULES:
@@ -92,16 +92,16 @@ def _ref(name: str) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{name}"}
 
 
-class _Maker(ParserJsonschema):
+class SchemaBuilder(ParserJsonschema):
     """Describes an object by its class_path; without one, in an overlay, by the arguments of all that it may be."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.known = described()
+        self.known = described_classes()
         self.fitting: dict[str, list[str]] = {}  # kind of argument → full paths of the classes that it takes
         # a class by its name alone: that of the project, if there is one
         self.names = {path.rpartition(".")[2]: path for path in self.known}
-        self.names |= {name: paths[0] for name, paths in index().items() if len(paths) == 1}
+        self.names |= {name: paths[0] for name, paths in classes_by_name().items() if len(paths) == 1}
         modules = "|".join(re.escape(module) for module in MODULES)
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 

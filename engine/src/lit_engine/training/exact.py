@@ -8,8 +8,8 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from lit_engine._lightning import multiply_all
-from lit_engine.distributed.processes import Replicas, reduced, replicas
-from lit_engine.distributed.sharding import gradients, local
+from lit_engine.distributed.processes import Replicas, all_reduced, replicas
+from lit_engine.distributed.sharding import gradients, local_shards
 
 
 class Totals:
@@ -18,10 +18,12 @@ class Totals:
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
         self.count: int | Tensor = 0
+        self._total: Totals | None = None
         self.mark()
 
     def add(self, count: int | Tensor, **sums: Tensor) -> None:
         """Adds sums over `count` samples (or tokens), scalar tensors, without waiting for the device."""
+        self._total = None
         self.count = self.count + count  # not in place: a mark may be of the same tensor
         for name, value in sums.items():
             value = value.detach()
@@ -46,6 +48,7 @@ class Totals:
 
     def scatter(self, state: dict[str, Any], here: Replicas) -> None:
         """Restores the share of a replica; if their number changed, the first one gets everything."""
+        self._total = None
         shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
             self.sums, self.count = {name: share[here.rank] for name, share in shares.items()}, int(counts[here.rank])
@@ -69,14 +72,16 @@ class Totals:
         return {name: value.item() / count for name, value in self.sums.items()} if count else {}
 
     def reduce(self, task: LightningModule) -> "Totals":
-        """The totals over all processes."""
-        total = Totals()
+        """Return the totals over all processes; until more is added, they are reduced only once."""
+        if self._total is not None:
+            return self._total
+        total = self._total = Totals()
         total.count = int(self.count)
         total.sums = dict(self.sums)
         size, _, group = replicas(task.trainer)
         if size > 1 and self.sums:
             names, packed = self._packed(task.device)
-            packed = reduced(packed, group=group)
+            packed = all_reduced(packed, group=group)
             total.sums = dict(zip(names, packed[:-1], strict=True))
             total.count = int(packed[-1].item())
         return total
@@ -135,10 +140,10 @@ class StepMean:
             count = self._count.cpu() if size == 1 and isinstance(self._count, Tensor) else self._count
             total = torch.as_tensor(count, dtype=torch.double if size == 1 else torch.float)
             if size > 1:  # whole numbers, exact up to 16 million
-                total = reduced(total.to(trainer.strategy.root_device), group=group)
+                total = all_reduced(total.to(trainer.strategy.root_device), group=group)
             # Lightning has divided the losses by the number of micro-batches, DDP or FSDP2 the gradients by replicas
             factor = float(_divisor(self._unit)) * accumulated * size / float(_divisor(total))
-            if found := local(gradients(optimizer)):  # none if a callback has dropped them
+            if found := local_shards(gradients(optimizer)):  # none if a callback has dropped them
                 multiply_all(found, factor)
         self._count = None
 

@@ -30,8 +30,8 @@ from lit_engine._lightning import (
     will_validate,
 )
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
-from lit_engine.data.module import window
-from lit_engine.distributed.processes import SIGNALS, is_first, reduced
+from lit_engine.data.module import accumulation_steps
+from lit_engine.distributed.processes import SIGNALS, all_reduced, is_first
 from lit_engine.distributed.sharding import total_norm
 from lit_engine.errors import CheckpointError, UserError
 
@@ -142,7 +142,7 @@ class Saver(Callback):
         if getattr(trainer.train_dataloader, "recut", False):
             set_batch_counters(trainer)
         for name, look in zip(LAST_HOOKS, (self.after_step, self.after_validation), strict=True):
-            setattr(pl_module, name, _followed(getattr(pl_module, name), look, trainer))
+            setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
 
     def _defer(self) -> None:
         self.signals.install()
@@ -189,12 +189,12 @@ class Saver(Callback):
         """Delays a stop until the accumulation window ends: checkpoints hold no gradients. Whether one is open."""
         last = trainer.is_last_batch
         self._trained = True
-        within = ready_batches(trainer) % window(trainer) != 0 and not last
+        within = ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
         stops = self._stops_later or trainer.should_stop
         self._stops_later = stops and within
         if stops:
             set_should_stop(trainer, not within)
-        self._cut_short = ends(trainer) and not last
+        self._cut_short = will_end(trainer) and not last
         return within
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
@@ -207,7 +207,7 @@ class Saver(Callback):
             raise Interrupted(number)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        _look_no_longer(pl_module)
+        _unwrap_hooks(pl_module)
         self.signals.number, _ = self._agreed(trainer)
         if self._trained and self._counters is not None:
             self._save(trainer, "cut short")
@@ -221,7 +221,7 @@ class Saver(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Says where it happened, and for two common errors what helps."""
-        _look_no_longer(pl_module)
+        _unwrap_hooks(pl_module)
         if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
             return
         self.signals.deferred = False
@@ -242,7 +242,7 @@ class Saver(Callback):
             due |= every is not None and trainer.global_step % every == 0 and trainer.global_step != self._saved[0]
         if trainer.world_size > 1:
             flags = torch.tensor([number, due and trainer.is_global_zero], device=trainer.strategy.root_device)
-            number, due = reduced(flags, "MAX").tolist()
+            number, due = all_reduced(flags, "MAX").tolist()
         return int(number), bool(due)
 
     def _save(self, trainer: Trainer, moment: str, may_fail: bool = False) -> None:
@@ -297,12 +297,12 @@ class Saver(Callback):
         skip_sanity_check(trainer)
 
 
-def _look_no_longer(pl_module: LightningModule) -> None:
+def _unwrap_hooks(pl_module: LightningModule) -> None:
     for name in LAST_HOOKS:
         vars(pl_module).pop(name, None)
 
 
-def _followed(hook: Callable[..., Any], look: Callable[[Trainer], None], trainer: Trainer) -> Callable[..., Any]:
+def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], trainer: Trainer) -> Callable[..., Any]:
     def hook_and_look(*args: Any) -> Any:
         found = hook(*args)
         look(trainer)
@@ -317,7 +317,7 @@ def _finite(module: LightningModule) -> bool:
     return not weights or bool(total_norm(weights).isfinite())
 
 
-def ends(trainer: Trainer) -> bool:
+def will_end(trainer: Trainer) -> bool:
     """Whether the training is to end here; a stop that comes before min_epochs or min_steps has to wait for them."""
     step = trainer.global_step
     may_stop = trainer.should_stop and trainer.current_epoch >= (trainer.min_epochs or 0)

@@ -253,7 +253,7 @@ def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int
     return epochs
 
 
-def configure(
+def build_optimizers(
     parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
     optimizer: OptimizerFactory,
     schedules: Sequence[Schedule],

@@ -21,11 +21,11 @@ from lit_engine._lightning import (
     unscales_itself,
 )
 from lit_engine.checkpoints.io import read
-from lit_engine.classes.names import class_of, drop_weights, make
+from lit_engine.classes.names import drop_weights, import_class, instantiate
 from lit_engine.data.module import accumulation_schedule
 from lit_engine.data.sampler import global_seed, seed_step
 from lit_engine.distributed.processes import replicas
-from lit_engine.distributed.sharding import clip_norm, gradients, local, shard, total_norm
+from lit_engine.distributed.sharding import clip_norm, gradients, local_shards, shard, total_norm
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.training.exact import Clock, StepMean, Totals
 from lit_engine.training.layout import compile_in_place, order_as_weights, wrong_in_channels_last
@@ -35,8 +35,8 @@ from lit_engine.training.schedules import (
     OptimizerFactory,
     Schedule,
     ScheduleError,
+    build_optimizers,
     check_resumed,
-    configure,
     steps_of_epochs,
 )
 
@@ -166,7 +166,7 @@ class Task(LightningModule):
                 raise UserError("16-mixed with a fused optimizer cannot clip by value: set fused: false")
             limit *= loss_scale(self.trainer)
         if by_value:
-            for gradient in local(gradients(optimizer)):
+            for gradient in local_shards(gradients(optimizer)):
                 gradient.clamp_(-limit, limit)
         else:
             clip_norm(gradients(optimizer), limit)
@@ -198,10 +198,10 @@ class Task(LightningModule):
         """
         checkpoint = read(checkpoint_path, map_location)
         parameters = dict(checkpoint.get("hyper_parameters", {}))
-        kind = class_of(parameters["_class_path"], cls, checkpoint_path) if "_class_path" in parameters else cls
+        kind = import_class(parameters["_class_path"], cls, checkpoint_path) if "_class_path" in parameters else cls
         drop_weights(parameters)
         untrained = {name: value for name, value in kind.untrained.items() if name in parameters}
-        task = make(kind, parameters, {**untrained, **kwargs}, checkpoint_path)
+        task = instantiate(kind, parameters, {**untrained, **kwargs}, checkpoint_path)
         task.configure_model()
         task.on_load_checkpoint(checkpoint)
         try:
@@ -283,7 +283,7 @@ class Task(LightningModule):
             ScheduleError: a schedule contradicts itself, another one or the length of the run.
             GroupError: the parameter groups do.
         """
-        return configure(self.parameter_groups(), self.optimizer_factory, self.schedules, self.length)
+        return build_optimizers(self.parameter_groups(), self.optimizer_factory, self.schedules, self.length)
 
     def length(self, interval: str) -> int | None:
         """Length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None without end."""

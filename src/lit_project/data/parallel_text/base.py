@@ -180,14 +180,14 @@ class TranslationData(SplitData):
         super().setup(stage)
         if stage == "fit" and not self.report:
             names: tuple[Split, ...] = ("train", "val", "test")
-            waste = self.order(self.dataset("train"), "train").padding_waste()
+            waste = self.batch_sampler(self.dataset("train"), "train").padding_waste()
             pairs: dict[str, Pairs] = {name: self.pairs(name) for name in names}
             self.report = describe(pairs, self.splits, self._counts, waste, self.left_out)
             print_once(lines(self.report))
             if warning := unknown_warning(self.report):
                 print_once(warning)
 
-    def order(self, dataset: EncodedPairs, split: Split) -> TokenBatches:
+    def batch_sampler(self, dataset: EncodedPairs, split: Split) -> TokenBatches:
         """The batches of a split for this process: shuffled in training, otherwise from short to long."""
         train = split == "train"
         return TokenBatches(
@@ -197,7 +197,7 @@ class TranslationData(SplitData):
             batch_size=self.batch_size if train else None,
             global_batch_size=self.global_batch_size if train else None,
             shuffle=self.shuffles(split),
-            **self.share(),
+            **self.rank_settings(),
         )
 
     def loaded(self, split: Split) -> EncodedPairs:

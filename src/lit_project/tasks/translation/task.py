@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lit_engine.distributed.processes import of_all
+from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import CheckpointError, DataError, UserError
 from lit_engine.training.exact import Totals
 from lit_engine.training.schedules import OptimizerFactory
@@ -171,7 +171,7 @@ class Translator(Task):
             self.rows.append(Row(index, text, self.text_of(best.tokens), best.score, best.tokens))
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
-        self.rows = sorted(of_all(self.rows, self.trainer), key=lambda row: row.index)
+        self.rows = sorted(all_gathered(self.rows, self.trainer), key=lambda row: row.index)
         means = totals.means()
         found, self.notes["signatures"] = scores(self.rows, self.target_language)
         if self.trainer.state.fn != "fit":

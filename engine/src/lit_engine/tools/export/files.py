@@ -15,7 +15,7 @@ from lit_engine.errors import UserError
 from lit_engine.load import load_for_prediction
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
-from lit_engine.tools.export.formats import in_two, trace, write_onnx, write_pt2, write_safetensors
+from lit_engine.tools.export.formats import run_in_two_batches, trace, write_onnx, write_pt2, write_safetensors
 from lit_engine.tools.export.parts import Exported, Run, of_forward
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
@@ -93,7 +93,10 @@ class Exporter:
             else:
                 files = [f"{name}.{format}" for name in made.parts]
                 parts = zip(programs.items(), made.parts.values(), files, strict=True)
-                runs = {name: in_two(WRITERS[format](p, part, text, folder / file)) for (name, p), part, file in parts}
+                runs = {
+                    name: run_in_two_batches(WRITERS[format](p, part, text, folder / file))
+                    for (name, p), part, file in parts
+                }
             notes |= dict.fromkeys(files, self._compared(made, runs, format))
         for name, content in {"model.json": text, **(made.with_onnx if "onnx" in formats else {})}.items():
             (folder / name).write_text(content, encoding="utf-8")

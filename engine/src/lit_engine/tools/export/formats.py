@@ -100,7 +100,7 @@ def write_safetensors(net: nn.Module, about: str, file: Path) -> None:
     net.load_state_dict(load_file(file))
 
 
-def in_two(run: Run) -> Run:
+def run_in_two_batches(run: Run) -> Run:
     """Computes the first sample alone, and then the others: no size of a batch is that of the trace by chance."""
 
     def both(*inputs: Tensor) -> Sequence[Tensor]:

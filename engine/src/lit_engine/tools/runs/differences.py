@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lit_engine.errors import UserError, did_you_mean
-from lit_engine.run.options import as_number, differing
+from lit_engine.run.options import as_number, differing_options
 from lit_engine.tools.runs.reading import Run
 
 COUNT = re.compile(r"(val|test)/(samples|tokens|pixels|pairs)(_per_second)?")
@@ -88,14 +88,14 @@ class Comparison:
         named = {name: [n for n in (name, f"val/{name}", f"test/{name}") if n in known] or [name] for name in chosen}
         self.chosen = [name for names in named.values() for name in names]
         _known("metric", self.chosen, known)
-        keys = [key for key in differing([run.options for run in runs]) if key not in self.over]
+        keys = [key for key in differing_options([run.options for run in runs]) if key not in self.over]
         groups: dict[Any, list[Run]] = {}
         for run in runs:
             same = tuple(repr(as_number(run.options.get(key, ...))) for key in keys)
             groups.setdefault(same if over else run.path, []).append(run)
         self.given = [Row(members, bool(over)) for members in groups.values()]
         self.keys = keys
-        self.facts = differing([run.facts for run in runs])
+        self.facts = differing_options([run.facts for run in runs])
         self.monitors = [str(name) for name, _ in Counter(run.monitor for run in runs if run.monitor).most_common()]
         self.tasks = list(dict.fromkeys(str(run.options["model"]) for run in runs if "model" in run.options))
         self.metrics = self.chosen or self._usual(known)

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from lit_engine.cli.explain import OptionParser
-from lit_engine.cli.main import look
+from lit_engine.cli.main import check_early
 from lit_engine.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def serve(args: Sequence[str]) -> int:
         UserError: the port is taken, or the run has no such weights or predicts on no new samples.
     """
     options = option_parser().parse_args(list(args))
-    look([f"--run={options.run}"], ())  # this and the port before torch is imported, which takes seconds
+    check_early([f"--run={options.run}"], ())  # this and the port before torch is imported, which takes seconds
     try:
         server = Server((HERE, options.port), Handler)
     except (OSError, OverflowError) as error:

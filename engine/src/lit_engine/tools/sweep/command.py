@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lit_engine.cli.explain import CONFIG, OptionParser, at_least, explain, pairs
-from lit_engine.cli.main import look
+from lit_engine.cli.main import check_early
 from lit_engine.errors import UserError
 from lit_engine.project import current, program
 
@@ -53,7 +53,7 @@ def sweep(args: Sequence[str]) -> int:
     Raises:
         UserError: the file, a parameter, the folder or an option is wrong; no trial has begun then.
     """
-    options, overrides = parsed(option_parser(), args)
+    options, overrides = split_fit_options(option_parser(), args)
     from lit_engine.tools.sweep.config import SweepConfig
     from lit_engine.tools.sweep.study import Study
 
@@ -65,12 +65,12 @@ def sweep(args: Sequence[str]) -> int:
         _check(config, options.file, options.dry_run)
         if options.dry_run:
             return 0
-    with stored(folder, options.storage):
+    with study_errors(folder, options.storage):
         study = Study(folder, config, options.seed, options.storage, options.lost_after)
         return _report(study) if options.report else _run(study, options.workers, most)
 
 
-def parsed(parser: argparse.ArgumentParser, args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+def split_fit_options(parser: argparse.ArgumentParser, args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options of a command that runs `fit`, and those of `fit`, as `--OPTION=VALUE`.
 
     Raises:
@@ -85,14 +85,14 @@ def parsed(parser: argparse.ArgumentParser, args: Sequence[str]) -> tuple[argpar
         else:
             own += words
     options = parser.parse_args(own)
-    look(["fit", *overrides], ["fit"])
+    check_early(["fit", *overrides], ["fit"])
     if find_spec("optuna") is None:
         raise UserError(f"{parser.prog} needs Optuna: pip install '{program()}[sweep]'")
     return options, overrides
 
 
 @contextmanager
-def stored(folder: Path, storage: str | None = None) -> Iterator[None]:
+def study_errors(folder: Path, storage: str | None = None) -> Iterator[None]:
     """Raises UserError for what is wrong with a study in a folder, or in a database."""
     from optuna.exceptions import OptunaError
     from sqlalchemy.exc import OperationalError, SQLAlchemyError

@@ -28,7 +28,7 @@ from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
 from lit_engine.tools.runs.differences import Comparison, Row
 from lit_engine.tools.runs.reading import Run, monitor_of, read_runs
 from lit_engine.tools.runs.report import page_of
-from lit_engine.tools.sweep.command import parsed, stored
+from lit_engine.tools.sweep.command import split_fit_options, study_errors
 
 if TYPE_CHECKING:
     from lit_engine.cli.parser import LitCLI
@@ -58,7 +58,7 @@ def repeat(args: Sequence[str]) -> int:
     """
     if named := [option for option, _ in pairs(args) if option in ("--run", "--run_name", "--runs_dir")]:
         raise UserError(f"{named[0]} cannot be set: repeat names the runs, in the folder --dir")
-    options, overrides = parsed(option_parser(), args)
+    options, overrides = split_fit_options(option_parser(), args)
     points = _points(options.seeds, options.folds)
     over = [key for key in next(iter(points.values())) if key != "data.folds"]
     for option in overrides:
@@ -70,7 +70,7 @@ def repeat(args: Sequence[str]) -> int:
     from lit_engine.tools.sweep.study import Study
     from lit_engine.tools.sweep.worker import Workers
 
-    with stored(folder):
+    with study_errors(folder):
         study = Study(folder, config)
         left = _plan(study, name, points)
         print(f"repeat: {folder} ({left} of {len(study.rows())} runs left)", flush=True)
@@ -135,9 +135,9 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
 
 def _check_folds(cli: "LitCLI") -> None:
     """Loads the test of the first fold."""
-    from lit_engine.data.module import made
+    from lit_engine.data.module import build_datamodule
 
-    data = made(cli.plain["data"])
+    data = build_datamodule(cli.plain["data"])
     data.prepare_data()
     data.setup("test")
 
