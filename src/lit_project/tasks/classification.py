@@ -11,16 +11,16 @@ from lit_engine.errors import UserError
 from lit_engine.training.exact import Totals
 from lit_engine.training.schedules import OptimizerFactory, build_optimizer, build_schedulers
 from lit_engine.training.task import Task
-from lit_project.models.losses import WeightPenalty
-from lit_project.tasks.classification_loss import build_loss, check_soft_targets, without_smoothing
-from lit_project.tasks.classification_metrics import (
+from lit_project.models.losses import WeightPenalty, build_loss, without_smoothing
+from lit_project.tasks.classification_results import (
     Calibration,
     accuracies,
     check_top_k,
     confusion_by_name,
+    exported,
     prediction_columns,
 )
-from lit_project.tasks.mixup import Mixing
+from lit_project.tasks.mixup import Mixing, check_soft_targets
 from lit_project.tasks.test_time_augmentation import Flip, mean_logits
 
 if TYPE_CHECKING:
@@ -143,8 +143,6 @@ class Classifier(Task):
 
     def exported(self, batch: Any) -> "Exported":
         """The function that `export` writes: inputs as `predict` gets them → `probabilities`."""
-        from lit_project.tasks.classification_export import exported
-
         return exported(self, batch)
 
 

@@ -1,11 +1,15 @@
-"""What a classifier reports: accuracies, the confusion matrix, calibration, and the table of predictions."""
+"""Results of a classifier: accuracies, confusion matrix, calibration, table of predictions, exported function."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+
+if TYPE_CHECKING:
+    from lit_engine.tools.export.parts import Exported
+    from lit_project.tasks.classification import Classifier
 
 
 class Calibration(Metric):
@@ -87,3 +91,19 @@ def prediction_columns(
     if all_probabilities:
         columns |= {f"probability/{n}": p.tolist() for n, p in zip(class_names, probabilities_BK.T, strict=True)}
     return columns
+
+
+def exported(task: "Classifier", batch: Any) -> "Exported":
+    """Return the function that `export` writes: inputs as `predict` gets them → `probabilities`."""
+    from lit_engine.tools.export.parts import Exported, Part
+
+    name = getattr(batch, "_fields", ("inputs",))[0]
+    part = Part(task, task.probabilities, {name: batch[0]}, ["probabilities"])
+
+    def difference(runs: Any, batch: Any, rows: Any) -> float:
+        (found,) = runs["model"](batch[0])
+        chosen = found.gather(1, torch.tensor(rows["prediction"])[:, None])[:, 0]
+        gaps = found - task.probabilities(batch[0]), chosen - torch.tensor(rows["probability"])
+        return float(torch.cat([gap.flatten() for gap in gaps]).abs().max())
+
+    return Exported({"model": part}, difference, "probability")
