@@ -24,10 +24,10 @@ FAMILIES = {
         files="""
             PACKAGE/__init__.py PACKAGE/__main__.py
             PACKAGE/data/__init__.py PACKAGE/data/augmentation.py PACKAGE/data/digits.py PACKAGE/data/image_folder.py
-            PACKAGE/data/mnist.py
-            PACKAGE/models/__init__.py PACKAGE/models/cnn.py PACKAGE/models/losses.py PACKAGE/models/mlp.py
-            PACKAGE/models/pretrained.py PACKAGE/models/resnet.py PACKAGE/models/timm_net.py
-            PACKAGE/tasks/__init__.py PACKAGE/tasks/classification.py PACKAGE/tasks/mixup.py
+            PACKAGE/data/mnist.py PACKAGE/data/files/digits.npz PACKAGE/data/files/README.md
+            PACKAGE/models/__init__.py PACKAGE/models/cnn.py PACKAGE/models/dropout.py PACKAGE/models/losses.py
+            PACKAGE/models/mlp.py PACKAGE/models/pretrained.py PACKAGE/models/resnet.py PACKAGE/models/timm_net.py
+            PACKAGE/tasks/__init__.py PACKAGE/tasks/classification*.py PACKAGE/tasks/mixup.py
             PACKAGE/tasks/test_time_augmentation.py
             configs/quickstart.yaml configs/*mnist_*.yaml configs/*image*folder.yaml configs/overlays/*
             configs/sweeps/quickstart_*.yaml
@@ -44,7 +44,8 @@ FAMILIES = {
     ),
     "regression": Family(
         files="""
-            PACKAGE/data/tables.py PACKAGE/tasks/regression.py configs/regression_*.yaml
+            PACKAGE/data/tables.py PACKAGE/data/files/diabetes.npz PACKAGE/tasks/regression*.py
+            configs/regression_*.yaml
             tests/configs_of_tables.py tests/saving.py tests/data/test_csv_table.py tests/models/test_ffnn.py
             tests/tasks/test_first_principles.py tests/tasks/test_regress*.py
         """,

@@ -179,10 +179,7 @@ def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], comm
         kept[path] = File(re.sub(f"^{pattern}", new, kept[path].content.decode(), flags=re.MULTILINE).encode())
     lock = reduce_lock(kept[LOCK].content.decode(), kept[PYPROJECT].content.decode(), wheel, content)
     kept[LOCK] = File(lock.encode())
-    made = {
-        rename(path, old, name): file._replace(content=rename(file.content.decode(), old, name).encode())
-        for path, file in kept.items()
-    }
+    made = {rename(path, old, name): file._replace(content=renamed(file, old, name)) for path, file in kept.items()}
     made[f"vendor/{wheel}"] = File(content)
     record = {"commit": commit, "tree": commit and git(ROOT, "rev-parse", f"{commit}^{{tree}}")}
     record |= {"name": name, "keep": list(keep)}
@@ -227,6 +224,11 @@ def rename(text: str, old: str, new: str) -> str:
 
     token = "[-_]".join(old.split("_"))
     return re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, text)
+
+
+def renamed(file: File, old: str, new: str) -> bytes:
+    """Return the content of a file after `rename`. Binary files are returned unchanged."""
+    return file.content if b"\0" in file.content else rename(file.content.decode(), old, new).encode()
 
 
 def tidy(place: Path) -> None:

@@ -1,9 +1,13 @@
-"""The bundled digits: sizes, splits, range, statistics."""
+"""The bundled digits: contents, sizes, splits, range, statistics."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from lit_project.data import digits as module
 from lit_project.data.digits import Digits
 
 
@@ -13,6 +17,12 @@ def digits():
     data.setup("fit")
     data.setup("test")
     return data
+
+
+def test_the_file_holds_the_arrays_of_scikit_learn():
+    found, expected = np.load(Path(module.__file__).parent / "files" / "digits.npz"), load_digits()
+    assert np.array_equal(found["images"].astype(float), expected.images)
+    assert np.array_equal(found["target"].astype(int), expected.target)
 
 
 def test_sizes(digits):

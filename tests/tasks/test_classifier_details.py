@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from classifier_data import NAMES, classifier
 from lit_project.models.losses import FocalLoss, WeightedCrossEntropy
-from lit_project.tasks.classification import Calibration
+from lit_project.tasks.classification_results import Calibration
 from lit_project.tasks.test_time_augmentation import views
 
 

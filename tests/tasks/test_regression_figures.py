@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-import lit_project.tasks.regression as viz
+import lit_project.tasks.regression_figures as viz
 from lit_engine.data.tables import TabularData
 from lit_project.models.mlp import FFNN
-from lit_project.tasks.regression import PredictedAgainstTrue, Regressor
+from lit_project.tasks.regression import Regressor
+from lit_project.tasks.regression_figures import PredictedAgainstTrue
 
 
 @pytest.mark.parametrize("targets", [1, 3])

@@ -26,8 +26,9 @@ KNOWN = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").spli
 
 
 def texts(project):
-    """Path → text of what git knows in a project."""
-    return {p: (project / p).read_text() for p in git(project, "ls-files").splitlines() if not p.endswith(".whl")}
+    """Path → text of what git knows in a project, without binary files."""
+    files = git(project, "ls-files").splitlines()
+    return {path: (project / path).read_text() for path in files if not path.endswith((".whl", ".npz"))}
 
 
 def in_style(folder):
@@ -143,7 +144,7 @@ def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
     helpers = {PurePosixPath(path).stem for path in KNOWN if path.startswith("tests/") and path.endswith(".py")}
     gone = {PurePosixPath(path) for path in KNOWN if rename(path, OLD, "kite_lab") not in files}
     stems = {path.stem for path in gone if path.parts[0] in ("configs", "src", "docs") and "_" in path.stem.strip("_")}
-    code = "".join((ROOT / path).read_text() for path in gone if path.parts[0] == "src")
+    code = "".join((ROOT / path).read_text() for path in gone if path.parts[0] == "src" and path.suffix == ".py")
     classes = {name for name in re.findall(r"^class (\w+)", code, re.MULTILINE) if re.search("[a-z][A-Z]", name)}
     lost = stems - {PurePosixPath(path).stem for path in files} | classes
     for path, text in files.items():
@@ -161,6 +162,11 @@ def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
     assert ("translate" in files["src/kite_lab/__main__.py"]) == ("translation" in keep)
     rows = re.findall(r"^\| \[`(\w+)`\]\(configs/\1\.yaml\) \| [A-Z].+ \|$", files["README.md"], re.MULTILINE)
     assert rows == sorted(path.stem for path in (project / "configs").glob("*.yaml"))
+
+
+def test_binary_files_are_copied_unchanged(made):
+    place = "src/{}/data/files/digits.npz"
+    assert (made("classification") / place.format("kite_lab")).read_bytes() == (ROOT / place.format(OLD)).read_bytes()
 
 
 def test_the_wheel_is_the_library(made, tmp_path):
@@ -224,7 +230,7 @@ def test_a_copy_of_the_template_becomes_a_project_in_place(tmp_path):
 
 def test_the_smallest_project_is_read_in_an_afternoon(made):
     yours = texts(made("classification"))
-    assert len(yours) <= 90
+    assert len(yours) <= 91
     assert sum(len(text.splitlines()) for path, text in yours.items() if path != "requirements.lock") <= 5000
     assert not any(path.startswith(("docs", "benchmarks", "tests/engine", "tests/template", ".ci")) for path in yours)
 

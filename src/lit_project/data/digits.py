@@ -1,7 +1,9 @@
-"""Handwritten digits bundled with scikit-learn: 1,797 real scans of 8×8 pixels (Alpaydin & Kaynak 1998)."""
+"""Handwritten digits: 1,797 real scans of 8×8 pixels (Alpaydin & Kaynak 1998), a file of this package."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,12 +30,10 @@ class Digits(ImageData):
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
         """Images, uint8 `(N, 1, 8, 8)`, and targets, int64 `(N,)`."""
-        from sklearn.datasets import load_digits
-
-        digits = load_digits()
+        digits = np.load(Path(__file__).with_name("files") / "digits.npz")
         # 17 grey levels (0 to 16) to 256
-        images = torch.from_numpy(digits.images).mul(255 / 16).round().to(torch.uint8)[:, None]
-        targets = torch.from_numpy(digits.target).long()
+        images = torch.from_numpy(digits["images"]).double().mul(255 / 16).round().to(torch.uint8)[:, None]
+        targets = torch.from_numpy(digits["target"]).long()
         rest, test = self.hold_out(len(targets), self.TEST_SIZE, targets)
         train, val = random_split(len(rest), self.val_size)
         chosen = {"train": rest[train], "val": rest[val], "test": test}[split]

@@ -1,8 +1,9 @@
-"""Tables: measured ones that come with scikit-learn, a CSV file of yours."""
+"""Tables: measurements of diabetes patients, a file of this package; and your own CSV files."""
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lit_engine.data.module import Split
@@ -11,7 +12,7 @@ from lit_engine.errors import DataError
 
 
 class Diabetes(TabularData):
-    """442 patients, bundled with scikit-learn: ten measurements, and how far the disease had progressed a year later.
+    """442 patients: ten measurements, and how far the disease had progressed a year later.
 
     Efron, Hastie, Johnstone & Tibshirani (2004), "Least angle regression". Age in years, sex (1 or 2), body mass index,
     blood pressure and six blood values in the units of the source; the target is a score from 25 to 346.
@@ -21,13 +22,11 @@ class Diabetes(TabularData):
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        from sklearn.datasets import load_diabetes
-
-        table = load_diabetes(scaled=False)
+        table = np.load(Path(__file__).with_name("files") / "diabetes.npz")
         super().__init__(
-            features=torch.from_numpy(table.data),
-            targets=torch.from_numpy(table.target)[:, None],
-            feature_names=list(table.feature_names),
+            features=torch.from_numpy(table["data"]),
+            targets=torch.from_numpy(table["target"])[:, None],
+            feature_names=["age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"],
             target_names=["progression"],
             **kwargs,
         )

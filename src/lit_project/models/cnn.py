@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from lit_engine.training.dropout import Dropout
+from lit_project.models.dropout import Dropout
 
 KERNEL_SIZE = 3
 

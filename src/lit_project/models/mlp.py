@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle
 
-from lit_engine.training.dropout import Dropout
+from lit_project.models.dropout import Dropout
 
 Activation = Literal["relu", "gelu", "silu", "tanh", "leaky_relu"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {

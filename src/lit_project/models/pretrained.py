@@ -1,62 +1,117 @@
-"""Nets of torchvision, and their weights."""
+"""Networks of torchvision, and loading of pretrained weights."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from lit_engine.checkpoints.weights import Match, load_fitting, match, renamed
-from lit_engine.errors import CheckpointError, did_you_mean
-from lit_engine.training.dropout import Dropout
+from lit_project.models.dropout import Dropout
 from lit_project.models.resnet import BilinearPool
 
-AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # further heads of GoogLeNet and Inception, for training only
+AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")  # additional heads of GoogLeNet and Inception, used only in training
 
 
 def download(architecture: str, name: str) -> dict[str, Tensor]:
-    """The state dict that torchvision publishes under a name such as `DEFAULT` or `IMAGENET1K_V1`.
+    """Return the state dict that torchvision publishes under a name such as `DEFAULT` or `IMAGENET1K_V1`.
 
-    It comes from torch's cache or its public address. Torchvision loads it into its own model: names and formats of old
-    files are its business.
+    The file comes from torch's cache or is downloaded. Torchvision loads it into its own model, because old files use
+    other names and formats.
 
     Raises:
-        CheckpointError: no such weights, or they cannot be downloaded or read.
+        ValueError: if there are no such weights, or they cannot be downloaded or read.
     """
     from torchvision.models import get_model, get_model_weights
 
-    known = [*get_model_weights(architecture).__members__, "DEFAULT"]
+    known = list(get_model_weights(architecture).__members__)
     if name not in known:
-        raise CheckpointError(
+        raise ValueError(
             f"torchvision has no weights {name!r} of {architecture}: there are {', '.join(known)}, and a file of that "
-            f"name does not exist{did_you_mean(name, known)}"
+            f"name does not exist{did_you_mean(name.upper(), known)}"
         )
     weights = get_model_weights(architecture)[name]
     try:
-        with torch.random.fork_rng(devices=[]):  # its initial values are not to change ours
+        with torch.random.fork_rng(devices=[]):  # so that torchvision's initialization does not change ours
             return get_model(architecture, weights=weights, progress=False).state_dict()
-    except Exception as error:  # no network; a truncated file: pickle, zip and hash errors, of many kinds
+    except Exception as error:  # no network, or a truncated file: pickle, zip and hash errors of many types
         file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
         reason = (str(error) or type(error).__name__).splitlines()[0]
         what = "is damaged: delete it" if file.exists() else f"is not there: put the file of {weights.url} there"
-        raise CheckpointError(f"{file} {what} ({reason})") from error
+        raise ValueError(f"{file} {what} ({reason})") from error
 
 
 def from_file(path: Path) -> dict[str, Tensor]:
-    """The state dict in a file: one saved by `torch.save(net.state_dict(), path)`, or a checkpoint's `state_dict`.
+    """Return the state dict in a file written by `torch.save(net.state_dict(), path)`, or in a Lightning checkpoint.
 
-    Tensors land on the CPU, whichever device saved them; only plain data are unpickled.
+    Tensors are loaded to the CPU, and only tensors and plain data are unpickled.
 
     Raises:
-        CheckpointError: it cannot be read, or holds something else.
+        ValueError: if the file cannot be read or contains something else.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         return dict(content.get("state_dict", content))
-    except Exception as error:  # any error, depending on what the file holds
+    except Exception as error:  # the type of the error depends on the contents of the file
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"cannot read weights from {path}: {reason}") from error
+        raise ValueError(f"cannot read weights from {path}: {reason}") from error
+
+
+def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
+    """Replace the prefixes of parameter names. The longest matching prefix counts; None drops the parameter.
+
+    For example, `{"encoder.": "backbone.", "": "head."}` maps `encoder.x` to `backbone.x` and `y` to `head.y`.
+
+    Raises:
+        ValueError: if no name starts with one of the prefixes, or two names become equal.
+    """
+    found: dict[str, Tensor] = {}
+    unused = set(prefixes)
+    for name, value in state.items():
+        old = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)
+        unused.discard(old or "")
+        start = "" if old is None else prefixes[old]
+        if start is None:
+            continue
+        new = start + name.removeprefix(old or "")
+        if new in found:
+            raise ValueError(f"the prefixes {dict(prefixes)} give two weights the name {new!r}")
+        found[new] = value
+    if unused:
+        starts = ", ".join(sorted({name.partition(".")[0] for name in state}))
+        raise ValueError(f"no weight begins with {min(unused)!r}; they begin with {starts}")
+    return found
+
+
+def differences(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Compare a state dict with a network's own one, and return the names of the tensors by kind of difference."""
+    return {
+        # files of old versions have no `num_batches_tracked`, which torch does not require either
+        "missing": [name for name in own if name not in state and not name.endswith("num_batches_tracked")],
+        "unexpected": [name for name in state if name not in own],
+        "of another shape": [
+            f"{name} {tuple(state[name].shape)} instead of {tuple(own[name].shape)}"
+            for name in own
+            if name in state and own[name].shape != state[name].shape
+        ],
+    }
+
+
+def report(loaded: int, others: Mapping[str, list[str]]) -> list[str]:
+    """Return one line with the number of loaded tensors, and one for each kind of difference, with up to five names."""
+    lines = [f"loaded: {loaded}"]
+    for kind, names in others.items():
+        if names:
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            lines.append(f"{kind}: {len(names)} ({', '.join(names[:5])}{more})")
+    return lines
+
+
+def did_you_mean(name: str, known: list[str], otherwise: str = "") -> str:
+    """Return the hint `; did you mean X?` with the most similar known name, or `otherwise` if none is similar."""
+    near = get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]}?" if near else otherwise
 
 
 class TorchvisionNet(nn.Module):
@@ -89,8 +144,8 @@ class TorchvisionNet(nn.Module):
         options: further arguments of torchvision's model, such as `{stochastic_depth_prob: 0.1}`.
 
     Raises:
-        ValueError: no such architecture, or an option that it cannot follow.
-        CheckpointError: the weights cannot be had, or are of another architecture.
+        ValueError: if there is no such architecture, an option does not apply to it, or the weights cannot be loaded
+            or belong to a different architecture.
     """
 
     def __init__(
@@ -134,7 +189,7 @@ class TorchvisionNet(nn.Module):
         if weights is not None:
             self.pretrained = f"weights {weights}:\n{self._load(architecture, weights, prefixes, strict)}"
 
-    def _load(self, architecture: str, source: str, prefixes: Mapping[str, str | None] | None, strict: bool) -> Match:
+    def _load(self, architecture: str, source: str, prefixes: Mapping[str, str | None] | None, strict: bool) -> str:
         path = Path(source)
         official = not path.suffix and not path.exists()
         state = download(architecture, source) if official else from_file(path)
@@ -144,16 +199,21 @@ class TorchvisionNet(nn.Module):
         elif official or not any(name.startswith("backbone.") for name in state):
             state = {self._own_name(name): value for name, value in state.items()}
         first = "backbone." + _first_convolution(self.backbone)[0] + ".weight"
-        own = self.state_dict()
+        own = self.state_dict()  # with torch's version numbers, by which some networks convert the names of old files
         if first in state and own[first].shape[1] == 1 < state[first].shape[1]:
             state[first] = state[first].sum(dim=1, keepdim=True)
-        found = match(self, state)
-        # new on purpose: a head of other classes, the stem of small images, a pooling with weights
+        others = differences(own, state)
+        fitting = {name: state[name] for name in own if name in state and own[name].shape == state[name].shape}
+        lines = report(len(fitting), others)
+        # new on purpose: a head for other classes, the stem for small images, a pooling layer with weights
         new = ("head.", first, "backbone.avgpool.")
-        wrong = [n for n in (*found.missing, *found.unexpected, *found.other_shape) if not n.startswith(new)]
-        if wrong and (strict or official):
-            raise CheckpointError(f"the weights of {source} are not those of {architecture}:\n{found}")
-        return load_fitting(self, state, source)
+        if (strict or official) and not all(n.startswith(new) for names in others.values() for n in names):
+            raise ValueError(f"the weights of {source} are not those of {architecture} ({'; '.join(lines)})")
+        if fitting.keys().isdisjoint(name for name, _ in self.named_parameters()):
+            raise ValueError(f"no weight of {source} fits the model ({'; '.join(lines)})")
+        own.update(fitting)
+        self.load_state_dict(own)
+        return "\n".join(f"  {line}" for line in lines)
 
     def _own_name(self, name: str) -> str:
         """Torchvision's name of a weight → ours."""
@@ -173,7 +233,7 @@ def _make(architecture: str, options: dict[str, Any], channels: int) -> nn.Modul
 
     known = models.list_models(module=models)  # those that classify images
     if architecture not in known:
-        hint = did_you_mean(architecture, known, f"; there are {', '.join(known)}")
+        hint = did_you_mean(architecture.lower(), known, f"; there are {', '.join(known)}")
         raise ValueError(f"torchvision has no classifier {architecture!r}{hint}")
     if architecture in ("googlenet", "inception_v3"):
         options = {"aux_logits": False, "init_weights": True, "transform_input": channels == 3, **options}

@@ -1,99 +1,54 @@
-"""Classification with one class per sample: of anything, and of images with the parts of their recipes."""
+"""Classification with one class per sample: a generic task, and a task for images with the usual training recipes."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric
 from torchmetrics.classification import MulticlassConfusionMatrix
 
-from lit_engine.errors import UserError, did_you_mean
+from lit_engine.errors import UserError
 from lit_engine.training.exact import Totals
-from lit_engine.training.schedules import OptimizerFactory
+from lit_engine.training.schedules import OptimizerFactory, build_optimizer, build_schedulers
 from lit_engine.training.task import Task
-from lit_project.models.losses import WeightedCrossEntropy, WeightPenalty
-from lit_project.tasks.mixup import Mixing
+from lit_project.models.losses import WeightPenalty, build_loss, without_smoothing
+from lit_project.tasks.classification_results import (
+    Calibration,
+    accuracies,
+    check_top_k,
+    confusion_by_name,
+    exported,
+    prediction_columns,
+)
+from lit_project.tasks.mixup import Mixing, check_soft_targets
 from lit_project.tasks.test_time_augmentation import Flip, mean_logits
 
 if TYPE_CHECKING:
     from lit_engine.tools.export.parts import Exported
 
 
-class Calibration(Metric):
-    """Samples, sum of the confidence and right predictions in 15 equal bins of the confidence (Guo et al. 2017)."""
-
-    sums: Tensor  # (3, 15)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("sums", torch.zeros(3, 15), dist_reduce_fx="sum")
-
-    def update(self, logits: Tensor, targets: Tensor) -> None:
-        """Counts logits `(B, num_classes)` and targets `(B,)`."""
-        confidence, predicted = logits.softmax(dim=1).max(dim=1)
-        confidence = confidence.nan_to_num()  # RunRecord reports a net that has diverged
-        bins = (confidence * 15).long().clamp(max=14)
-        columns = torch.stack([torch.ones_like(confidence), confidence, (predicted == targets).to(confidence)])
-        self.sums = self.sums.float().index_add(1, bins, columns.float())  # counts in bfloat16 would be wrong
-
-    def compute(self) -> dict[str, Any]:
-        """`ece`, the expected calibration error; lists of 15: `samples`, mean `confidence` and `accuracy`, or None."""
-        samples, confidence, right = self.sums.cpu().double()  # Apple's GPUs have no float64
-        means = [
-            [round(float(s / n), 6) if n else None for s, n in zip(x, samples, strict=True)]
-            for x in (confidence, right)
-        ]
-        error = float((confidence - right).abs().sum() / samples.sum())
-        return {"ece": error, "samples": samples.int().tolist(), "confidence": means[0], "accuracy": means[1]}
-
-
-def weights_of(
-    given: Mapping[str, float] | Literal["balanced"], class_names: Sequence[str], counts: Sequence[int] | None
-) -> list[float]:
-    """The weight of each class in the order of `class_names`; see `Classifier`.
-
-    Raises:
-        ValueError: an unknown class, a weight that is not above 0, or unknown class counts.
-    """
-    if given == "balanced":
-        if counts is None or not all(counts):
-            raise ValueError("class_weights balanced: the data have no class_counts; give the weights by class name")
-        return [sum(counts) / len(counts) / count for count in counts]
-    assert not isinstance(given, str)
-    for name, weight in given.items():
-        if name not in class_names:
-            raise ValueError(f"class_weights: there is no class {name!r}{did_you_mean(name, class_names)}")
-        if not weight > 0:
-            raise ValueError(f"class_weights: the weight of {name!r} must be above 0, got {weight}")
-    return [given.get(name, 1.0) for name in class_names]
-
-
 class Classifier(Task):
-    """Trains a net that gives logits `(B, num_classes)` on batches of `(inputs, targets, indices)`.
+    """Trains a network that returns logits `(B, num_classes)` on batches of `(inputs, targets, indices)`.
 
-    Logged at each epoch's end, over all samples and processes: `train/loss`, `train/accuracy`; for `val` and `test`
-    also `top{k}_accuracy`, `class_accuracy/NAME` (recall) and `samples`. `val/loss` and `test/loss` are without label
-    smoothing, `train/loss` is with it.
+    Logged at the end of each epoch, over all samples and processes: `train/loss` and `train/accuracy`; for `val` and
+    `test` also `top{k}_accuracy`, `class_accuracy/NAME` (recall) and `samples`. Only `train/loss` uses label smoothing.
 
     Args:
-        net: inputs in, logits out (no softmax).
-        optimizer: makes the optimizer of the parameters.
-        class_names: in the order of the logits; from the data, kept in the checkpoint.
+        net: returns logits (no softmax).
+        optimizer: creates the optimizer of the parameters.
+        class_names: in the order of the logits; set from the data and stored in the checkpoint.
         loss: of logits `(B, num_classes)` and classes `(B,)`, averaged over the batch; default: cross-entropy.
-        label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016), in training; only for
-            the default loss.
-        class_weights: the weights in the default loss by class name, 1 for the others; or `balanced`: inversely
-            proportional to the samples of the class in training, with a mean of 1 over these samples.
-        class_counts: samples of each class in training; from the data, if they know them.
-        top_k: also report how often the class is among the k likeliest; 1: do not; default: 3 if there are more
-            classes.
+        label_smoothing: share of the target that is spread evenly over all classes in training (Szegedy et al. 2016);
+            only for the default loss.
+        class_weights: weights in the default loss by class name, 1 for all other classes; or `balanced`: inversely
+            proportional to the number of training samples of the class, with a mean of 1 over these samples.
+        class_counts: number of training samples of each class; set from the data if known.
+        top_k: also log how often the target is among the k most likely classes; 1: do not; default: 3 if there are more
+            than 3 classes.
         **kwargs: of `Task`: schedulers, parameter_groups, channels_last, compile, metrics.
 
     Raises:
-        ValueError: fewer than two classes; `label_smoothing` or `class_weights` next to a `loss`; weights of unknown
-            classes or not above 0; `top_k` beyond the number of classes.
+        ValueError: if there are fewer than two classes, an option does not apply to the loss, or a value is invalid.
     """
 
     def __init__(
@@ -109,60 +64,37 @@ class Classifier(Task):
         **kwargs: Any,
     ) -> None:
         super().__init__(optimizer, **kwargs)
-        num_classes = len(class_names)
-        if num_classes < 2:
-            raise ValueError(f"a classifier needs two classes at least, got {', '.join(class_names) or 'none'}")
-        for name, value in (("label_smoothing", label_smoothing), ("class_weights", class_weights)):
-            if loss is not None and value:
-                raise ValueError(f"{name} is for the default loss: leave out either {name} or the loss")
-        weight = getattr(loss, "weight", None)
-        if isinstance(weight, Tensor) and len(weight) != num_classes:
-            raise ValueError(f"the loss has {len(weight)} weights for {num_classes} classes; class_weights takes names")
-        if top_k is None:
-            top_k = 3 if num_classes > 3 else 1
-        if not 1 <= top_k <= num_classes:
-            raise ValueError(f"top_k must be between 1 and the {num_classes} classes, got {top_k}")
         self.net = net
-        if loss is None and class_weights:
-            loss = WeightedCrossEntropy(weights_of(class_weights, class_names, class_counts), label_smoothing)
-        self.loss = loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
         self.class_names = list(class_names)
-        # The data module checks the targets once per split, so that the metrics need not at each step.
-        self.confusion = MulticlassConfusionMatrix(num_classes, validate_args=False)
-        self.top_k = top_k
+        self.loss = build_loss(self.class_names, loss, label_smoothing, class_weights, class_counts)
+        self.top_k = check_top_k(top_k, len(self.class_names))
+        # the data module checks the targets once per split, so the metric does not check every batch
+        self.confusion = MulticlassConfusionMatrix(len(self.class_names), validate_args=False)
         self.calibration = Calibration()
-        self.all_probabilities = False  # whether `predict_step` gives those of all classes
-        self.confusion_matrix: Tensor | None = None  # of the last evaluation: [target, prediction], counts
+        self.all_probabilities = False  # whether `predict_step` returns the probabilities of all classes
+        self.confusion_matrix: Tensor | None = None  # counts of the last evaluation: [target, prediction]
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Inputs `(B, …)` → logits `(B, num_classes)`."""
         return self.net(inputs)
 
-    def test_logits(self, inputs: Tensor) -> Tensor:
-        """Logits of `test` and `predict`, float32 `(B, num_classes)`."""
-        return self(inputs).float()
-
-    def probabilities(self, inputs: Tensor) -> Tensor:
-        """Of the classes in `test` and `predict`, float32 `(B, num_classes)`."""
-        return self.test_logits(inputs).softmax(dim=1)
+    def configure_optimizers(self) -> Any:
+        """Return the optimizer and its learning rate schedulers. The factors of several schedulers are multiplied."""
+        optimizer = build_optimizer(self.optimizer_factory, self.parameter_groups())
+        return [optimizer], build_schedulers(self.schedules, optimizer, self.length)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         logits, targets = self(batch[0]), batch[1]
         return self.step(self.loss(logits, targets), len(targets), accuracy=(logits.argmax(dim=1) == targets).sum())
 
-    def evaluation_start(self) -> None:
-        super().evaluation_start()
-        loss = copy(self.loss)
-        if hasattr(loss, "label_smoothing"):  # only training smooths the labels
-            loss.label_smoothing = 0.0  # type: ignore[assignment]
-        self.evaluation_loss = loss.forward  # a module here would be saved in checkpoints a second time
-        # The validations of a fit show neither calibration nor confusion.
-        self.in_detail = self.trainer.state.fn != "fit"
-        self.confusion.reset()
-        self.calibration.reset()
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.evaluate(batch, "val")
+
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.evaluate(batch, "test")
 
     def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
-        """Counts one batch; gives its `logits` `(B, num_classes)` and `targets` `(B,)` to callbacks."""
+        """Count a batch of `val` or `test`. Returns `logits` `(B, num_classes)` and `targets` `(B,)` for callbacks."""
         inputs, targets = batch[0], batch[1]
         logits = self(inputs).float() if split == "val" else self.test_logits(inputs)
         sums = {}
@@ -174,89 +106,67 @@ class Classifier(Task):
             self.calibration.update(logits, targets)
         return {"logits": logits, "targets": targets}
 
-    def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
-        """Probabilities `(B, num_classes)`, which logits between 0 and 1 would be taken for, and targets `(B,)`."""
-        return outputs["logits"].softmax(dim=1), outputs["targets"]
+    def evaluation_start(self) -> None:
+        super().evaluation_start()
+        self.evaluation_loss = without_smoothing(self.loss)
+        self.in_detail = self.trainer.state.fn != "fit"  # validation during a fit reports no calibration
+        self.confusion.reset()
+        self.calibration.reset()
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
         self.confusion_matrix = counts = self.confusion.compute().cpu().double()
-        right, samples = counts.diagonal(), counts.sum(dim=1)
         if self.in_detail:
-            # metrics.json holds true class → predicted class → samples.
-            confusion: dict[str, dict[str, int]] = {name: {} for name in self.class_names}
-            for (true, predicted), count in zip(counts.nonzero().tolist(), counts[counts > 0].tolist(), strict=True):
-                confusion[self.class_names[true]][self.class_names[predicted]] = int(count)
-            self.notes["confusion"] = confusion
+            self.notes["confusion"] = confusion_by_name(counts, self.class_names)
             self.notes["calibration"] = self.calibration.compute()
-        values = {
-            **totals.means(),  # the loss, top-k accuracy, and the sums that a subclass adds
-            "accuracy": (right.sum() / counts.sum()).item(),
-            "samples": counts.sum().item(),
-        }
-        for name, hits, count in zip(self.class_names, right.tolist(), samples.tolist(), strict=True):
-            if count > 0:  # a class without samples has no recall
-                values[f"class_accuracy/{name}"] = hits / count
-        return values
+        # `totals` has the loss, top-k accuracy, and the sums that a subclass adds
+        return {**totals.means(), **accuracies(counts, self.class_names)}
+
+    def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
+        """Probabilities `(B, num_classes)`, because metrics mistake logits in [0, 1] for them, and targets `(B,)`."""
+        return outputs["logits"].softmax(dim=1), outputs["targets"]
+
+    def test_logits(self, inputs: Tensor) -> Tensor:
+        """Logits that `test` and `predict` use, float32 `(B, num_classes)`."""
+        return self(inputs).float()
+
+    def probabilities(self, inputs: Tensor) -> Tensor:
+        """Class probabilities that `test` and `predict` use, float32 `(B, num_classes)`."""
+        return self.test_logits(inputs).softmax(dim=1)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Rows of a table, one per sample: index, class, its name and its probability; the target if it is known.
-
-        With `all_probabilities` there is a column `probability/CLASS` for each class.
-        """
+        """Columns of the table of predictions; see `prediction_columns`."""
         inputs, targets, indices = batch
         if len(indices) == 0:
             return {}
-        of_all = self.probabilities(inputs)
-        probabilities, classes = of_all.max(dim=1)
-        rows: dict[str, list[Any]] = {
-            "index": indices.tolist(),
-            "prediction": classes.tolist(),
-            "class_name": [self.class_names[k] for k in classes.tolist()],
-            "probability": probabilities.tolist(),
-        }
-        if (targets >= 0).all():
-            rows["target"] = targets.tolist()
-        if self.all_probabilities:
-            rows |= {f"probability/{n}": p.tolist() for n, p in zip(self.class_names, of_all.T, strict=True)}
-        return rows
+        probabilities, names = self.probabilities(inputs), self.class_names
+        return prediction_columns(indices, targets, probabilities, names, self.all_probabilities)
 
     def exported(self, batch: Any) -> "Exported":
-        """For `export`: inputs as `predict` gets them → `probabilities`."""
-        from lit_engine.tools.export.parts import Exported, Part
-
-        name = getattr(batch, "_fields", ("inputs",))[0]
-        part = Part(self, self.probabilities, {name: batch[0]}, ["probabilities"])
-
-        def difference(runs: Any, batch: Any, rows: Any) -> float:
-            (found,) = runs["model"](batch[0])
-            chosen = found.gather(1, torch.tensor(rows["prediction"])[:, None])[:, 0]
-            gaps = found - self.probabilities(batch[0]), chosen - torch.tensor(rows["probability"])
-            return float(torch.cat([gap.flatten() for gap in gaps]).abs().max())
-
-        return Exported({"model": part}, difference, "probability")
+        """The function that `export` writes: inputs as `predict` gets them → `probabilities`."""
+        return exported(self, batch)
 
 
 class ImageClassifier(Classifier):
-    """A `Classifier` of images `(B, C, H, W)`: normalisation, and what recipes do to images in training and test.
+    """A `Classifier` for images `(B, C, H, W)` that normalizes them, with recipes for training and testing.
 
-    The checkpoint holds all that prediction needs: class names, `mean` and `std` are hyper-parameters that the
-    config takes from the data, and `forward` normalises.
+    `mean` and `std` are hyperparameters that the config gets from the data. They and the class names are stored in the
+    checkpoint, so that prediction needs nothing else.
 
     Args:
-        net: images in, logits out (no softmax).
-        optimizer: makes the optimizer of the parameters.
-        class_names: in the order of the logits; from the data.
-        mean: of each channel, of values in [0, 1]; from the data.
-        std: the same.
-        mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then the expected one: the share of
-            the target that lies on the predicted class.
-        penalty: of large weights, added to the loss in training; logged as `train/penalty`, no part of `train/loss`.
-        test_time_flips: `test` and `predict` average the probabilities of the image and of these mirror images of it.
-        test_time_shift: and of the image shifted by so many pixels into each corner, black behind it; see `views`.
+        net: maps images to logits (no softmax).
+        optimizer: creates the optimizer of the parameters.
+        class_names: in the order of the logits; set from the data.
+        mean: of each channel, for values in [0, 1]; set from the data.
+        std: standard deviation of each channel; set from the data.
+        mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then its expected value: the share
+            of the target on the predicted class.
+        penalty: for large weights, added to the loss in training; logged as `train/penalty`, not part of `train/loss`.
+        test_time_flips: `test` and `predict` average the probabilities over the image and these mirror images of it.
+        test_time_shift: also average over the image shifted by this many pixels towards each corner; see `views`.
         **kwargs: of `Classifier` and `Task`.
 
     Raises:
-        ValueError: a negative `test_time_shift`; a loss that does not take the soft targets of `mixing`.
+        ValueError: if `test_time_shift` is negative, or the loss does not support the soft targets of `mixing`.
     """
 
     def __init__(
@@ -276,34 +186,34 @@ class ImageClassifier(Classifier):
         if test_time_shift < 0:
             raise ValueError(f"test_time_shift must be at least 0 pixels, got {test_time_shift}")
         if mixing is not None:
-            _check_soft(self.loss, len(class_names))
+            check_soft_targets(self.loss, len(class_names))
         self.mixing, self.penalty = mixing, penalty
         self.notes["task"] = "image-classification"  # as the Hugging Face Hub calls it
         self.test_time_flips, self.test_time_shift = test_time_flips, test_time_shift
-        self.epochs: int | None = None  # of the run, if its end is known
+        self.epochs: int | None = None  # length of the run, if it has an end
         self.mean: Tensor
         self.std: Tensor
-        # They are hyper-parameters and no weights: a warm start on other data keeps the statistics of those data.
+        # not weights, so that a warm start on other data uses the statistics of these data
         self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
-        normalised = (images - self.mean).div_(self.std)
-        return self.net(normalised.to(self.mean.dtype))  # which the precision may have changed
+        normalized = (images - self.mean).div_(self.std)
+        return self.net(normalized.to(self.mean.dtype))  # the dtype depends on the precision
 
     def test_logits(self, images: Tensor) -> Tensor:
-        """Logits `(B, num_classes)`, or the logarithm of the mean probabilities over the views of the images."""
+        """Logits `(B, num_classes)`, or the logarithm of the mean probabilities over several views of the images."""
         return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
 
     def configure_model(self) -> None:
-        """Shards the net; raises UserError for a penalty, which needs whole weights."""
+        """Shard the network. Raises UserError if there is a penalty, which needs unsharded weights."""
         if self.device_mesh is not None and self.penalty is not None:
             raise UserError("a penalty of the weights needs whole ones, and those of this run are sharded")
         super().configure_model()
 
     def on_train_start(self) -> None:
-        """Learns how long the run is, for mixing that ends before it does."""
+        """Store the length of the run, for mixing that is turned off in its last epochs."""
         super().on_train_start()
         self.epochs = self.length("epoch")
 
@@ -319,18 +229,3 @@ class ImageClassifier(Classifier):
             return self.step(loss, size, accuracy=correct)
         penalty = self.penalty(self)
         return self.step(loss + penalty, size, loss=loss * size, accuracy=correct, penalty=penalty * size)
-
-
-def _check_soft(loss: nn.Module, num_classes: int) -> None:
-    """Raises ValueError unless a loss takes probabilities `(B, K)` for targets."""
-    soft = torch.full((2, num_classes), 1 / num_classes)
-    try:
-        value = loss(torch.zeros_like(soft), soft)
-        fine = value.ndim == 0 and bool(value.isfinite())
-    except Exception:  # a user's loss may raise anything
-        fine = False
-    if not fine:
-        raise ValueError(
-            f"mixing needs a loss that takes probabilities (B, K) as targets; {type(loss).__name__} does not: take the "
-            "default loss, or SmoothedCrossEntropy"
-        )

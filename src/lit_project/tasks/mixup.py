@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 
@@ -83,3 +83,18 @@ def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor
         spans.append((places >= (centre_B - half_B)[:, None]) & (places < (centre_B + half_B)[:, None]))
     inside_BHW = spans[0][:, :, None] & spans[1][:, None, :]
     return inside_BHW, 1 - inside_BHW.to(share_B.dtype).mean(dim=(1, 2))
+
+
+def check_soft_targets(loss: nn.Module, num_classes: int) -> None:
+    """Raises ValueError unless a loss accepts probabilities `(B, K)` as targets."""
+    soft = torch.full((2, num_classes), 1 / num_classes)
+    try:
+        value = loss(torch.zeros_like(soft), soft)
+        fine = value.ndim == 0 and bool(value.isfinite())
+    except Exception:  # a user's loss may raise anything
+        fine = False
+    if not fine:
+        raise ValueError(
+            f"mixing needs a loss that takes probabilities (B, K) as targets; {type(loss).__name__} does not: take the "
+            "default loss, or SmoothedCrossEntropy"
+        )

@@ -1,4 +1,4 @@
-"""Splits sentences into words and punctuation, and joins them again to exactly what was written.
+"""Ids of the special tokens; functions that split sentences into words and join them again without loss.
 
 A token that was attached to its neighbour says so by a joiner ("Hi!" → "Hi", "￭!"; "j'ai" → "j'￭", "ai"), the idea of
 OpenNMT's tokenizer (Klein et al. 2017), so that no rules of a language are needed to join.
@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from functools import cache
 
 JOINER = "￭"
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")  # by id
 
 
 @cache

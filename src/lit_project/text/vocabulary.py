@@ -8,10 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from lit_engine.errors import DataError
-from lit_project.text.tokens import JOINER, join_words, split_words
-
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
-SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")  # by id
+from lit_project.text.tokens import BOS, EOS, JOINER, PAD, SPECIALS, UNK, join_words, split_words
 
 
 class Vocabulary(ABC):

@@ -4,9 +4,16 @@ import random
 
 import numpy as np
 import pytest
+from scipy.sparse import coo_array, csgraph
 
 from lit_engine.errors import DataError
-from lit_project.data.parallel_text.leak_free_split import components, leak_free_split, overlap, sentence_key
+from lit_project.data.parallel_text.leak_free_split import (
+    components,
+    connected_components,
+    leak_free_split,
+    overlap,
+    sentence_key,
+)
 from lit_project.text.preparation import Preparation
 
 
@@ -24,6 +31,17 @@ def test_components_are_those_of_the_graph():
     pairs = [("a", "x"), ("b", "y"), ("c", "x"), ("c", "z"), ("d", "w"), ("b", "v")]
     assert components(pairs).tolist() == [0, 1, 0, 0, 2, 1]
     assert components([(t, s) for s, t in pairs]).tolist() == [0, 1, 0, 0, 2, 1]
+
+
+@pytest.mark.parametrize(("nodes", "edges"), [(5, 0), (1, 3), (400, 100), (400, 300), (400, 2000)])
+def test_connected_components_are_those_of_scipy(nodes, edges):
+    random_edges = np.random.default_rng(nodes + edges).integers(nodes, size=(2, edges))
+    path = np.random.default_rng(1).permutation(nodes)
+    for source, target in (random_edges, (path[:-1], path[1:]), (np.sort(path)[:-1], np.sort(path)[1:])):
+        graph = coo_array((np.ones(len(source)), (source, target)), shape=(nodes, nodes))
+        _, expected = csgraph.connected_components(graph, directed=False)
+        _, first = np.unique(expected, return_index=True)  # the smallest node of each
+        assert (connected_components(source, target, nodes) == first[expected]).all()
 
 
 def test_every_pair_is_in_one_split_of_about_the_size_asked_and_no_sentence_is_shared():

@@ -11,7 +11,7 @@ from lit_engine.callbacks.figures import (
     learning_rates,
     reliability,
 )
-from lit_project.tasks.regression import predicted_against_true
+from lit_project.tasks.regression_figures import predicted_against_true
 from lit_project.tasks.translation.figures import attention_map, bleu_by_length
 
 pytestmark = pytest.mark.draws

@@ -259,20 +259,48 @@ def build_optimizers(
     schedules: Sequence[Schedule],
     length: Callable[[str], int | None],
 ) -> tuple[list[Optimizer], list[dict[str, Any]]]:
-    """Builds the optimizer and its schedules; the factors of several multiply.
+    """Build the optimizer and its schedules; see `build_optimizer` and `build_schedulers`.
 
-    `length` gives the length of the run in an interval. Returns what `LightningModule.configure_optimizers` returns.
+    Returns:
+        The lists that `LightningModule.configure_optimizers` returns.
+    """
+    optim = build_optimizer(optimizer, parameters)
+    return [optim], build_schedulers(schedules, optim, length)
+
+
+def build_optimizer(factory: OptimizerFactory, parameters: Iterable[Tensor] | Iterable[dict[str, Any]]) -> Optimizer:
+    """Build the optimizer of parameters or parameter groups, and apply each group's `lr_factor`.
 
     Raises:
-        ScheduleError: a schedule contradicts itself, another one or the length of the run.
-        UserError: the optimizer or a scheduler refuses its arguments.
+        UserError: if the optimizer rejects its arguments.
+        GroupError: if a parameter group has an option that the optimizer does not have.
     """
     given: list[Any] = list(parameters)
-    optim = _made("optimizer", optimizer, given)
-    check_options(given, optim)
-    for group in optim.param_groups:
+    optimizer = _made("optimizer", factory, given)
+    check_options(given, optimizer)
+    for group in optimizer.param_groups:
         group["lr"] *= group.pop("lr_factor", 1.0)
-    rates = [float(group["lr"]) for group in optim.param_groups]
+    return optimizer
+
+
+def build_schedulers(
+    schedules: Sequence[Schedule], optimizer: Optimizer, length: Callable[[str], int | None]
+) -> list[dict[str, Any]]:
+    """Build the learning rate schedulers of an optimizer. The factors of several schedulers are multiplied.
+
+    Args:
+        schedules: what to build.
+        optimizer: its learning rates are the initial ones.
+        length: returns the length of the run in an interval (`step` or `epoch`), or None if the run has no end.
+
+    Returns:
+        Lightning's scheduler configs.
+
+    Raises:
+        ScheduleError: if a schedule contradicts itself, another one or the length of the run.
+        UserError: if a scheduler rejects its arguments.
+    """
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
     configs = []
     for number, schedule in enumerate(schedules):
         name = f"schedulers[{number}]"
@@ -280,7 +308,7 @@ def build_optimizers(
             raise ScheduleError(f"{name}: frequency must be at least 1, got {schedule.frequency}")
         end = length(schedule.interval)
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
-            scheduler = _made(name, schedule.scheduler, optim)
+            scheduler = _made(name, schedule.scheduler, optimizer)
         check_groups(scheduler, rates)
         # an attribute, so that it is saved with the scheduler's state and compared on resume
         scheduler.planned_length = end if seen.used else None
@@ -300,7 +328,7 @@ def build_optimizers(
             config["reduce_on_plateau"] = schedule.interval == "step"
         configs.append(config)
     check_multiply([config["scheduler"] for config in configs])
-    return [optim], configs
+    return configs
 
 
 def _made(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:

@@ -415,12 +415,13 @@ class Task(LightningModule):
         self.evaluation_start()
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        return self._evaluate(batch, "val")
+        return self.evaluate(batch, "val")
 
     def test_step(self, batch: Any, batch_idx: int) -> Any:
-        return self._evaluate(batch, "test")
+        return self.evaluate(batch, "test")
 
-    def _evaluate(self, batch: Any, split: str) -> Any:
+    def evaluate(self, batch: Any, split: str) -> Any:
+        """Run `evaluation_step` on a batch, and update `metrics` with its outputs, which it returns."""
         self._counted = False
         outputs = self.evaluation_step(batch, split)
         if self._metrics.named:

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from lit_engine.data.module import SPLIT_SEED
 from lit_engine.data.sampler import derive
@@ -45,10 +43,26 @@ def components(pairs: Pairs) -> np.ndarray:
         sides.append([nodes.setdefault(sentence_key(pair[side]), start + len(nodes)) for pair in pairs])
         start += len(nodes)
     source, target = (np.array(side, dtype=np.int64) for side in sides)
-    edges = coo_array((np.ones(len(source)), (source, target)), shape=(start, start))
-    labels = connected_components(edges, directed=False)[1][source]
+    labels = connected_components(source, target, start)[source]
     _, first, labels = np.unique(labels, return_index=True, return_inverse=True)
     return first.argsort().argsort()[labels]
+
+
+def connected_components(source: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
+    """Return a label per node of an undirected graph, `(size,)`: the smallest node of its connected component.
+
+    Args:
+        source: one end of each edge: `(E,)`, from 0 to `size - 1`.
+        target: the other ends.
+        size: number of nodes.
+    """
+    labels = np.arange(size)
+    while (labels[source] != labels[target]).any():
+        lower, higher = np.sort([labels[source], labels[target]], axis=0)
+        np.minimum.at(labels, higher, lower)  # join the components at the ends of each edge
+        while (labels != labels[labels]).any():  # so that all nodes of a component have one label again
+            labels = labels[labels]
+    return labels
 
 
 def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, np.ndarray]:

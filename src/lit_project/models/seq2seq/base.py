@@ -5,7 +5,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lit_project.text.vocabulary import PAD
+from lit_project.text.tokens import PAD
 
 
 class Memory(NamedTuple):

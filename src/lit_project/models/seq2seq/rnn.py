@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lit_engine.training.dropout import Dropout
+from lit_project.models.dropout import Dropout
 from lit_project.models.seq2seq.attention import (
     AdditiveAttention,
     Attention,
@@ -18,7 +18,7 @@ from lit_project.models.seq2seq.attention import (
 )
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq, TokenEmbedding
 from lit_project.models.seq2seq.repeated import Repeated
-from lit_project.text.vocabulary import PAD
+from lit_project.text.tokens import PAD
 
 Cell = Literal["gru", "lstm"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.base import Memory, Seq2Seq, select
-from lit_project.text.vocabulary import BOS, EOS, PAD
+from lit_project.text.tokens import BOS, EOS, PAD
 
 MOST_HYPOTHESES = 1000  # memory and time of a search grow with them, and translations get worse long before
 ROWS_ON_CPU, ROWS = 320, 8192  # hypotheses at a time, of sentences of like length; a CPU has them in its caches

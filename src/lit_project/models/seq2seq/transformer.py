@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from torch.nn import functional as F
 
-from lit_engine.training.dropout import Dropout
+from lit_project.models.dropout import Dropout
 from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.attention import attention_weights
 from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq, TokenEmbedding
-from lit_project.text.vocabulary import PAD
+from lit_project.text.tokens import PAD
 
 
 def project(attention: nn.MultiheadAttention, x_BTD: Tensor, first: int, last: int) -> Tensor:

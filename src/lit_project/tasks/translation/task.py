@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import CheckpointError, DataError, UserError
 from lit_engine.training.exact import Totals
-from lit_engine.training.schedules import OptimizerFactory
+from lit_engine.training.schedules import OptimizerFactory, build_optimizer, build_schedulers
 from lit_engine.training.task import Task
 from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.base import Seq2Seq
@@ -132,6 +132,11 @@ class Translator(Task):
         steps, ratios = zip(*self.forcing_points, strict=True)
         return float(np.interp(step, steps, ratios))
 
+    def configure_optimizers(self) -> Any:
+        """Return the optimizer and its learning rate schedulers. The factors of several schedulers are multiplied."""
+        optimizer = build_optimizer(self.optimizer_factory, self.parameter_groups())
+        return [optimizer], build_schedulers(self.schedules, optimizer, self.length)
+
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         inputs_BT, labels_BT = batch.target[:, :-1], batch.target[:, 1:]
         ratio = self.teacher_forcing(self.trainer.global_step)
@@ -151,6 +156,12 @@ class Translator(Task):
         known_BT = real_BT & (labels_BT != UNK)  # to predict that a word is unknown is not to know it
         correct = ((logits_BTV.detach().argmax(dim=-1) == labels_BT) & known_BT).sum()
         return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.evaluate(batch, "val")
+
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.evaluate(batch, "test")
 
     def evaluation_start(self) -> None:
         super().evaluation_start()

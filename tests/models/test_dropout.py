@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lit_engine.training.dropout import Dropout
+from lit_project.models.dropout import Dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

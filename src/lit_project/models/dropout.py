@@ -1,20 +1,20 @@
-"""Dropout with cheap random numbers on a CPU."""
+"""Dropout that draws its mask with less random data on a CPU."""
 
 import torch
 from torch import Tensor, nn
 
-LEVELS = 2**16  # of a random int16
+LEVELS = 2**16  # number of values of a random int16
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout`, whose mask takes 16 random bits a number on a CPU; elsewhere it is torch's own.
+    """`nn.Dropout` that uses 16 random bits per element on a CPU. On other devices, it is torch's own dropout.
 
-    The probability is rounded to a multiple of 1 / 65536, by which what is kept is scaled, too. Draws come from the
-    default generator.
+    The probability is rounded to a multiple of 1 / 65536, and the scaling factor uses the rounded probability. Random
+    numbers are drawn from the default generator.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape; zeroes numbers with probability `p` in training and divides the others by 1 - `p`."""
+        """Zero elements with probability `p` in training and divide the others by 1 - `p`. Accepts any shape."""
         dropped = round(self.p * LEVELS)
         plain = type(x) is Tensor and x.device.type == "cpu"
         if not (self.training and plain and 0 < dropped < LEVELS):

@@ -1,0 +1,83 @@
+"""Figures of a regression: predicted against true values, and residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from lit_engine.callbacks.figures import DrawsEvaluation, new_figure, save_figure
+from lit_engine.distributed.processes import all_gathered
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_POINTS = 5000  # more would hide each other
+
+
+def predicted_against_true(
+    panels: Mapping[str, tuple[Tensor, Tensor]], title: str = "", residuals: bool = False
+) -> Figure:
+    """One panel per target, with the line on which a perfect prediction lies.
+
+    Args:
+        panels: title → true values and predictions, both `(N,)`; of many, points at even distances are drawn.
+        title: of the figure.
+        residuals: instead, true minus predicted against predicted: a trend or a funnel is what the net has missed.
+    """
+    columns = min(4, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = new_figure(4.6 * columns, 5 * rows)
+    for number, (name, (true, predicted)) in enumerate(panels.items()):
+        step = -(-len(true) // MOST_POINTS) or 1
+        true, predicted = true[::step], predicted[::step]
+        x, y = (predicted, true - predicted) if residuals else (true, predicted)
+        axes = figure.add_subplot(rows, columns, number + 1)
+        axes.scatter(x.numpy(), y.numpy(), s=14, alpha=0.5, linewidths=0)
+        low, high = min(true.min().item(), predicted.min().item()), max(true.max().item(), predicted.max().item())
+        margin = 0.05 * (high - low) or 1.0
+        ends = low - margin, high + margin
+        line = (0, 0) if residuals else ends
+        axes.plot(ends, line, color="grey", linewidth=0.8, linestyle="--", label="predicted = true")
+        axes.set(xlabel="true", ylabel="predicted", title=name, xlim=ends)
+        if residuals:
+            axes.set(xlabel="predicted", ylabel="true − predicted")
+        else:
+            axes.set_ylim(ends)
+            axes.set_aspect("equal")
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper left")
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+class PredictedAgainstTrue(DrawsEvaluation):
+    """Writes `figures/SPLIT_predicted.png` and `SPLIT_residuals.png` after `validate` and `test`, from tasks whose
+    steps give `predictions` and `targets` `(B, T)`. TensorBoard and W&B get it too, if they are among the loggers.
+    """
+
+    def __init__(self) -> None:
+        self._points: list[tuple[Tensor, Tensor]] = []
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        if isinstance(outputs, dict) and "predictions" in outputs:
+            self._points.append((outputs["targets"].cpu().double(), outputs["predictions"].cpu().double()))
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        points, self._points = all_gathered(self._points, trainer), []
+        if not trainer.is_global_zero or not points:
+            return
+        task: Any = pl_module
+        split = "test" if trainer.testing else "val"
+        true, predicted = (torch.cat(values) for values in zip(*points, strict=True))
+        # R² is of all samples, also if not all are drawn; a target that is constant has none
+        titles = [f"{name}: R² {task.r2[name]:.4f}" if name in task.r2 else name for name in task.target_names]
+        panels = {title: (true[:, k], predicted[:, k]) for k, title in enumerate(titles)}
+        for residuals, name in enumerate(("predicted", "residuals")):
+            figure = predicted_against_true(panels, f"{split}: {len(true)} samples", bool(residuals))
+            save_figure(trainer, f"{split}_{name}", figure)
