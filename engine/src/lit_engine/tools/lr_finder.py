@@ -4,12 +4,11 @@ import math
 import warnings
 from contextlib import suppress
 from itertools import takewhile
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.tuner import Tuner
-from matplotlib.figure import Figure
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_engine._lightning import limit_loops, reconfigure, set_should_stop
@@ -20,6 +19,9 @@ from lit_engine.distributed.processes import is_first, print_once
 from lit_engine.errors import UserError
 from lit_engine.training.schedules import steps_of_epochs
 from lit_engine.training.task import Task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LR_STEPS = 100
 LR_RANGE = 1e-6, 10.0
@@ -188,6 +190,6 @@ def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     _save(trainer, "planned_learning_rate", learning_rates(plan.curves))
 
 
-def _save(trainer: Trainer, name: str, figure: Figure) -> None:
+def _save(trainer: Trainer, name: str, figure: "Figure") -> None:
     if is_first():
         print(f"figure: {save_figure(trainer, name, figure)}")
