@@ -48,7 +48,8 @@ coverage: $(INSTALLED)
 
 lock: $(BIN)/uv
 	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev \
-	    --no-emit-index-url $(if $(wildcard engine),--no-emit-package lit-engine) --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+	    --no-emit-index-url $(if $(wildcard engine),--no-emit-package lit-engine) \
+	    --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
 $(INSTALLED): pyproject.toml requirements.lock $(wildcard engine/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
@@ -77,7 +78,7 @@ endif
 # versions of the CUDA libraries
 .venv/constraints.txt: requirements.lock
 	@mkdir -p .venv
-	sed -E '/^(cuda|nvidia)-|^\.\/vendor/,/[^\\]$$/d' requirements.lock > $@
+	sed -E '/^((cuda|nvidia)-|(\.\/)?vendor\/)/,/[^\\]$$/d' requirements.lock > $@
 
 $(BIN)/uv:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
