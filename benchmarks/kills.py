@@ -169,12 +169,12 @@ class Injector:
         self.before(os, "replace", "after a file is replaced", replace)
         NoProfiler.profile = lambda self, action: nullcontext()  # a method, which can be watched
         self.before(NoProfiler, "profile", EVERYWHERE[0])
-        self.before(Task, "validation_step", EVERYWHERE[1])
         self.before(csv.DictWriter, "writerows", "while metrics.csv is written")
         self.before(matplotlib.figure.Figure, "savefig", "in figures")
-        for kind in subclasses(Task):
-            if "training_step" in vars(kind):
-                self.before(kind, "training_step", EVERYWHERE[2])
+        for kind in (Task, *subclasses(Task)):
+            for name, moment in (("validation_step", EVERYWHERE[1]), ("training_step", EVERYWHERE[2])):
+                if name in vars(kind):
+                    self.before(kind, name, moment)
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:

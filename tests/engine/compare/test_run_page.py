@@ -111,7 +111,7 @@ def test_the_page_of_a_run_that_did_not_end_has_its_curves_and_the_command_that_
         lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --run_name=a")
     page = Path("runs/quickstart/a/index.html").read_text()
     assert re.search(r"; 2 epochs; \d+ steps; .*failed\.", page)
-    assert re.findall('alt="(.*?)"', page) == ["learning curves"]
+    assert re.findall('alt="(.*?)"', page) == ["learning curves", "train batch"]
     assert "fit --run runs/quickstart/a" in page
 
 

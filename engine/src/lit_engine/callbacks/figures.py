@@ -197,6 +197,12 @@ class Figures(DrawsEvaluation):
         if self._hook is not None:
             self._hook.remove()
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draws the first images. If the process is killed here, the resumed run draws them, unlike after the fit."""
+        if self._first is not None:
+            (images, captions), self._first = self._first, None
+            save_figure(trainer, "train_batch", gallery(list(images), captions, "train: images as the net gets them"))
+
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draws the curves from metrics.csv, for a resumed run from its beginning."""
         if not trainer.is_global_zero:
@@ -207,9 +213,6 @@ class Figures(DrawsEvaluation):
         groups = [name for name in columns if name == "lr" or name.startswith("lr/")]
         if rates := _curves(rows, "step", {name: name for name in groups}):
             save_figure(trainer, "learning_rate", learning_rates(rates))
-        if self._first is not None:
-            images, captions = self._first
-            save_figure(trainer, "train_batch", gallery(list(images), captions, "train: images as the net gets them"))
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
