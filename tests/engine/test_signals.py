@@ -80,7 +80,7 @@ def test_a_signal_in_the_look_ahead_leaves_no_run(lit, monkeypatch, workspace):
 def test_a_signal_while_the_last_figures_are_drawn_leaves_the_test(lit, monkeypatch):
     from lit_engine.callbacks import figures
 
-    at_call(monkeypatch, figures, "save_figure", 1, signal.SIGTERM)
+    at_call(monkeypatch, figures, "save_figure", 2, signal.SIGTERM)
     cut = lit(f"fit {OPTIONS} --test_after_fit=true")
     assert cut.status == 143
     assert not (cut.run / "figures" / "test_confusion_matrix.png").exists()
