@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image
 
-from tiny import TINY, blank_figures
+from tiny import TINY, blank_figures, write
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -123,7 +123,7 @@ def image_folder(workspace: Path) -> Path:
 @pytest.fixture
 def imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random weights of a thin resnet18 in the cache where torchvision looks for those of ImageNet."""
-    from published import ThinResNet, publish, thin_resnet18
+    from configs_of_images import ThinResNet, publish, thin_resnet18
 
     thin_resnet18(monkeypatch)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
@@ -177,8 +177,6 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.fixture
 def splits(tmp_path: Path) -> tuple[Path, dict[str, int]]:
     """`root/train`, `root/val`, `root/test` of 21, 9 and 6 images."""
-    from picture_data import write
-
     classes = {}
     for split, count, start in (("train", 7, 0), ("val", 3, 50), ("test", 2, 100)):
         classes |= write(tmp_path / "root" / split, count, start)

@@ -2,11 +2,13 @@
 
 import torch
 from lightning.pytorch import LightningModule
-from PIL import Image
 from torch import nn
 
 from lit_engine.data.images import ImageData
 from lit_project.data.image_folder import ImageFolder
+from tiny import CLASSES, write
+
+__all__ = ["CLASSES", "Pictures", "Witness", "batches", "small", "write"]
 
 
 class Pictures(ImageData):
@@ -49,21 +51,6 @@ class Witness(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.0)
-
-
-CLASSES = ("ant", "bee", "cat")
-
-
-def write(folder, count, start=0):
-    """`count` grey images a class, all of different brightness; gives the class of each brightness."""
-    classes = {}
-    for number, name in enumerate(CLASSES):
-        (folder / name).mkdir(parents=True)
-        for image in range(count):
-            value = start + number * count + image
-            Image.new("L", (6, 5), value).save(folder / name / f"{image:02d}.png")
-            classes[value] = number
-    return classes
 
 
 def small(root, **kwargs):

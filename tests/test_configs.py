@@ -1,4 +1,4 @@
-"""Every shipped config runs through every subcommand, offline, on small data of the same shapes."""
+"""Every shipped config runs through every subcommand, offline, on small data; every overlay on the quickstart."""
 
 import csv
 import json
@@ -8,10 +8,17 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
 OVERLAYS = sorted(path.name for path in (ROOT / "configs" / "overlays").glob("*.yaml"))
+# what makes an overlay for other machines run here, in one process
+ELSEWHERE = {
+    "gpu.yaml": "--trainer.accelerator=cpu",
+    **dict.fromkeys(("ddp.yaml", "fsdp2.yaml", "tensor_parallel.yaml"), "--trainer.devices=1 --trainer.strategy=auto"),
+    "compile.yaml": "--model.compile=eager",  # without a C++ compiler
+}
 FIGURES = {"learning_curves.png", "learning_rate.png"}
 KINDS = [import_module(path.stem) for path in Path(__file__).parent.glob("configs_of_*.py")]
 OPTIONS = {prefix: options for kind in KINDS for prefix, options in kind.OPTIONS.items()}
@@ -57,6 +64,16 @@ def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weigh
             assert metrics["validate"][name] == pytest.approx(while_fitting, rel=1e-5)
     assert metrics["test"] == after_fit
     kind.check(list(csv.DictReader((run / "predictions" / "test.csv").open())), metrics["test"])
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_overlay(lit, overlay):
+    here = ELSEWHERE.get(overlay, "")
+    result = lit(f"fit -c configs/quickstart.yaml -c configs/overlays/{overlay} -c configs/overlays/debug.yaml {here}")
+    assert result.status == 0, result.err
+    config = yaml.safe_load((result.run / "config.yaml").read_text())
+    names = [callback["class_path"].rpartition(".")[2] for callback in config["trainer"]["callbacks"]]
+    assert names[:2] == ["Checkpoint", "Figures"]  # those of the config are still there
 
 
 @pytest.mark.parametrize("file", [*CONFIGS, *(f"overlays/{name}" for name in OVERLAYS)])

@@ -10,6 +10,7 @@ TINY = (
     "--model.net=lit_project.models.mlp.MLP --model.net.hidden_sizes=[32] --model.net.norm=none --data.batch_size=128 "
     "--trainer.log_every_n_steps=5"
 )
+CLASSES = ("ant", "bee", "cat")
 
 
 def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +21,15 @@ def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
         Image.new("L", (int(self.bbox.width), int(self.bbox.height))).save(file, format="png")
 
     monkeypatch.setattr(Figure, "savefig", blank)
+
+
+def write(folder, count, start=0):
+    """Write `count` grey images per class, each with a different brightness. Returns the class of each brightness."""
+    classes = {}
+    for number, name in enumerate(CLASSES):
+        (folder / name).mkdir(parents=True)
+        for image in range(count):
+            value = start + number * count + image
+            Image.new("L", (6, 5), value).save(folder / name / f"{image:02d}.png")
+            classes[value] = number
+    return classes

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torchvision import models
 
+from configs_of_images import publish
 from lit_project.models.pretrained import TorchvisionNet
-from published import publish
 
 COLOUR, GREY = (3, 96, 96), (1, 96, 96)
 CLASSIFIERS = {"resnet18": "fc", "googlenet": "fc"}
