@@ -3,8 +3,13 @@
 `PACKAGE` in a pattern is the folder of the package; `*` stands for anything, also for slashes. A key is the first word
 of a line, in quotes or not: the line goes if no family is kept that has the key. Files that no family names stay with
 the template.
+
+In Markdown files, `<!-- only: regression, table -->` starts text that a project has only if one of these families is
+kept, and `<!-- end -->` ends it. `<!-- only: template -->` marks text that no project has. Both markers are on lines of
+their own around paragraphs, or within a line; to mark a list item or a table row, end the line above it with the first.
 """
 
+import re
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -29,15 +34,17 @@ FAMILIES = {
             PACKAGE/models/mlp.py PACKAGE/models/pretrained.py PACKAGE/models/resnet.py PACKAGE/models/timm_net.py
             PACKAGE/tasks/__init__.py PACKAGE/tasks/classification*.py PACKAGE/tasks/mixup.py
             PACKAGE/tasks/test_time_augmentation.py
-            configs/quickstart.yaml configs/*mnist_*.yaml configs/*image*folder.yaml configs/overlays/*
+            configs/quickstart.yaml configs/mnist_*.yaml configs/fashion_mnist_*.yaml configs/*image*folder.yaml
+            configs/overlays/[!ft]*.yaml configs/overlays/flips.yaml configs/overlays/tensorboard.yaml
             configs/sweeps/quickstart_*.yaml
-            notebooks/* scripts/new_task.py scripts/slurm_fit.sbatch scripts/kubernetes.yaml
-            scripts/task_kinds/classification/*
-            tests/conftest.py tests/classifier_data.py tests/picture_data.py tests/published.py tests/tiny.py
-            tests/configs_of_images.py tests/test_configs.py tests/test_overlays.py tests/data/test_digits.py
+            docs/configuration.md docs/images.md docs/results.md docs/runs.md docs/scaling.md docs/sweeps.md
+            docs/training.md
+            scripts/new_task.py scripts/slurm_fit.sbatch scripts/task_kinds/classification/*
+            tests/conftest.py tests/classifier_data.py tests/configs_of_images.py tests/test_configs.py tests/tiny.py
+            tests/data/test_digits.py
             tests/models/test_cnn.py tests/models/test_losses.py tests/models/test_mlp.py
             tests/models/test_small_resnet.py tests/tasks/test_image_classifier.py
-            .devcontainer/* .dockerignore .editorconfig .github/workflows/ci.yml .gitignore .pre-commit-config.yaml
+            .devcontainer/* .dockerignore .github/workflows/ci.yml .gitignore .pre-commit-config.yaml
             .vscode/* Dockerfile LICENSE Makefile pyproject.toml requirements.lock
         """,
         keys={MAIN: "class_names mean std num_classes input_shape"},
@@ -66,6 +73,7 @@ FAMILIES = {
             PACKAGE/data/parallel_text/* PACKAGE/models/seq2seq/* PACKAGE/text/* PACKAGE/tasks/translation/*
             PACKAGE/tasks/several_optimizers.py
             configs/translation_*.yaml configs/tatoeba_*.yaml configs/multi30k.yaml configs/sweeps/translation_*.yaml
+            docs/translation.md docs/figures/translation_*.png
             tests/configs_of_text.py tests/data/translation/* tests/models/seq2seq/* tests/text/* tests/*translat*
             tests/saving.py tests/tasks/test_several_optimizers.py
         """,
@@ -75,12 +83,15 @@ FAMILIES = {
         },
     ),
     "autograd": Family(files="PACKAGE/models/autograd.py tests/models/test_functional.py", keys={}),
+    "notebook": Family(files="notebooks/*", keys={}),
+    "sharding": Family(files="configs/overlays/fsdp2.yaml configs/overlays/tensor_parallel.yaml", keys={}),
+    "kubernetes": Family(files="scripts/kubernetes.yaml", keys={}),
 }
 
 # of the template alone
 OURS = {
     PYPROJECT: "docs lit-project[docs] benchmarks ipykernel jsonschema kubeflow-trainer-api nbclient playwright timm",
-    ".dockerignore": "docs benchmarks/results",
+    ".dockerignore": "benchmarks/results",
 }
 
 
@@ -97,3 +108,29 @@ def dropped_keys(keep: tuple[str, ...]) -> dict[str, set[str]]:
         for file, keys in owned.items():
             found.setdefault(file, set()).update(key for key in keys.split() if (file, key) not in kept)
     return found
+
+
+def keep_sections(text: str, keep: tuple[str, ...]) -> str:
+    """Resolves the `<!-- only: … -->` markers of a Markdown page: removes them, and the text of families not kept.
+
+    Raises:
+        ValueError: If a marker names no family, or has no counterpart.
+    """
+
+    def resolve(found: re.Match[str]) -> str:
+        families = set(re.split(", *", found["families"]))
+        if unknown := families - {"template", *FAMILIES}:
+            raise ValueError(f"<!-- only: {found['families']} --> names no family: {', '.join(sorted(unknown))}")
+        return found["text"] if families & set(keep) else ""
+
+    def resolve_section(found: re.Match[str]) -> str:
+        text = resolve(found)
+        return text + (found["blank"] or "") if text else ""
+
+    start, end = r"<!-- only: (?P<families>[\w, ]+) -->", "<!-- end -->"
+    # a section includes the blank line after it, so that none is left over
+    text = re.sub(rf"^{start}\n(?P<text>.*?)^{end}$(?:\n(?P<blank>\n))?", resolve_section, text, flags=re.S | re.M)
+    text = re.sub(rf"{start}(?P<text>.*?){end}", resolve, text, flags=re.S)
+    if unpaired := re.search(r"<!-- (?:only:.*?|end) -->", text):
+        raise ValueError(f"{unpaired[0]} has no counterpart")
+    return re.sub(r" +$", "", text.rstrip(), flags=re.M) + "\n"

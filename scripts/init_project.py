@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from families import FAMILIES, MAIN, PYPROJECT, belongs, dropped_keys
+from families import FAMILIES, MAIN, PYPROJECT, belongs, dropped_keys, keep_sections
 from vendor import build_wheel, reduce_lock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -162,6 +162,12 @@ def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], comm
         path = path.replace("PACKAGE", f"src/{old}")
         text = without_keys(kept[path].content.decode(), sorted(keys), path)
         kept[path] = kept[path]._replace(content=text.encode())
+    for path, file in kept.items():
+        if path.endswith(".md"):
+            try:
+                kept[path] = file._replace(content=keep_sections(file.content.decode(), keep).encode())
+            except ValueError as error:
+                raise TemplateError(f"{path}: {error}") from error
     wheel, content = build_wheel({path: file.content for path, file in sources.items()})
     gone = [family for family in FAMILIES if family not in keep]
     main = MAIN.replace("PACKAGE", f"src/{old}")

@@ -100,6 +100,16 @@ def test_pages_build_without_a_warning_and_fetch_nothing(tmp_path):
         assert not re.findall(r"<(?:script|img)[^>]*src=\"?https?:|<link[^>]*stylesheet[^>]*https?:", html), page
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_markers_of_families_do_not_show_in_pages(page):
+    """Neither in code, which would show them, nor at the start of a line with text, which would break a paragraph."""
+    text = page.read_text()
+    for code in re.findall(r"^```.*?^```|`[^`\n]*`", text, re.DOTALL | re.MULTILINE):
+        if page.name != "make-it-yours.md":  # it explains the markers
+            assert "<!--" not in code, code
+    assert not re.findall(r"^<!-- (?:only: [\w, ]+|end) -->.+", text, re.MULTILINE)
+
+
 def test_every_page_is_in_the_menu():
     text = (ROOT / "mkdocs.yml").read_text()
     menu = {name for entry in yaml.safe_load(text)["nav"] for name in entry.values()}

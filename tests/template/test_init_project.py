@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from copies import ALL, ROOT, SCRIPTS, checkout, git, refused, run
 
 sys.path.insert(0, str(SCRIPTS))
 
-from families import FAMILIES, dropped_keys
+from families import FAMILIES, dropped_keys, keep_sections
 from init_project import TemplateError, check_name, chosen, rename, without_keys
 
 OLD = "lit_project"
@@ -26,9 +27,15 @@ KNOWN = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").spli
 
 
 def texts(project):
-    """Path → text of what git knows in a project, without binary files."""
-    files = git(project, "ls-files").splitlines()
-    return {path: (project / path).read_text() for path in files if not path.endswith((".whl", ".npz"))}
+    """Returns a mapping from the path of each text file that git tracks in a project to its content."""
+    paths = git(project, "ls-files").splitlines()
+    return {p: (project / p).read_text() for p in paths if not p.endswith((".whl", ".npz", ".png"))}
+
+
+def anchors(page):
+    """Returns the anchors of the headings of a Markdown page."""
+    headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def in_style(folder):
@@ -83,6 +90,33 @@ def test_keys_go_with_their_lines_or_items():
     assert without_keys('f = ["src", "docs"]\n', ["docs"], "x") == 'f = ["src"]\n'
     with pytest.raises(TemplateError, match="no line that begins with other"):
         without_keys(text, ["other"], "x")
+
+
+def test_sections_of_pages_are_kept_with_their_families():
+    page = """# Page
+
+<!-- only: translation -->
+A sentence.
+<!-- end -->
+
+- an image<!-- only: table, regression -->
+- a row<!-- end -->
+
+| name <!-- only: template -->|
+| ours <!-- end -->|
+
+Read it<!-- only: regression --> twice<!-- end -->.
+
+<!-- only: template -->
+The last one.
+<!-- end -->
+"""
+    assert keep_sections(page, ("classification",)) == "# Page\n\n- an image\n\n| name |\n\nRead it.\n"
+    both = keep_sections(page, ("classification", "regression", "translation"))
+    assert both == "# Page\n\nA sentence.\n\n- an image\n- a row\n\n| name |\n\nRead it twice.\n"
+    for wrong in ("<!-- only: speech -->x<!-- end -->", "<!-- only: table -->x", "x<!-- end -->"):
+        with pytest.raises(ValueError, match=r"names no family: speech|has no counterpart"):
+            keep_sections(wrong, ("table",))
 
 
 def test_a_key_of_two_families_stays_with_one_of_them():
@@ -142,7 +176,8 @@ def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
     names = {str(parent) for path in files for parent in (PurePosixPath(path), *PurePosixPath(path).parents)}
     modules = {re.sub(r"^src/|^tests/(\w+/)*|/__init__|\.py$", "", name).replace("/", ".") for name in names}
     helpers = {PurePosixPath(path).stem for path in KNOWN if path.startswith("tests/") and path.endswith(".py")}
-    gone = {PurePosixPath(path) for path in KNOWN if rename(path, OLD, "kite_lab") not in files}
+    tracked = git(project, "ls-files").splitlines()
+    gone = {PurePosixPath(path) for path in KNOWN if rename(path, OLD, "kite_lab") not in tracked}
     stems = {path.stem for path in gone if path.parts[0] in ("configs", "src", "docs") and "_" in path.stem.strip("_")}
     code = "".join((ROOT / path).read_text() for path in gone if path.parts[0] == "src" and path.suffix == ".py")
     classes = {name for name in re.findall(r"^class (\w+)", code, re.MULTILINE) if re.search("[a-z][A-Z]", name)}
@@ -159,6 +194,21 @@ def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("kite_lab", *helpers):
                     assert node.module in modules, f"{path}: {node.module}"
+    pages = {PurePosixPath(path): text for path, text in files.items() if path.endswith(".md")}
+    for page, text in pages.items():
+        assert "<!--" not in text, page
+        assert not re.search(r"\n\n\n", re.sub(r"```.*?```", "CODE", text, flags=re.DOTALL)), page
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text):
+            linked = PurePosixPath(os.path.normpath(page.parent / target)) if target else page
+            assert (project / linked).is_file(), f"{page}: {target}"
+            assert not anchor or anchor in anchors(pages[linked]), f"{page}: {target}#{anchor}"
+        for family, words in {
+            "translation": "sentence|vocabular|BLEU|kite-lab translate|`translate`",
+            "table": "--table|a row of a table",
+            "autograd": "autograd",
+        }.items():
+            assert family in keep or not re.search(words, text), f"{page}: {re.search(words, text)}"
+    assert ("docs/translation.md" in files) == ("translation" in keep)
     assert ("translate" in files["src/kite_lab/__main__.py"]) == ("translation" in keep)
     rows = re.findall(r"^\| \[`(\w+)`\]\(configs/\1\.yaml\) \| [A-Z].+ \|$", files["README.md"], re.MULTILINE)
     assert rows == sorted(path.stem for path in (project / "configs").glob("*.yaml"))
@@ -230,9 +280,11 @@ def test_a_copy_of_the_template_becomes_a_project_in_place(tmp_path):
 
 def test_the_smallest_project_is_read_in_an_afternoon(made):
     yours = texts(made("classification"))
-    assert len(yours) <= 91
+    assert len(yours) <= 90
     assert sum(len(text.splitlines()) for path, text in yours.items() if path != "requirements.lock") <= 5000
-    assert not any(path.startswith(("docs", "benchmarks", "tests/engine", "tests/template", ".ci")) for path in yours)
+    assert not any(
+        path.startswith(("benchmarks", "notebooks", "tests/engine", "tests/template", ".ci")) for path in yours
+    )
 
 
 def test_a_template_with_changes_is_refused_and_an_unpacked_archive_has_no_commit(tmp_path):
