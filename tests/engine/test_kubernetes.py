@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from kubeflow_trainer_api.models import IoK8sApiCoreV1PersistentVolumeClaim, TrainerV1alpha1TrainJob
 from test_torchrun import free_port
@@ -52,6 +53,7 @@ def test_its_parts_know_each_other_and_the_image():
     assert pod["securityContext"]["fsGroup"] == int(re.search(r"^ARG GID=(.*)", dockerfile, re.MULTILINE)[1])
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="torchrun has no --shutdown_timeout in earlier versions")
 def test_torchrun_and_fit_understand_its_command(monkeypatch):
     """With the variables that the Trainer sets in the second of its pods."""
     monkeypatch.chdir(ROOT)

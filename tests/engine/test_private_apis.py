@@ -269,6 +269,7 @@ def test_batch_norm():
     assert issubclass(nn.SyncBatchNorm, _lightning.BatchNorm)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.14", reason="earlier versions of torch fix the length of an exported GRU")
 def test_recurrences_as_loops_keep_the_length_of_a_gru_free():
     length = torch.export.Dim.DYNAMIC
     with ExitStack() as stack:
