@@ -48,7 +48,7 @@ class Regressor(Task):
         r2: R² of each target that has one, in the last evaluation.
     """
 
-    shown = ("loss", "r2")
+    headline_metrics = ("loss", "r2")
     feature_mean: Tensor
     feature_std: Tensor
     target_mean: Tensor

@@ -5,7 +5,7 @@ import torch
 from toy_data import toy
 
 from lit_engine.errors import DataError
-from lit_project.data.parallel_text.filters import within
+from lit_project.data.parallel_text.filters import filter_by_length
 from lit_project.text.vocabulary import UNK
 
 
@@ -115,6 +115,6 @@ def test_prefixes_keep_the_english_side(corpus, capsys):
 
 def test_a_sentence_of_just_the_greatest_length_is_kept():
     ids = [[5, 6, 7], [5, 6, 7, 8]]
-    kept = within(ids, ids, [("a", "b"), ("c", "d")], max_length=3, overlong="drop")
+    kept = filter_by_length(ids, ids, [("a", "b"), ("c", "d")], max_length=3, overlong="drop")
     assert kept[:2] == ([[5, 6, 7]], [[5, 6, 7]])
     assert kept[2]["dropped"] == 1

@@ -208,7 +208,7 @@ class Figures(DrawsEvaluation):
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
-        if curves := curves_of(rows, [*getattr(pl_module, "shown", ()), *monitored(trainer)]):
+        if curves := curves_of(rows, [*getattr(pl_module, "headline_metrics", ()), *monitored(trainer)]):
             save_figure(trainer, "learning_curves", learning_curves(curves, _best_epoch(trainer)))
         groups = [name for name in columns if name == "lr" or name.startswith("lr/")]
         if rates := _curves(rows, "step", {name: name for name in groups}):

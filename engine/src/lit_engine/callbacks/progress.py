@@ -17,7 +17,7 @@ from lit_engine.distributed.processes import print_once
 def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Any) -> dict[str, str]:
     """The means of the totals so far, and of the newest validation what the task says and what is monitored."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
-    for name in (*(f"val/{name}" for name in getattr(pl_module, "shown", ())), *monitored(trainer)):
+    for name in (*(f"val/{name}" for name in getattr(pl_module, "headline_metrics", ())), *monitored(trainer)):
         if name in trainer.callback_metrics and not name.startswith("train/"):  # the epoch before
             values[name] = trainer.callback_metrics[name].item()
     return {name: in_short(value) for name, value in values.items()}

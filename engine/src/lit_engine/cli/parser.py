@@ -3,7 +3,6 @@
 `session.py` calls these in order, and does the rest.
 """
 
-import contextlib
 import copy
 import inspect
 import os
@@ -31,7 +30,7 @@ from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import Project, current, program
 from lit_engine.run.directory import RunDir
-from lit_engine.run.options import differing_options, options_of
+from lit_engine.run.options import options_of, same_value
 
 NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table")
 
@@ -399,19 +398,14 @@ class LitCLI(ParsingCLI):
         return header + yaml.safe_dump(self.plain, sort_keys=False, allow_unicode=True)
 
     def changed(self) -> dict[str, list[Any]]:
-        """What overlays and options change in the first config: option → its value there, its value here."""
-        configs = [word for word in self.words if word.startswith(f"{CONFIG}=")]
-        options = {word[2:].partition("=")[0] for word in self.words if word.startswith("--")}
-        if not configs or (len(configs) == 1 and options < {"config", *NOT_IN_CONFIG}):
-            return {}
-        first, file = configs[0], Path(configs[0].partition("=")[2])
-        text = first if "\n" in first or not file.is_file() else file.read_text(encoding="utf-8")
-        with contextlib.suppress(UserError):  # it may be no complete config by itself
-            if text not in _ALONE:  # parsing takes a tenth of a second, and a process may start many runs of a config
-                _ALONE[text] = dict(options_of(self._plain(self.parser.parse_args([*self.given, first]))))
-            before, now = _ALONE[text], dict(options_of(self.plain))
-            return {key: [before.get(key), now.get(key)] for key in differing_options([before, now])}
-        return {}
+        """Return the options that overlays and the command line change in the first config.
+
+        Each option is mapped to its value there, which is None if that config does not set it, and its value now.
+        """
+        first, *later = [_options_in(word) for word in self.words if word.startswith("--")] or [{}]
+        now = dict(options_of(self.plain))
+        keys = dict.fromkeys(key for options in later for key in options if key in now)
+        return {key: [first.get(key), now[key]] for key in keys if not same_value(first.get(key), now[key])}
 
     def make(self, run: Path, weights: bool, parts: Callable[[Namespace], dict[str, Any]]) -> None:
         """Makes data, model and trainer.
@@ -449,7 +443,12 @@ class LitCLI(ParsingCLI):
             raise UserError(" ".join(str(error).split())) from error
 
 
-_ALONE: dict[str, dict[str, Any]] = {}  # text of a config → its options
+def _options_in(word: str) -> dict[str, Any]:
+    """Return the options that a word of the command line sets: an option, or all options of a config."""
+    name, _, value = word[2:].partition("=")
+    content = {name: _parsed(value)} if f"--{name}" != CONFIG else content_of(value) or _parsed(value)
+    return {key.replace(".init_args", "").replace("+", ""): value
+            for key, value in options_of(resolve_class_paths(content))}  # fmt: skip
 
 
 def replace_run_dir(value: Any, run: Path) -> Any:

@@ -56,6 +56,14 @@ def as_number(value: Any) -> Any:
     return float(value) if type(value) is int else value
 
 
+def same_value(one: Any, other: Any) -> bool:
+    """Return whether two values of an option are equal. YAML reads `1e-3`, which has no point, as text."""
+    try:
+        return repr(float(one)) == repr(float(other))
+    except (TypeError, ValueError):
+        return bool(one == other)
+
+
 def iterate_changes(before: Any, now: Any, key: str = "", options: bool = True) -> Iterator[tuple[str, Any, Any]]:
     """Yields the key, the old value and the new value of each leaf that differs.
 

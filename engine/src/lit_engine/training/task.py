@@ -84,7 +84,8 @@ class Task(LightningModule):
     """
 
     unit = "samples"  # what is counted
-    shown: tuple[str, ...] = ("loss", "accuracy")  # metrics on the progress bar and in the learning curves, if logged
+    # metrics on the progress bar and in the learning curves, if logged
+    headline_metrics: tuple[str, ...] = ("loss", "accuracy")
     accumulate: int | None = None  # micro-batches of a step, of a task that optimises by itself
     untrained: ClassVar[dict[str, Any]] = {"optimizer": no_optimizer, "schedulers": None}  # what is only for training
     notes: dict[str, Any]  # what metrics.json keeps of an evaluation besides numbers

@@ -9,8 +9,13 @@ from lit_engine.data.module import Split, SplitData
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import DataError
 from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, TokenBatches
-from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, with_prefix, within
-from lit_project.data.parallel_text.leak_free_split import Pairs, apart, leak_free_folds, leak_free_split
+from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, filter_by_length, with_prefix
+from lit_project.data.parallel_text.leak_free_split import (
+    Pairs,
+    drop_shared_sentences,
+    leak_free_folds,
+    leak_free_split,
+)
 from lit_project.data.parallel_text.report import describe, lines, pair_texts, unknown_warning
 from lit_project.data.parallel_text.vocabularies import Kind, VocabularyOptions, build, check_languages, from_plain
 from lit_project.text.preparation import Preparation
@@ -204,7 +209,7 @@ class TranslationData(SplitData):
         """Ids of a split, and its text unless it is training; sentences that are too long are cut or left out."""
         pairs = self.pairs(split)
         train = split == "train"
-        sources, targets, self._counts[split] = within(
+        sources, targets, self._counts[split] = filter_by_length(
             self.source_vocabulary.encode_all([source for source, _ in pairs]),
             self.target_vocabulary.encode_all([target for _, target in pairs]),
             pairs,
@@ -256,7 +261,8 @@ class CarvedData(TranslationData):
                 self._leave_out("overlong", pool, kept, f"exceed max_length {self.max_length}")
                 pool = kept
             if sizes:
-                kept = apart(pool, [pair for pairs in given.values() for pair in pairs]) if given else pool
+                evaluation_pairs = [pair for pairs in given.values() for pair in pairs]
+                kept = drop_shared_sentences(pool, evaluation_pairs) if given else pool
                 self._leave_out("given", pool, kept, "share a sentence with the given evaluation pairs")
                 pool = kept
             if self.folds and "test" in sizes:

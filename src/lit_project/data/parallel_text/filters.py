@@ -11,7 +11,7 @@ Overlong = Literal["drop", "truncate", "error"]
 Ids = list[list[int]]
 
 
-def within(
+def filter_by_length(
     sources: Ids, targets: Ids, pairs: Pairs, max_length: int, overlong: Overlong | None
 ) -> tuple[Ids, Ids, dict[str, int]]:
     """Sources and targets of at most `max_length` tokens, and how many pairs were "dropped" and "truncated".

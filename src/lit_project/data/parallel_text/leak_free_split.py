@@ -120,7 +120,7 @@ def leak_free_folds(pairs: Pairs, folds: int) -> torch.Tensor:
     return torch.from_numpy(owner[labels])
 
 
-def apart(pairs: Pairs, given: Pairs) -> list[tuple[str, str]]:
+def drop_shared_sentences(pairs: Pairs, given: Pairs) -> list[tuple[str, str]]:
     """Those of `pairs` that share no sentence (by `sentence_key`) with `given`, on either side."""
     sources, targets = ({sentence_key(pair[side]) for pair in given} for side in range(2))
     return [(s, t) for s, t in pairs if sentence_key(s) not in sources and sentence_key(t) not in targets]

@@ -74,7 +74,7 @@ class Translator(Task):
     """
 
     unit = "tokens"
-    shown = ("loss", "token_accuracy", "bleu")
+    headline_metrics = ("loss", "token_accuracy", "bleu")
 
     def __init__(
         self,

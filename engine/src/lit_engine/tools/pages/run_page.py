@@ -56,7 +56,11 @@ def render_page(run: Run) -> str:
         drawings = [*curves, figures(found)] if found else [*curves]
         inside = [*drawings, *_classes(sections.get(section, {})), *_samples(samples)]
         parts += [heading(title), *inside] if inside else []
-    changed = [(key, *map(str, values)) for entry in entries for key, values in entry.get("changed", {}).items()]
+    changed = [
+        (key, "not set" if before is None else str(before), str(now))
+        for entry in entries
+        for key, (before, now) in entry.get("changed", {}).items()
+    ]
     if changed:
         parts += [heading("Changed options"), table(["option", "in the config", "here"], changed)]
     parts += [heading("Provenance"), *_origin(run, entries), heading("How to use it"), code(_commands(run))]
