@@ -27,8 +27,8 @@ SCHEDULES = {
 @pytest.fixture
 def plans(monkeypatch):
     """The curves that were drawn."""
-    found, draw = [], lr_finder.learning_rates
-    monkeypatch.setattr(lr_finder, "learning_rates", lambda curves: found.append(curves) or draw(curves))
+    found, draw = [], lr_finder.draw_rates
+    monkeypatch.setattr(lr_finder, "draw_rates", lambda curves: found.append(curves) or draw(curves))
     return found
 
 

@@ -8,6 +8,7 @@ import copy
 import os
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,9 +19,11 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.profilers import PassThroughProfiler
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import move_data_to_device, rank_zero_only
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torchmetrics import Metric
 
 BatchNorm = _BatchNorm  # base class of all batch norms; `isinstance` checks need it
 
@@ -139,6 +142,11 @@ def start_as_new(trainer: Trainer) -> None:
     _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
 
 
+def finish_restart(trainer: Trainer) -> None:
+    """Let a fit that was resumed within an epoch end it as others; else ReduceLROnPlateau is not stepped. Since 2.0."""
+    trainer.fit_loop._restarting = False
+
+
 def ready_batches(trainer: Trainer) -> int:
     """Return how many batches of this epoch have started. Since 1.5."""
     return trainer.fit_loop.epoch_loop.batch_progress.current.ready
@@ -224,6 +232,93 @@ def set_batch_counters(trainer: Trainer) -> None:
             setattr(counts, name, count + further)
 
 
+# --------------------------------------------------------------------------------------------------- logged metrics
+
+
+def logged_values(trainer: Trainer) -> dict[str, Tensor]:
+    """Return what the current stage has logged in this epoch or evaluation, by name. Since 1.2.
+
+    `callback_metrics` contains the metrics of all stages, and only the newest of two with the same name.
+    """
+    results: Any = trainer._results
+    found: dict[str, Tensor] = {}
+    for item in results.values() if results else ():
+        value = None if item.has_reset else results._get_cache(item, on_step=not item.meta.on_epoch)
+        if isinstance(value, Tensor):
+            found[results._forked_name(item, on_step=False)[0]] = value
+    return found
+
+
+def log_step(trainer: Trainer) -> None:
+    """Pass the metrics of a step to the loggers before it is saved, and not only after its hooks. Since 1.2."""
+    trainer._logger_connector.update_train_step_metrics()
+
+
+def logged_so_far(trainer: Trainer) -> list[dict[str, Any]]:
+    """Return what `self.log` has collected for the metrics of this training epoch, to save it. Since 1.2.
+
+    Lightning forgets it when a run is resumed within an epoch.
+    """
+    results: Any = trainer.fit_loop.epoch_loop._results
+    found = []
+    for item in results.values():
+        meta = item.meta
+        if meta.on_epoch and not item.has_reset and (item.is_tensor or meta.metric_attribute):
+            names = ("name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
+            options = {name: getattr(meta, name) for name in (*names, "fx", "metric_attribute")}
+            options |= {"sync_dist": meta.sync.should, "rank_zero_only": meta.sync.rank_zero_only}
+            sums = {name: getattr(item, name).cpu() for name in item._defaults} if item.is_tensor else {}
+            found.append({"options": options, "reduce_fx": meta.reduce_fx.__name__, "sums": sums})
+    return found
+
+
+def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
+    """Restore what `self.log` had collected in this epoch. Since 1.2."""
+    results: Any = trainer.fit_loop.epoch_loop._results
+    for one in saved:
+        options = {**one["options"], "reduce_fx": getattr(torch, one["reduce_fx"])}
+        path = options["metric_attribute"]
+        value = (
+            attrgetter(path)(trainer.lightning_module) if path else torch.zeros((), device=trainer.strategy.root_device)
+        )
+        results.log(**options, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=1)
+        item = results[f"{options['fx']}.{options['name']}"]
+        one["sums"] = {name: before.to(value.device) for name, before in one["sums"].items()}
+        vars(item).update(one["sums"], _computed=None)
+
+
+def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
+    """Add what was restored to the values of the first batch, before which Lightning resets them. Since 1.2."""
+    results: Any = trainer.fit_loop.epoch_loop._results
+    for one in saved:
+        item = results[f"{one['options']['fx']}.{one['options']['name']}"]
+        extreme = item.meta.is_max_reduction or item.meta.is_min_reduction
+        for name, before in one["sums"].items():
+            now = getattr(item, name)
+            if now is not before:  # it was reset
+                setattr(item, name, item.meta.reduce_fx(before, now) if extreme else before + now)
+        item.has_reset, item._computed = False, None
+
+
+def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
+    """Return copies of the states of all torchmetrics in a module, by name, on the CPU; they are in no state_dict."""
+    found = {}
+    for name, metric in module.named_modules():
+        if isinstance(metric, Metric):
+            states = apply_to_collection(metric.metric_state, Tensor, lambda state: state.detach().cpu().clone())
+            found[name] = {"states": states, "count": metric._update_count}
+    return found
+
+
+def restore_metric_states(module: nn.Module, saved: dict[str, dict[str, Any]]) -> None:
+    """Restore the states of the torchmetrics in a module."""
+    for name, metric in module.named_modules():
+        if isinstance(metric, Metric) and name in saved:
+            for state, value in saved[name]["states"].items():
+                setattr(metric, state, move_data_to_device(value, metric.device))
+            metric._update_count, metric._computed = saved[name]["count"], None
+
+
 # ------------------------------------------------------------------------------------------------- weight averaging
 
 
@@ -259,6 +354,12 @@ def device_mesh(strategy: Any) -> Any:
 def has_layer_sync(strategy: Any) -> bool:
     """Return whether batch norms are synchronized over processes. Since 1.6."""
     return strategy._layer_sync is not None
+
+
+def process_loaders(strategy: Any, process: Any) -> None:
+    """Pass each dataloader of a fit or an evaluation through a function, after Lightning has given it a sampler."""
+    original = strategy.process_dataloader
+    strategy.process_dataloader = lambda loader: process(original(loader))
 
 
 def replace_setup(strategy: Any, setup: Any) -> None:
@@ -332,6 +433,11 @@ def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
 def norms_of(tensors: list[Tensor]) -> Tensor:
     """Return the Euclidean norm of each tensor `(N,)`, in one kernel. Since torch 1.9."""
     return torch.stack(torch._foreach_norm(tensors))
+
+
+def replace_loader_parts(loader: Any, **parts: Any) -> None:
+    """Replace parts of a DataLoader, such as its sampler, which its own `__setattr__` prevents after `__init__`."""
+    vars(loader).update(parts)
 
 
 def worker_iterator(loader: Any) -> Any:

@@ -17,6 +17,7 @@ from lit_engine.cli.parser import LitCLI, prepare
 from lit_engine.data.module import build_datamodule
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
+from lit_engine.training.plain import complete_prediction
 from lit_engine.training.task import Task
 
 
@@ -86,6 +87,7 @@ def load_for_prediction(
     alone = {"accelerator": "auto", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False}
     quiet = {"callbacks": [], "plugins": [checkpoint_io], "profiler": NoProfiler(), "enable_progress_bar": False}
     cli.make(run.path, True, lambda config: {**alone, **quiet, "enable_checkpointing": False, **parts})
+    complete_prediction(cli.model, cli.datamodule)
     for line in check_fits(cli.model, content, checkpoint):
         print(f"warning: {line}", file=sys.stderr)
     with warnings.catch_warnings(action="ignore"):  # about callbacks of the run that are not there

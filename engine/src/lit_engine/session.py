@@ -18,7 +18,7 @@ import torch
 from filelock import BaseFileLock
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -26,6 +26,7 @@ from lit_engine._lightning import NoProfiler, reconfigure, remember_missing_cuda
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, RichProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
+from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
 from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
@@ -40,6 +41,7 @@ from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import provenance, versions
 from lit_engine.training.layout import emulated
+from lit_engine.training.plain import complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
 
 # tools that an option of `fit` runs; they are imported only then
@@ -204,9 +206,11 @@ class Session:
         trainer, model, datamodule = self.prepare()
         table = self.table
         _drop_averages(trainer)
+        complete_prediction(model, datamodule)
         if self.options.probabilities:
             if not hasattr(model, "all_probabilities"):
-                raise UserError(f"{type(model).__name__} has no probabilities of classes")
+                kind = type(model).__name__
+                raise UserError(f"{kind} has no probabilities of classes: its predict_step can return them as columns")
             model.all_probabilities = True  # type: ignore[assignment]
         for kind, what in NEW_SAMPLES.items():
             if self.options[kind]:
@@ -217,13 +221,12 @@ class Session:
         trainer.predict(
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )
-        self.has_content = bool(table.rows)
+        self.has_content = bool(table.files) or bool(table.rows)
         for sample in table.missing if is_first() else ():
             print(f"error: cannot read {sample['file']}", file=sys.stderr)
             self.status = 1
-        print_once(
-            f"{len(table.rows)} predictions: {table.file}" if table.rows else "0 predictions: no table is written"
-        )
+        count = f"{len(table.rows)} predictions: " if table.rows or not table.files else ""
+        print_once(f"{count}{', '.join(map(str, table.files)) or 'no table is written'}")
 
     def prepare(self) -> tuple[Trainer, LightningModule, Any]:
         """What each command begins with: its run and checkpoint; then data, model and trainer, which it returns.
@@ -359,7 +362,8 @@ class Session:
         """The run's own parts, added to those that the config gives the trainer."""
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
         self.record = RunRecord(self.run, self.config, metrics)
-        callbacks = [self.record, Saver(self.signals), *_listed(config.callbacks)]  # first: a figure may fail
+        # first, because a figure may fail
+        callbacks = [self.record, Saver(self.signals), *_with_checkpoint(config)]
         bar = sys.stdout.isatty()
         if config.enable_progress_bar is not False and not config.barebones:
             callbacks.append(RichProgress() if bar else ProgressLines())
@@ -416,6 +420,17 @@ def _described(model: LightningModule) -> list[str]:
     line = f"{net}: {count:,} parameters" + ("" if trainable == count else f", {trainable:,} trainable")
     reports = [getattr(module, "pretrained", None) for module in model.modules()]
     return [line, *(report for report in reports if isinstance(report, str))]
+
+
+def _with_checkpoint(config: Namespace) -> list[Any]:
+    """The callbacks of a config, with one that saves `last.ckpt`, and the best checkpoint if no other does."""
+    callbacks = _listed(config.callbacks)
+    others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
+    if config.enable_checkpointing is False or any(isinstance(one, Checkpoint) for one in others):
+        return callbacks
+    for one in others:
+        one.save_last = False  # Lightning's last.ckpt is the newest of the best
+    return [*callbacks, Checkpoint() if others else LossCheckpoint()]
 
 
 def _listed(value: Any) -> list[Any]:

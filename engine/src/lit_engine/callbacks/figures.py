@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from lit_engine.callbacks.record import best_checkpoint, monitored
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.run.directory import RunDir
+from lit_engine.run.metric_names import base_of, counterpart, is_detail, stage_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -146,6 +148,7 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
 
 CAPTION = 25  # maximum number of characters in a line of a caption
 FIRST = 12  # images of the training that are shown
+MOST_CURVES = 12  # metrics of a module that names none
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
 
 
@@ -208,7 +211,8 @@ class Figures(DrawsEvaluation):
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
-        if curves := curves_of(rows, [*getattr(pl_module, "headline_metrics", ()), *monitored(trainer)]):
+        validated = [name for name in columns if stage_of(name) == "val" and not is_detail(name)][:MOST_CURVES]
+        if curves := curves_of(rows, [*getattr(pl_module, "headline_metrics", validated), *monitored(trainer)]):
             save_figure(trainer, "learning_curves", learning_curves(curves, _best_epoch(trainer)))
         groups = [name for name in columns if name == "lr" or name.startswith("lr/")]
         if rates := _curves(rows, "step", {name: name for name in groups}):
@@ -284,11 +288,22 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
 
 
 def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
-    """What `learning_curves` draws: of rows of metrics.csv, metrics of these names, with `val/` or without."""
-    curves = {
-        name: _curves(rows, "epoch", {"train": f"train/{name}", "val": f"val/{name}", name: name})
-        for name in dict.fromkeys(metric.removeprefix("val/") for metric in metrics)
-    }
+    """Return the curves of metrics in metrics.csv by epoch, for `learning_curves`: metric → stage → curve.
+
+    Args:
+        rows: of metrics.csv.
+        metrics: their names, with a stage or without.
+    """
+    known = [name for name in (rows[0] if rows else ()) if not name.endswith("_step")]
+    curves: dict[str, dict[str, Curve]] = {}
+    for base in dict.fromkeys(map(base_of, metrics)):
+        names = {stage: counterpart(base, stage, known) for stage in ("train", "val")}
+        curves[base] = _curves(rows, "epoch", {stage: name for stage, name in names.items() if name})
+        if "train" in curves[base]:  # the mean of an epoch, if it was logged by step only
+            steps: dict[float, list[float]] = {}
+            for epoch, value in curves[base]["train"]:
+                steps.setdefault(epoch, []).append(value)
+            curves[base]["train"] = [(epoch, fmean(values)) for epoch, values in steps.items()]
     return {name: splits for name, splits in curves.items() if splits}
 
 

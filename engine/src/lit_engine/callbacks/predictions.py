@@ -1,4 +1,4 @@
-"""Predictions as a CSV table in the run directory."""
+"""The results of `predict` in the run directory: a CSV table, or a file of tensors."""
 
 import csv
 import io
@@ -6,60 +6,152 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import move_data_to_device
+from torch import Tensor
 
 from lit_engine.distributed.processes import all_gathered
+from lit_engine.errors import UserError
 from lit_engine.run.directory import write_text
 
 
 class PredictionTable(Callback):
-    """Writes one row per sample, ordered by index, from tasks whose `predict_step` gives columns with an `index`.
+    """Writes what `predict_step` returns: one row per sample, ordered by index.
+
+    See `columns_of` for the return values that become columns. All others are saved as they are, a list of the values
+    of all batches, in a `.pt` file of the same name. With several dataloaders, each has a file: `test_0.csv`, …
 
     Args:
-        file: where to; its folder is made.
-        inputs: of new samples, in their order: index in the table → columns that say what was predicted on; default:
-            what `inputs("test")` of the data module gives, if it has it.
+        file: of the table; its folder is created.
+        inputs: of new samples, in their order: index in the table → columns that describe the input; default:
+            `inputs("test")` of the data module, if it has this method.
 
     Attributes:
-        rows: those of the table.
-        missing: those of `inputs` that got no prediction although they were read.
+        rows: of the tables.
+        files: that were written.
+        missing: those of `inputs` that have no prediction although they were read.
     """
 
     def __init__(self, file: Path, inputs: Mapping[int, Mapping[str, Any]] | None = None) -> None:
         self.file = file
         self.inputs = inputs
         self.rows: list[dict[str, Any]] = []
+        self.files: list[Path] = []
         self.missing: list[Mapping[str, Any]] = []
-        self._rows: list[dict[str, Any]] = []
+        self._found: dict[int, list[tuple[int, Any]]] = {}  # by dataloader: batches, each with its place in the order
 
     def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any, **kwargs: Any
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
-        names = list(outputs)
-        self._rows += [dict(zip(names, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+        """Keeps the columns of a batch, or its values.
+
+        Raises:
+            UserError: `predict_step` returned None.
+        """
+        if outputs is None:
+            raise UserError(f"{type(pl_module).__name__}.predict_step returned None: return the predictions of a batch")
+        columns = columns_of(outputs)
+        place = batch_idx * trainer.world_size + trainer.global_rank
+        indices = list(trainer.predict_loop.current_batch_indices)  # empty for a loader that is no DataLoader
+        if columns is not None and "index" not in columns and len(indices) == len(next(iter(columns.values()))):
+            columns = {"index": indices, **columns}
+        kept = move_data_to_device(outputs, "cpu") if columns is None else Columns(columns)
+        self._found.setdefault(dataloader_idx, []).append((place, kept))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        rows = sorted(all_gathered(self._rows, trainer), key=lambda row: row["index"])
+        found: dict[int, list[tuple[int, Any]]] = {}
+        for share in all_gathered([self._found], trainer):
+            for number, batches in share.items():
+                found.setdefault(number, []).extend(batches)
+        self._found = {}
+        for number, batches in sorted(found.items()):
+            file = self.file if len(found) == 1 else self.file.with_stem(f"{self.file.stem}_{number}")
+            values = [value for _, value in sorted(batches, key=lambda pair: pair[0])]
+            if all(isinstance(value, Columns) for value in values):
+                self._write_rows(file, values, trainer)
+            elif trainer.is_global_zero:
+                self._write_values(file.with_suffix(".pt"), values)
+
+    def _write_rows(self, file: Path, batches: list["Columns"], trainer: Trainer) -> None:
+        rows = [dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True)]
+        rows = [{"index": number, **row} for number, row in enumerate(rows)]  # unless a row has an index
+        rows.sort(key=lambda row: row["index"])
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if self.inputs is None and hasattr(data, "inputs") and getattr(data, "new", None) is None:
             self.inputs = data.inputs("test")
         if self.inputs is not None:
-            found = {row["index"] for row in rows}
+            known = {row["index"] for row in rows}
             samples = list(self.inputs.items())
             rows = [_with_inputs(row, *samples[row["index"]]) for row in rows]
             # with a limit, samples after the last predicted one may not have been read
             limit = trainer.limit_predict_batches
             limited = isinstance(limit, int) or limit != 1.0  # 1 is a batch, 1.0 are all
-            read = range(max(found, default=-1) + 1 if limited else len(samples))
-            self.missing = [samples[number][1] for number in read if number not in found]
+            read = range(max(known, default=-1) + 1 if limited else len(samples))
+            self.missing = [samples[number][1] for number in read if number not in known]
         if trainer.is_global_zero and rows:
             text = io.StringIO()
             writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-            write_text(self.file, text.getvalue())
-        self._rows, self.rows = [], rows
+            write_text(file, text.getvalue())
+            self.files.append(file)
+        self.rows += rows
+
+    def _write_values(self, file: Path, batches: list[Any]) -> None:
+        """Saves the values of all batches as a list, which `torch.load` reads with `weights_only=True`."""
+        values = [dict(batch) if isinstance(batch, Columns) else batch for batch in batches]
+        content = io.BytesIO()
+        try:
+            torch.save(values, content)
+            torch.load(io.BytesIO(content.getvalue()), weights_only=True)
+        except Exception as error:
+            kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in values))
+            raise UserError(
+                f"predict_step returned {kinds}, which cannot be saved: return tensors, numbers or texts, or tuples, "
+                "lists and dicts of these"
+            ) from error
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content.getvalue())
+        self.files.append(file)
+        print("predict_step returns no columns: its values are saved as they are, as a list with those of each batch")
+
+
+class Columns(dict[str, list[Any]]):
+    """A batch of predictions as columns: name → a value per sample."""
+
+
+def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
+    """Return a batch of predictions as columns, or None if it has none.
+
+    A tensor `(B,)` is the column `prediction`, and a tensor `(B, K)` the columns `prediction_0`, …, `prediction_K-1`.
+    A list of B numbers or texts is a column, too. The elements of a tuple, or of a list of tensors, are columns in the
+    same way, as `prediction_0`, …; the values of a dict are columns named by their keys. All need the same length B.
+    """
+    if isinstance(outputs, Mapping):
+        named = {str(name): value for name, value in outputs.items()}
+    elif isinstance(outputs, tuple) or (isinstance(outputs, list) and any(isinstance(one, Tensor) for one in outputs)):
+        named = {f"prediction_{number}": value for number, value in enumerate(outputs)}
+    else:
+        named = {"prediction": outputs}
+    columns: dict[str, list[Any]] = {}
+    for name, value in named.items():
+        if isinstance(value, Tensor) and value.ndim == 1:
+            columns[name] = value.tolist()
+        elif isinstance(value, Tensor) and value.ndim == 2:
+            columns |= {f"{name}_{number}": column for number, column in enumerate(value.T.tolist())}
+        elif isinstance(value, list) and not any(isinstance(one, Tensor | Mapping | tuple) for one in value):
+            columns[name] = value
+        else:
+            return None
+    return columns if len({len(column) for column in columns.values()}) == 1 else None
 
 
 def _with_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:

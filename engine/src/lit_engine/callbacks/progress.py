@@ -9,18 +9,21 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, RichProgressBar
 
-from lit_engine._lightning import has_validated
-from lit_engine.callbacks.record import in_short, monitored
+from lit_engine._lightning import has_validated, logged_values
+from lit_engine.callbacks.record import COUNTERS, RATE, in_short, monitored
 from lit_engine.distributed.processes import print_once
+from lit_engine.run.metric_names import is_detail, recorded_name, split_stage
+from lit_engine.training.exact import Totals, totals_of
 
 
-def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Any) -> dict[str, str]:
-    """The means of the totals so far, and of the newest validation what the task says and what is monitored."""
+def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Totals | None) -> dict[str, float]:
+    """Return the means of the totals `running`, and the newest headline and monitored metrics of the validation."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
+    known = trainer.callback_metrics
     for name in (*(f"val/{name}" for name in getattr(pl_module, "headline_metrics", ())), *monitored(trainer)):
-        if name in trainer.callback_metrics and not name.startswith("train/"):  # the epoch before
-            values[name] = trainer.callback_metrics[name].item()
-    return {name: in_short(value) for name, value in values.items()}
+        if name in known and split_stage(name)[0] != "train":
+            values[name] = known[name].item()
+    return values
 
 
 SECONDS = 0.25  # between two refreshes, each of which costs about as much as a small training step
@@ -40,13 +43,19 @@ class RichProgress(RichProgressBar):
             super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        return progress_metrics(trainer, pl_module, getattr(pl_module, "running", None)) if trainer.training else {}
+        if not trainer.training:
+            return {}
+        values = progress_metrics(trainer, pl_module, totals_of(pl_module))
+        values |= trainer.progress_bar_metrics  # logged with `prog_bar=True`
+        return {name: in_short(value) for name, value in values.items()}
 
 
 class ProgressLines(Callback):
     """A line per epoch, for log files and pipes."""
 
-    _start = 0.0
+    def __init__(self) -> None:
+        self._start = 0.0
+        self._validated: dict[str, float] = {}  # metrics of the newest validation
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start = perf_counter()  # a run that is resumed within an epoch does not begin one
@@ -54,11 +63,18 @@ class ProgressLines(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start = perf_counter()
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit":
+            logged = {name: value.item() for name, value in logged_values(trainer).items() if not is_detail(name)}
+            self._validated = {recorded_name(name, "val"): value for name, value in logged.items()}
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        running = getattr(pl_module, "running", None)
-        found = progress_metrics(trainer, pl_module, running and running.reduce(pl_module)).items()  # of all processes
+        logged = {name: value.item() for name, value in logged_values(trainer).items() if not is_detail(name)}
+        values = {n: value for n, value in logged.items() if n not in COUNTERS and not RATE.fullmatch(n)}
+        running = totals_of(pl_module)  # their means are over all processes
+        values |= progress_metrics(trainer, pl_module, running.reduce(pl_module)) if running else self._validated
+        validated = has_validated(trainer)
+        found = "  ".join(f"{n} {in_short(v)}" for n, v in values.items() if validated or split_stage(n)[0] != "val")
         # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
         last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
-        values = "  ".join(f"{name} {value}" for name, value in found if has_validated(trainer) or name[:4] != "val/")
-        seconds = perf_counter() - self._start
-        print_once(f"epoch {trainer.current_epoch}/{last}  {values}  {seconds:.1f} s")
+        print_once(f"epoch {trainer.current_epoch}/{last}  {found}  {perf_counter() - self._start:.1f} s")

@@ -4,9 +4,10 @@ import contextlib
 import csv
 import io
 import math
+import re
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -19,13 +20,17 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from lit_engine._lightning import has_validated, scales_loss, set_ended, set_root_dir, set_should_stop
+from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.metric_names import INTERVAL, base_of, is_detail, recorded_name, split_stage
 from lit_engine.run.options import iterate_changes
+from lit_engine.training.exact import totals_of
 
 SAVE_SECONDS = 10.0
+COUNTERS = ("epoch", "step")
+RATE = re.compile(r"lr([/-].*)?")  # learning rates, of tasks and of Lightning's LearningRateMonitor
 
 
 class MetricsCSV(Logger):
@@ -48,6 +53,7 @@ class MetricsCSV(Logger):
         self._end = 0  # where they end in the file, in bytes
         self._saved = monotonic()
         self._changed = False  # a run that has ended stays as it is
+        self.stage: Callable[[], str] = lambda: "train"  # that logs now
 
     def state_dict(self) -> dict[str, Any]:
         """What belongs to a checkpoint: the number of rows, and the last one, which may still grow."""
@@ -86,14 +92,15 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        step, self._changed = step or 0, True
+        step, self._changed, stage = step or 0, True, self.stage()
+        metrics = {n if n in COUNTERS else recorded_name(n, stage): value for n, value in metrics.items()}
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
         self._rows[-1].update({k: _rounded(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
         new = [name for name in metrics if name not in self._columns]
         if new or not self._columns:
-            leading = [c for c in ("epoch", "step") if c not in self._columns]
-            self._columns += leading + [name for name in new if name not in ("epoch", "step")]
+            leading = [c for c in COUNTERS if c not in self._columns]
+            self._columns += leading + [name for name in new if name not in COUNTERS]
             self._written = self._end = 0  # another header: the whole file is written
         if monotonic() - self._saved >= SAVE_SECONDS:
             with contextlib.suppress(OSError):  # a full disk: it is told when the run is saved
@@ -153,6 +160,8 @@ class RunRecord(Callback):
         self.started = False
         # in the checkpoint: the newest metrics, and the state of metrics.csv
         self._known: dict[str, Any] = {}
+        self._logged: set[str] = set()  # names of metrics that the training has logged
+        self._validated: dict[str, float] = {}  # the metrics of the newest validation, as they are recorded
         self._ended: dict[str, int] = {}  # steps and epochs that loggers knew, if the run ended within an epoch
         self._resumed: dict[str, Any] | None = None
         self.checkpoint: Path | None = None  # whose weights are evaluated
@@ -168,6 +177,8 @@ class RunRecord(Callback):
         path, config = trainer.strategy.broadcast((str(self.run.path), self.config))
         set_root_dir(trainer, path)
         self.run = RunDir(Path(path))
+        if self.metrics is not None:
+            self.metrics.stage = lambda: stage_now(trainer)
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
             found = iterate_changes(yaml.safe_load(config), yaml.safe_load(self.config))
             different = [f"{key.lstrip('.')} is {here} here and {first} in the first" for key, first, here in found]
@@ -208,10 +219,13 @@ class RunRecord(Callback):
             self.metrics.save()
             checkpoint["metrics_csv"] = self.metrics.state_dict()
         checkpoint["processes"] = trainer.world_size
+        checkpoint["logged"] = {"train": sorted(self._logged), "val": self._validated}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if trainer.state.fn == "fit":
             self._known, self._ended = checkpoint.get("metrics", {}), checkpoint.get("ended", {})
+            logged = checkpoint.get("logged", {"train": [], "val": {}})
+            self._logged, self._validated = set(logged["train"]), logged["val"]
             self._resumed = checkpoint.get("metrics_csv")  # None of a run without the file
             if self.metrics is not None and trainer.is_global_zero:
                 self.metrics.read()
@@ -221,9 +235,15 @@ class RunRecord(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Looks at the training loss; a gradient scaler leaves out the steps of one that is not finite."""
-        running = getattr(pl_module, "running", None)
-        if running is not None and not scales_loss(trainer):
+        found = logged_values(trainer)
+        self._logged |= found.keys()
+        if scales_loss(trainer):
+            return
+        if (running := totals_of(pl_module)) is not None:
             _check_finite(trainer, "train/loss", running.reduce(pl_module).means().get("loss"))
+        for name, value in found.items():
+            if base_of(name) == "loss":
+                _check_finite(trainer, name, value)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.metrics is not None and self.started:
@@ -248,14 +268,23 @@ class RunRecord(Callback):
             "steps": trainer.global_step,
             "seconds": round(perf_counter() - self._start, 2),
             "parameters": sum(parameter.numel() for parameter in pl_module.parameters()),
+            **self._trained(trainer),
             # without those of an earlier epoch, where the last one was cut short
-            **_numbers(trainer, ("train/", "val/") if has_validated(trainer) else ("train/",)),
+            **(self._validated if has_validated(trainer) else {}),
         }
         best = best_checkpoint(trainer)
         if best is not None and best.best_model_score is not None:
             values["best_checkpoint"] = Path(best.best_model_path).name
             values[f"best {best.monitor}"] = best.best_model_score.item()
         self.run.record("fit", values)
+
+    def _trained(self, trainer: Trainer) -> dict[str, float]:
+        """The newest metrics of the training, but for learning rates."""
+        metrics = trainer.callback_metrics
+        names = [name for name in metrics if split_stage(name)[0] == "train" or name in self._logged]
+        # Lightning adds NAME_step and NAME_epoch to a metric that is logged by step and by epoch
+        single = [name for name in names if (plain := INTERVAL.sub("", name)) == name or plain not in names]
+        return _numbers({name: metrics[name] for name in single if not RATE.fullmatch(name)}, "train")
 
     def ended(self, status: int) -> None:
         """Records how the `fit` ended; does nothing if it had ended before, or the disk is full."""
@@ -271,15 +300,18 @@ class RunRecord(Callback):
             return
         _check_watched(trainer)
         if not trainer.sanity_checking:
-            _check_finite(trainer, "val/loss", trainer.callback_metrics.get("val/loss"))
+            self._validated = _numbers(logged_values(trainer), "val")
+            for name, value in self._validated.items():
+                if base_of(name) == "loss":
+                    _check_finite(trainer, name, value)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._evaluated(trainer, pl_module, "test", "test")
 
     def _evaluated(self, trainer: Trainer, pl_module: LightningModule, section: str, split: str) -> None:
+        values = _numbers(logged_values(trainer), split)
         if not trainer.is_global_zero:
             return
-        values = _numbers(trainer, (f"{split}/",))
         size_of = getattr(trainer.datamodule, "size_of", None)  # type: ignore[attr-defined]
         samples = values.get(f"{split}/samples")
         if size_of is not None and samples is not None and samples != size_of(split):
@@ -324,18 +356,18 @@ def _check_watched(trainer: Trainer) -> None:
     """
     watching = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks, *trainer.lr_scheduler_configs]
     for name in [str(getattr(one, "monitor", None)) for one in watching if getattr(one, "strict", True)]:
-        if not name.startswith("val/") or name in trainer.callback_metrics:
+        if split_stage(name)[0] != "val" or name in trainer.callback_metrics:
             continue
-        there = sorted(known for known in trainer.callback_metrics if known.count("/") < 2) or ["none (no validation)"]
-        slip = name.count("/") < 2 and get_close_matches(name, there, cutoff=0.7)
+        there = sorted(known for known in trainer.callback_metrics if not is_detail(known)) or ["none (no validation)"]
+        slip = not is_detail(name) and get_close_matches(name, there, cutoff=0.7)
         if slip or not trainer.sanity_checking:
             raise UserError(f"monitor: {name} is no metric of the validation; there are: {', '.join(there)}")
 
 
 def one_line(metrics: Mapping[str, Tensor]) -> str:
     """The metrics of an evaluation as one line, without those of each class."""
-    counters = ("epoch", "step")  # which some tasks log to set the step of the other values
-    values = {name: value.item() for name, value in metrics.items() if name.count("/") < 2 and name not in counters}
+    # some tasks log epoch or step to set the step of the other values
+    values = {name: value.item() for name, value in metrics.items() if not is_detail(name) and name not in COUNTERS}
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
     return "  ".join(f"{name} {in_short(value)}" for name, value in values.items()) + count
@@ -359,9 +391,14 @@ def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
         )
 
 
-def _numbers(trainer: Trainer, prefixes: tuple[str, ...]) -> dict[str, float]:
-    metrics = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith(prefixes)}
+def stage_now(trainer: Trainer) -> str:
+    """Return the stage that logs now: `train`, `val` or `test`."""
+    return "val" if trainer.validating or trainer.sanity_checking else "test" if trainer.testing else "train"
+
+
+def _numbers(metrics: Mapping[str, Tensor], stage: str) -> dict[str, float]:
+    values = {recorded_name(name, stage): value.item() for name, value in metrics.items() if name not in COUNTERS}
     # six digits, because the last ones differ between machines
     return {
-        name: int(value) if name.endswith("/samples") else float(_rounded(value, 6)) for name, value in metrics.items()
+        name: int(value) if name.endswith("/samples") else float(_rounded(value, 6)) for name, value in values.items()
     }

@@ -9,7 +9,9 @@ from typing import Any, Literal
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from lit_engine._lightning import logged_values
 from lit_engine.errors import UserError
+from lit_engine.run.metric_names import base_of
 
 
 class Checkpoint(ModelCheckpoint):
@@ -93,6 +95,33 @@ class Checkpoint(ModelCheckpoint):
             state_dict = {**moved, "dirpath": self.dirpath}
         super().load_state_dict(state_dict)
         self.current_score = state_dict.get("current_score")  # which Lightning saves and leaves out
+
+
+class LossCheckpoint(Checkpoint):
+    """A Checkpoint for runs that configure none: chooses the best checkpoint by the loss of the validation.
+
+    It is known after the first validation, such as `val_loss`. A run that logs none has only `last.ckpt`.
+    """
+
+    @property
+    def state_key(self) -> str:
+        return type(self).__name__  # the same before the metric is known
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.monitor is None and not trainer.sanity_checking:
+            losses = (
+                name for name in logged_values(trainer) if base_of(name.partition("/dataloader_idx")[0]) == "loss"
+            )
+            self._follow(next(losses, None))
+        super().on_validation_end(trainer, pl_module)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._follow(state_dict.get("monitor"))
+        super().load_state_dict(state_dict)
+
+    def _follow(self, metric: str | None) -> None:
+        if metric is not None:
+            self.monitor, self.save_top_k = metric, 1
 
 
 def fast_dev_run(trainer: Trainer) -> bool:

@@ -12,12 +12,13 @@ from lightning.pytorch.tuner import Tuner
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lit_engine._lightning import limit_loops, reconfigure, set_should_stop
-from lit_engine.callbacks.figures import learning_rates, new_figure, save_figure
+from lit_engine.callbacks.figures import learning_rates as draw_rates
+from lit_engine.callbacks.figures import new_figure, save_figure
 from lit_engine.callbacks.freezing import Unfreezing
 from lit_engine.data.module import accumulation_schedule
 from lit_engine.distributed.processes import is_first, print_once
 from lit_engine.errors import UserError
-from lit_engine.training.schedules import steps_of_epochs
+from lit_engine.training.schedules import learning_rates, steps_of_epochs
 from lit_engine.training.task import Task
 
 if TYPE_CHECKING:
@@ -30,9 +31,16 @@ LARGEST = 8192  # batch
 
 def find(what: Literal["lr", "batch_size"], trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Finds and prints; raises UserError if there is nothing to suggest."""
+    _check_automatic(model, f"--find {what}")
     if isinstance(model, Task):
         model.schedules = []  # they are made for the length of the real run
     (_find_lr if what == "lr" else _find_batch_size)(trainer, model, datamodule)
+
+
+def _check_automatic(model: LightningModule, option: str) -> None:
+    """Raises UserError for a module that steps its optimizers by itself; a task declares how it does that."""
+    if not model.automatic_optimization and not isinstance(model, Task):
+        raise UserError(f"{option} needs automatic optimization, and {type(model).__name__} optimizes manually")
 
 
 class RangeTest(Callback):
@@ -49,12 +57,16 @@ class RangeTest(Callback):
         self._sum = 0.0
         self._factors: list[float] = []
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        limit_loops(trainer, -1, LR_STEPS)  # small data: more epochs than the run would have
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        optimizer, *others = trainer.optimizers
-        rate = optimizer.defaults.get("lr")
-        if others or not rate:
+        optimizers = trainer.optimizers
+        rate = optimizers[0].defaults.get("lr") if len(optimizers) == 1 else None
+        if not rate:
             raise UserError("--find lr needs one optimizer, whose lr is above 0")
-        self._factors = [float(group["lr"] / rate) for group in optimizer.param_groups]
+        trainer.strategy.lr_scheduler_configs = []
+        self._factors = [float(group["lr"] / rate) for group in optimizers[0].param_groups]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         for group, factor in zip(trainer.optimizers[0].param_groups, self._factors, strict=True):
@@ -65,8 +77,10 @@ class RangeTest(Callback):
     ) -> None:
         if trainer.global_step == len(self.losses):  # within a window of accumulated gradients
             return
-        assert isinstance(pl_module, Task)
-        loss = torch.tensor(pl_module.loss_of_step(outputs), device=pl_module.device)
+        if isinstance(pl_module, Task):
+            loss = torch.tensor(pl_module.loss_of_step(outputs), device=pl_module.device)
+        else:  # Lightning has divided it
+            loss = outputs["loss"] * trainer.accumulate_grad_batches
         self._sum = 0.98 * self._sum + 0.02 * float(trainer.strategy.reduce(loss, reduce_op="mean"))
         self.losses.append(self._sum / (1 - 0.98 ** (len(self.losses) + 1)))
         if not math.isfinite(self.losses[-1]) or self.losses[-1] > 4 * min(self.losses) > 0:  # it has exploded
@@ -80,7 +94,6 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     freezing = [callback.of_first_epoch() for callback in callbacks if isinstance(callback, Unfreezing)]
     kept = filter(None, [*freezing, accumulation_schedule(trainer)])
     reconfigure(trainer, callbacks=[*kept, finder], loggers=[], limit_val_batches=0)
-    limit_loops(trainer, -1, LR_STEPS)  # small data: more epochs than the run would have
     trainer.fit(model, datamodule=datamodule)
     rates = finder.curve[: len(finder.losses)]
     best = steepest(rates, finder.losses)
@@ -122,7 +135,8 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     """Doubles the batch until memory is full, 8192 or the training data are reached, three steps each."""
     if trainer.world_size > 1:
         raise UserError("--find batch_size works in one process: --trainer.devices=1 --trainer.strategy=auto")
-    before = getattr(datamodule, "batch_size", None)
+    owners = (datamodule, getattr(datamodule, "hparams", None))
+    before = next(filter(None, (getattr(owner, "batch_size", None) for owner in owners)), None)
     if before is None:
         raise UserError(f"{type(datamodule).__name__} has no batch_size to look for: give it one, and no other size")
     if hasattr(datamodule, "drop_last"):
@@ -153,31 +167,42 @@ class Plan(Callback):
         self.curves: dict[str, list[tuple[float, float]]] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        assert isinstance(pl_module, Task)
-        epochs = steps_of_epochs(trainer, pl_module.accumulate)
+        task = pl_module if isinstance(pl_module, Task) else None
+        epochs = steps_of_epochs(trainer, task.accumulate if task else None)
         if epochs is None:
             raise UserError("a run without end has no plan of its learning rates: set trainer.max_epochs or max_steps")
+        configs: list[Any] = trainer.lr_scheduler_configs
         schedules = [
             (config.scheduler, schedule)
-            for config, schedule in zip(trainer.lr_scheduler_configs, pl_module.all_schedules, strict=True)
+            for config, schedule in zip(configs, task.all_schedules if task else configs, strict=True)
             if not isinstance(config.scheduler, ReduceLROnPlateau)
         ]
+        batches = 1 if task else trainer.accumulate_grad_batches  # Lightning counts batches, within the epoch
         done = {"step": 0, "epoch": 0}
         for steps in epochs:
             for step in range(steps):
-                for name, rate in pl_module.learning_rates().items():
+                for name, rate in learning_rates(trainer.optimizers).items():
                     self.curves.setdefault(name, []).append((done["step"], rate))
                 ended = {"step"} if step + 1 < steps else {"step", "epoch"}
                 for interval in ended:
                     done[interval] += 1
+                count = {
+                    **done,
+                    "step": done["step"] if task else min((step + 1) * batches, trainer.num_training_batches),
+                }
                 for scheduler, schedule in schedules:
-                    if schedule.interval in ended and done[schedule.interval] % schedule.frequency == 0:
+                    if schedule.interval not in ended or count[schedule.interval] % schedule.frequency:
+                        continue
+                    if task is None:  # which may step in a way of its own
+                        pl_module.lr_scheduler_step(scheduler, None)
+                    else:
                         scheduler.step()
         raise PlanDone
 
 
 def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     """Writes figures/planned_learning_rate.png."""
+    _check_automatic(model, "--plot_lr")
     plan = Plan()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     reconfigure(trainer, callbacks=[plan, *callbacks], loggers=[])
@@ -187,7 +212,7 @@ def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     for name, points in plan.curves.items():
         rates = [rate for _, rate in points]
         print_once(f"{name}: {rates[0]:.3g} at first, {max(rates):.3g} at most, {rates[-1]:.3g} at last")
-    _save(trainer, "planned_learning_rate", learning_rates(plan.curves))
+    _save(trainer, "planned_learning_rate", draw_rates(plan.curves))
 
 
 def _save(trainer: Trainer, name: str, figure: "Figure") -> None:

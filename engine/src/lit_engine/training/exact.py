@@ -87,6 +87,12 @@ class Totals:
         return total
 
 
+def totals_of(module: LightningModule) -> Totals | None:
+    """Return the sums of the training epoch so far, which tasks have; None for other modules."""
+    running = getattr(module, "running", None)
+    return running if isinstance(running, Totals) else None
+
+
 def _wide(device: torch.device) -> torch.dtype:
     """Double: a million float32 additions lose digits; an MPS device has none."""
     return torch.double if device.type != "mps" else torch.float

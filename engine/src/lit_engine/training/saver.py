@@ -13,14 +13,23 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from lit_engine._lightning import (
+    add_to_logged,
     batch_index,
     disable_requeue,
+    finish_restart,
     is_between_epochs,
+    log_again,
+    log_step,
+    logged_so_far,
     logged_steps,
     loop_state,
+    metric_states,
+    process_loaders,
     ready_batches,
+    restore_metric_states,
     set_batch_counters,
     set_loop_counters,
     set_should_stop,
@@ -31,9 +40,12 @@ from lit_engine._lightning import (
 )
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import accumulation_steps
-from lit_engine.distributed.processes import SIGNALS, all_reduced, is_first
+from lit_engine.data.resumable import make_resumable, seed_everywhere
+from lit_engine.data.sampler import global_seed
+from lit_engine.distributed.processes import SIGNALS, all_gathered, all_reduced, is_first, print_once
 from lit_engine.distributed.sharding import total_norm
 from lit_engine.errors import CheckpointError, UserError
+from lit_engine.training.task import Task
 
 OUT_OF_MEMORY = (
     "out of memory: half the data.batch_size and twice the trainer.accumulate_grad_batches (the latter alone with "
@@ -122,9 +134,16 @@ class Saver(Callback):
         self._within_epoch = False  # whether a run that is resumed had ended so
         self._failed = False  # whether it was said that a save failed
         self._metrics: dict[str, Any] = {}
+        self._processes_loaders = False
+        self._logged: list[dict[str, Any]] = []  # before a resume, until the first batch has been logged
+        self._batches: int | None = None  # in the epoch in which the run was stopped
+        self._states: dict[str, Any] | None = None  # of torchmetrics at the start of a validation, which is repeated
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         disable_requeue(trainer)  # its checkpoint would be one that no resume looks for
+        if not self._processes_loaders:
+            process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
+            self._processes_loaders = True
         found = [one for one in trainer.checkpoint_callbacks if isinstance(one, Checkpoint)]
         if stage == "fit" and found and not fast_dev_run(trainer):
             self.checkpoint = found[0]
@@ -141,15 +160,33 @@ class Saver(Callback):
             start_as_new(trainer)
         if getattr(trainer.train_dataloader, "recut", False):
             set_batch_counters(trainer)
+        if ready_batches(trainer) and not is_between_epochs(trainer):
+            self._check_loader(trainer)
+            finish_restart(trainer)
+            log_again(trainer, self._logged)
         for name, look in zip(LAST_HOOKS, (self.after_step, self.after_validation), strict=True):
             setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
+
+    def _check_loader(self, trainer: Trainer) -> None:
+        """Raises UserError if a run cannot continue within an epoch of an ordinary DataLoader."""
+        now = trainer.num_training_batches
+        if self._batches not in (None, now):
+            raise UserError(
+                f"the run was stopped within an epoch of {self._batches} batches, and would continue in one of {now}: "
+                "resume it with the batch size, the data and the number of devices that it had"
+            )
+        if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
+            print_once(
+                "warning: the training data cannot continue within an epoch: they start over, from their first batch"
+            )
 
     def _defer(self) -> None:
         self.signals.install()
         self.signals.deferred = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._trained = True
+        self._trained, self._logged = True, []
+        self._seed(trainer, "epoch")
         number, due = self._agreed(trainer)
         every = self.checkpoint and self.checkpoint.every_n_epochs
         if number or due or (every and trainer.current_epoch % every == 0):
@@ -159,6 +196,8 @@ class Saver(Callback):
 
     def after_step(self, trainer: Trainer) -> None:
         """Saves if it is due, and leaves if a signal asks for it; both wait for the gradients being accumulated."""
+        add_to_logged(trainer, self._logged)
+        self._logged = []
         if self._postpone_stop(trainer):
             return
         number, due = self._agreed(trainer)
@@ -166,6 +205,7 @@ class Saver(Callback):
         if not (number or due or self._cut_short):
             return
         validates = will_validate(trainer)
+        log_step(trainer)
         if trainer.is_last_batch and not validates:
             return  # the epoch ends at once
         moment = "validation" if validates else "step"
@@ -196,6 +236,19 @@ class Saver(Callback):
             set_should_stop(trainer, not within)
         self._cut_short = will_end(trainer) and not last
         return within
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.state.fn == "fit":
+            self._states = metric_states(pl_module)
+            self._seed(trainer, "validation")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._states = None
+
+    def _seed(self, trainer: Trainer, moment: str) -> None:
+        """Lets random draws in hooks depend on the seed and the step; a task seeds each step by itself."""
+        if not isinstance(trainer.lightning_module, Task):
+            seed_everywhere(global_seed(), moment, trainer.global_step, trainer.global_rank)
 
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         if trainer.state.fn != "fit":
@@ -286,6 +339,11 @@ class Saver(Callback):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Sets Lightning's counters to the moment; unchanged, some would resume elsewhere or not at all."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
+        if not isinstance(pl_module, Task):
+            states = metric_states(pl_module) if self._states is None else self._states
+            own = {"logged": logged_so_far(trainer), "states": states}
+            checkpoint["logged_so_far"] = all_gathered([own], trainer)
+            checkpoint["batches"] = trainer.num_training_batches
         if self._moment == "cut short":
             checkpoint["loops"]["fit_loop"] = self._counters
             checkpoint["ended"] = {"steps": logged_steps(trainer), "epochs": trainer.current_epoch}
@@ -295,6 +353,11 @@ class Saver(Callback):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._metrics, self._within_epoch = checkpoint.get("metrics", {}), "ended" in checkpoint
         skip_sanity_check(trainer)
+        shares, rank = checkpoint.get("logged_so_far", []), trainer.global_rank
+        if trainer.state.fn == "fit" and len(shares) == trainer.world_size:
+            self._logged = shares[rank]["logged"]
+            restore_metric_states(pl_module, shares[rank]["states"])
+        self._batches = checkpoint.get("batches")
 
 
 def _unwrap_hooks(pl_module: LightningModule) -> None:

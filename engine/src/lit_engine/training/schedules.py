@@ -253,6 +253,14 @@ def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int
     return epochs
 
 
+def learning_rates(optimizers: Sequence[Optimizer]) -> dict[str, float]:
+    """Return the current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) if there are several."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    if len(groups) == 1:
+        return {"lr": float(groups[0]["lr"])}
+    return {f"lr/{group.get('name', number)}": float(group["lr"]) for number, group in enumerate(groups)}
+
+
 def build_optimizers(
     parameters: Iterable[Tensor] | Iterable[dict[str, Any]],
     optimizer: OptimizerFactory,

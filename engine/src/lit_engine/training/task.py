@@ -37,6 +37,7 @@ from lit_engine.training.schedules import (
     ScheduleError,
     build_optimizers,
     check_resumed,
+    learning_rates,
     steps_of_epochs,
 )
 
@@ -477,7 +478,4 @@ class Task(LightningModule):
 
     def learning_rates(self) -> dict[str, float]:
         """The current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) for several."""
-        groups = [group for optimizer in self.trainer.optimizers for group in optimizer.param_groups]
-        if len(groups) == 1:
-            return {"lr": float(groups[0]["lr"])}
-        return {f"lr/{group.get('name', number)}": float(group["lr"]) for number, group in enumerate(groups)}
+        return learning_rates(self.trainer.optimizers)

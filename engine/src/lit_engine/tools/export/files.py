@@ -17,6 +17,7 @@ from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.export.formats import run_in_two_batches, trace, write_onnx, write_pt2, write_safetensors
 from lit_engine.tools.export.parts import Exported, Run, of_forward
+from lit_engine.training.plain import inputs_of
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
 MOST = 1e-4  # difference from `predict`: rounding in float32 stays below
@@ -56,6 +57,8 @@ class Exporter:
         self.preparation = data.preparation() if hasattr(data, "preparation") else {}
         # torch.export rejects what torch.compile has compiled, and warns about a different memory format
         vars(self.task).update(backend=None, channels_last=False)
+        if not hasattr(self.task, "exported"):  # compared with `forward`, so that any `predict_step` will do
+            self.task.predict_step = lambda *_, **__: {}  # type: ignore[method-assign]
         seen = BatchesSeen()
         reconfigure(trainer, callbacks=[seen])
         trainer.predict(self.task, data, return_predictions=False)
@@ -80,7 +83,7 @@ class Exporter:
             **made.about,
             **{name: task.hparams[name] for name in current().links.values() if name in task.hparams},  # from the data
             "files": {name: part.describe() for name, part in made.parts.items()},
-            "net": task.hparams.get("net"),
+            **({"net": task.hparams["net"]} if "net" in task.hparams else {}),
         }
         text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
         notes: dict[str, str] = {}
@@ -88,7 +91,7 @@ class Exporter:
             programs = {name: trace(name, part) for name, part in made.parts.items()}
         for format in formats:
             if format == "safetensors":
-                write_safetensors(task.net, text, folder / "model.safetensors")
+                write_safetensors(getattr(task, "net", task), text, folder / "model.safetensors")
                 runs, files = dict(make(self.seen[0][0]).parts), ["model.safetensors"]
             else:
                 files = [f"{name}.{format}" for name in made.parts]
@@ -103,10 +106,15 @@ class Exporter:
             notes[name] = ""
         return notes
 
+    def _samples(self) -> int:
+        if hasattr(self.task, "exported"):
+            return sum(len(rows["index"]) for _, rows in self.seen)
+        return sum(len(next(iter(inputs_of(self.task, batch).values()))) for batch, _ in self.seen)
+
     def _compared(self, made: Exported, runs: Mapping[str, Run], format: str) -> str:
         found = torch.tensor([made.difference(runs, batch, rows) for batch, rows in self.seen])
-        samples = sum(len(rows["index"]) for _, rows in self.seen)
-        what = f"differs from `predict` by at most {found.max():.1g} ({made.unit}; {samples} samples)"
+        compared = "`predict`" if hasattr(self.task, "exported") else "`forward`"
+        what = f"differs from {compared} by at most {found.max():.1g} ({made.unit}; {self._samples()} samples)"
         if not found.max() <= MOST:  # NaN, too
             raise UserError(f"{format}: {what}: nothing is written")
         if steps := self.preparation.get("eval_transforms"):

@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+
+from lit_engine.training.plain import inputs_of, largest_difference, tensors_in
 
 Run = Callable[..., Sequence[Tensor]]  # computes by a file: the tensors of its inputs → those of its outputs
 
@@ -68,12 +71,21 @@ class Exported:
     with_onnx: Mapping[str, str] = field(default_factory=dict)
 
 
-def of_forward(task: nn.Module, batch: Any) -> Exported:
-    """Of a task without the method `exported`: the first tensor of a batch → `outputs`, what `forward` makes of it."""
-    part = Part(task, task.forward, {getattr(batch, "_fields", ("inputs",))[0]: batch[0]}, ["outputs"])
+def of_forward(task: LightningModule, batch: Any) -> Exported:
+    """Of a task without the method `exported`: the inputs of `forward` in a batch → the tensors that it returns."""
+    inputs = inputs_of(task, batch)
+    names = list(inputs)
+    if len(names) == 1:
+        names = [getattr(batch, "_fields", ("inputs",))[0]]
+    outputs = tensors_in(task(*inputs.values()))
 
-    def difference(runs: Mapping[str, Run], batch: Any, rows: dict[str, list[Any]]) -> float:
-        (found,) = runs["model"](batch[0])
-        return float((found - task(batch[0])).abs().max())
+    def compute(*values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensors_in(task(*values)).values())
+
+    part = Part(task, compute, dict(zip(names, inputs.values(), strict=True)), list(outputs))
+
+    def difference(runs: Mapping[str, Run], batch: Any, rows: Any) -> float:
+        values = list(inputs_of(task, batch).values())
+        return largest_difference(list(runs["model"](*values)), list(compute(*values)))
 
     return Exported({"model": part}, difference, "of the outputs")

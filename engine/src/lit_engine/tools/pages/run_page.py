@@ -16,9 +16,10 @@ import yaml
 
 from lit_engine.project import is_debugging, program
 from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.metric_names import base_of, is_detail, stage_of
 from lit_engine.tools.pages.html import Cell, code, facts, figures, heading, page, paragraph, picture, table
 from lit_engine.tools.runs.columns import duration, number
-from lit_engine.tools.runs.reading import Run, numbers, parts_of
+from lit_engine.tools.runs.reading import FACTS, Run, numbers, parts_of
 
 MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # confused classes; figures of a folder within figures/
 SIZES = ("samples", "tokens", "pixels", "dataset_size")
@@ -88,10 +89,10 @@ def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float
     """Metrics without their prefix, by what they were computed on."""
     validated = numbers(sections.get("validate", {}))
     found = {}
-    for title, split in (("train", "train/"), ("val", "val/"), ("validate", "val/"), ("test", "test/")):
+    for title, stage in (("train", "train"), ("val", "val"), ("validate", "val"), ("test", "test")):
         given = validated if title == "validate" else run.metrics
-        measured = {name: value for name, value in given.items() if not name.endswith("_per_second")}
-        found[title] = {name.removeprefix(split): value for name, value in measured.items() if name.startswith(split)}
+        names = [n for n in given if stage_of(n) == stage and n not in FACTS and not n.endswith("_per_second")]
+        found[title] = {base_of(name): given[name] for name in names}
     return {title: values for title, values in found.items() if values}
 
 
@@ -109,9 +110,11 @@ def _format(value: float | None, name: str = "") -> Cell:
 
 def _curves(run: Run) -> Iterator[str]:
     """Those of a run whose training did not end, which has no such figure."""
-    from lit_engine.callbacks.figures import curves_of, learning_curves  # imports torch
+    from lit_engine.callbacks.figures import MOST_CURVES, curves_of, learning_curves  # imports torch
 
-    if curves := curves_of(run.rows, ["loss", *filter(None, [run.monitor])]):
+    columns = run.rows[0] if run.rows else ()
+    validated = [n for n in columns if stage_of(n) == "val" and not is_detail(n) and base_of(n) not in SIZES]
+    if curves := curves_of(run.rows, ["loss", *filter(None, [run.monitor]), *validated][:MOST_CURVES]):
         yield picture(learning_curves(curves), "learning curves")
 
 

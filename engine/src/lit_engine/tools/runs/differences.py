@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lit_engine.errors import UserError, did_you_mean
+from lit_engine.run.metric_names import base_of, counterpart, stage_of
 from lit_engine.run.options import as_number, differing_options
 from lit_engine.tools.runs.reading import Run
 
@@ -85,7 +86,8 @@ class Comparison:
         self.over = [key.replace(".init_args", "") for key in over]
         _known("option", self.over, {key for run in runs for key in run.options})
         known = dict.fromkeys(name for run in runs for name in run.metrics)
-        named = {name: [n for n in (name, f"val/{name}", f"test/{name}") if n in known] or [name] for name in chosen}
+        named = {name: [n for n in known if n == name or (base_of(n) == name and stage_of(n) != "train")] or [name]
+                 for name in chosen}  # fmt: skip
         self.chosen = [name for names in named.values() for name in names]
         _known("metric", self.chosen, known)
         keys = [key for key in differing_options([run.options for run in runs]) if key not in self.over]
@@ -103,8 +105,8 @@ class Comparison:
 
     def _usual(self, known: Iterable[str]) -> list[str]:
         """Metrics of validation and test."""
-        first = [name for watched in self.monitors for name in (watched, watched.replace("val/", "test/", 1))]
-        names = [name for name in dict.fromkeys([*first, *known]) if name.startswith(("val/", "test/"))]
+        first = [name for watched in self.monitors for name in (watched, counterpart(watched, "test", known)) if name]
+        names = [name for name in dict.fromkeys([*first, *known]) if stage_of(name) != "train"]
         if self.over:
             return [name for name in names if name in known and not COUNT.fullmatch(name)]
         values = {name: {run.metrics.get(name) for run in self.runs} for name in names}

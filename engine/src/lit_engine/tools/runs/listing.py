@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from lit_engine.cli.explain import OptionParser
+from lit_engine.run.metric_names import counterpart
 from lit_engine.tools.runs.columns import Column, duration, in_terminal, number
 from lit_engine.tools.runs.reading import Run, read_runs
 
@@ -28,12 +29,14 @@ def runs(args: Sequence[str]) -> int:
         Column("state", [run.state for run in found]),
         Column("begun", [f"{run.begun.astimezone():%Y-%m-%d %H:%M}" for run in found], 4),
         Column("time", [duration(run.seconds) for run in found], 3),
-        Column("best", [_metric(run, run.monitor or "val/loss") for run in found], 1),
-        Column("test", [_metric(run, (run.monitor or "val/loss").replace("val/", "test/", 1)) for run in found], 2),
+        Column("best", [_metric(run, "val") for run in found], 1),
+        Column("test", [_metric(run, "test") for run in found], 2),
     ]
     print("\n".join(in_terminal(columns)))
     return 0
 
 
-def _metric(run: Run, name: str) -> str:
+def _metric(run: Run, stage: str) -> str:
+    """The monitored metric of a stage; the loss if none is monitored."""
+    name = run.monitor if stage == "val" and run.monitor else counterpart(run.monitor or "loss", stage, run.metrics)
     return f"{name} {number(run.metrics[name])}" if name in run.metrics else ""

@@ -13,9 +13,11 @@ from typing import Any
 
 from lit_engine.errors import RunError
 from lit_engine.run.directory import RunDir
+from lit_engine.run.metric_names import find_metric, is_detail, stage_of
 from lit_engine.run.options import options_of
 
 Numbers = dict[str, float]
+FACTS = ("epochs", "steps", "seconds", "parameters")  # of a fit in metrics.json, beside its metrics
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +53,11 @@ class Run:
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = monitor_of(options)
             known = fit.get(f"best {monitor}") if state == "finished" else None
-            trained = {name: value for name, value in numbers(fit).items() if not name.startswith(("val/", "best "))}
-            validated = _best(rows, monitor, maximize, known) or numbers(fit, "val/")
+            monitor = monitor or next((name[5:] for name in fit if name.startswith("best ")), None)  # of LossCheckpoint
+            if monitor:
+                monitor = find_metric(monitor, [*(rows[0] if rows else ()), *fit])
+            trained = {n: v for n, v in numbers(fit).items() if stage_of(n) == "train" and not n.startswith("best ")}
+            validated = _best(rows, monitor, maximize, known) or numbers(fit, "val")
             took = [entry["seconds"] for entry in entries if "seconds" in entry] or numbers(fit, "seconds").values()
             if state == "running" and entries:
                 took = [*took, (datetime.now(UTC) - _time(entries[-1]["time"])).total_seconds()]
@@ -65,7 +70,7 @@ class Run:
                 facts=_facts(entries[-1] if entries else {}, test),
                 monitor=monitor,
                 maximize=maximize,
-                metrics={**validated, **numbers(test, "test/"), **trained},
+                metrics={**validated, **numbers(test, "test"), **trained},
                 parts=parts_of(test),
                 rows=rows,
             )
@@ -129,22 +134,20 @@ def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float
     """The best validation in metrics.csv, the first of equals; the last one if no metric is monitored."""
     watched = {number: float(row[monitor]) for number, row in enumerate(rows) if row.get(monitor)}
     finite = {number: value for number, value in watched.items() if math.isfinite(value)}
-    validated = [row for row in rows if any(row[name] for name in row if name and name.startswith("val/"))]
+    names = [name for name in (rows[0] if rows else ()) if name and stage_of(name) == "val"]
+    validated = [row for row in rows if any(row.get(name) for name in names)]
     if finite:
         best = known if known is not None else (max if maximize else min)(finite.values())
         validated = [rows[min(finite, key=lambda number: abs(finite[number] - best))]]
     best_row = validated[-1] if validated else {}
-    return numbers({name: float(value) for name, value in best_row.items() if value and name.startswith("val/")})
+    return numbers({name: float(best_row[name]) for name in names if best_row.get(name)})
 
 
-def numbers(section: Mapping[str, Any], prefix: str = "") -> Numbers:
-    """Those of a section of metrics.json, but for those of single classes."""
-    named = {name: value for name, value in section.items() if name.startswith(prefix) and _single(name)}
-    return {name: value for name, value in named.items() if isinstance(value, int | float)}
-
-
-def _single(name: str) -> bool:
-    return name.count("/") < 2  # unlike val/class_accuracy/cat
+def numbers(section: Mapping[str, Any], stage: str = "") -> Numbers:
+    """Return the metrics in a section of metrics.json, without those of single classes; of one stage, if given."""
+    named = {name: value for name, value in section.items() if not is_detail(name)}
+    of_stage = {name: value for name, value in named.items() if not stage or stage_of(name) == stage}
+    return {name: value for name, value in of_stage.items() if isinstance(value, int | float)}
 
 
 def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
@@ -154,7 +157,7 @@ def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
     """
     found: dict[str, Numbers] = {}
     for name, value in section.items():
-        if not _single(name):
+        if is_detail(name):
             kind, _, part = name.partition("/")[2].partition("/")
             found.setdefault(kind, {})[part] = value
         elif isinstance(value, dict) and name != "calibration" and (known := numbers(value)):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lit_engine.callbacks.drawing import new_figure, scale
+from lit_engine.run.metric_names import base_of, stage_of
 from lit_engine.tools.pages.html import Cell, heading, link, page, paragraph, picture, table
 from lit_engine.tools.runs.columns import Column, columns_of, labels, number, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
@@ -56,7 +57,8 @@ def curves(found: Comparison) -> Figure | None:
 
     A group has the mean of its finished runs, where all have a value, and a band of one standard deviation.
     """
-    wanted = [name for name in found.chosen if not name.startswith("test/")] or found.monitors or ["val/loss"]
+    wanted = [name for name in found.chosen if stage_of(name) != "test"] or found.monitors
+    wanted = wanted or [name for name in found.metrics if stage_of(name) == "val" and base_of(name) == "loss"]
     metrics = [name for name in wanted if any(run.curve(name, "step") for run in found.runs)][:PANELS]
     if not metrics or len(found.tasks) > 1:
         return None

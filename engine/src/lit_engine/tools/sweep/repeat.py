@@ -23,6 +23,7 @@ from lit_engine.cli.main import main
 from lit_engine.errors import RunError, UserError
 from lit_engine.project import current, program
 from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.metric_names import stage_of
 from lit_engine.run.options import options_of
 from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
 from lit_engine.tools.runs.differences import Comparison, Row
@@ -166,7 +167,7 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     if found is not None:
         print("\n".join([*in_terminal(table_of(found)), ""]))
         print("\n".join(in_terminal(columns_of(found, [Row([run], grouped=False) for run in group.runs], found.keys))))
-        if not any(metric.startswith("test/") for metric in found.metrics):
+        if not any(stage_of(metric) == "test" for metric in found.metrics):
             print("no run was tested: the data have no test split")
         if found.facts:
             print(f"the runs differ in: {', '.join(found.facts)}")

@@ -23,6 +23,7 @@ from lit_engine.distributed.processes import SIGNALS
 from lit_engine.errors import RunError, UserError, did_you_mean
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.metric_names import find_metric
 from lit_engine.tools.sweep.report import short
 from lit_engine.tools.sweep.study import Study, TrialEnded, is_first_attempt, retry
 
@@ -109,8 +110,8 @@ class Workers:
             print(f"{title} was killed, possibly because memory ran out; resuming it once", flush=True)
             _continue_later(trial)
             raise TrialEnded
-        if status == 0 and metric not in curve.columns:
-            logged = [name for name in curve.columns if "/" in name]
+        if status == 0 and find_metric(metric, curve.columns) not in curve.columns:
+            logged = [name for name in curve.columns if name not in ("epoch", "step")]
             hint = did_you_mean(metric, logged)
             raise UserError(f"{title} did not log {metric}{hint} (logged: {', '.join(logged)})")
         if not curve.values or (status and not pruned):
@@ -202,7 +203,8 @@ class Curve:
         """Reads the file; returns the indices of new values."""
         before = len(self.values)
         self.columns, rows = self.run.history()
-        values = [float(row.get(self.metric) or "nan") for row in rows]
+        metric = find_metric(self.metric, self.columns)
+        values = [float(row.get(metric) or "nan") for row in rows]
         self.values = [value for value in values if math.isfinite(value)]
         return range(before, len(self.values))
 

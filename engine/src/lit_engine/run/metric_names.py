@@ -1,0 +1,69 @@
+"""The names of metrics: which stage logged a metric, and which metrics of other stages belong to it.
+
+A metric is recorded under the name with which it was logged if that name contains its stage, such as `val/acc`,
+`val_acc`, `acc/val` or `test_f1`. Otherwise, `val/` or `test/` is put in front: `acc`, logged in a validation, is
+recorded as `val/acc`. A name without a stage is a metric of the training.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import cache
+
+STAGES = {
+    "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test",
+    "testing": "test",
+}  # fmt: skip
+_ANY = "|".join(STAGES)
+_FIRST = re.compile(rf"({_ANY})[/_.-](?P<rest>.+)", re.IGNORECASE)
+_LAST = re.compile(rf"(?P<rest>.+)[/_.-]({_ANY})", re.IGNORECASE)
+_LOADER = re.compile(r"/dataloader_idx_\d+$")  # appended by Lightning if there are several dataloaders
+INTERVAL = re.compile(r"_(step|epoch)$")  # appended by Lightning if a metric is logged both by step and by epoch
+
+
+@cache
+def split_stage(name: str) -> tuple[str | None, str]:
+    """Return the stage in a name (`train`, `val`, `test` or None), and the name without it.
+
+    >>> split_stage("val_acc"), split_stage("loss/train_epoch"), split_stage("lr")
+    (('val', 'acc'), ('train', 'loss'), (None, 'lr'))
+    """
+    loader = _LOADER.search(name)
+    plain = INTERVAL.sub("", _LOADER.sub("", name))
+    found = _FIRST.fullmatch(plain) or _LAST.fullmatch(plain)
+    stage = next((STAGES[word.lower()] for word in found.groups() if word.lower() in STAGES), None) if found else None
+    return stage, (found["rest"] if found else plain) + (loader[0] if loader else "")
+
+
+def stage_of(name: str) -> str:
+    """Return the stage of a recorded metric: `train`, `val` or `test`."""
+    return split_stage(name)[0] or "train"
+
+
+def base_of(name: str) -> str:
+    """Return the name without its stages: `test/val_acc` and `val_acc` belong together, as `acc`."""
+    stage, rest = split_stage(name)
+    if stage and ("/" not in rest or _FIRST.match(rest)):  # else the end may be the name of a class
+        return split_stage(rest)[1]
+    return rest
+
+
+@cache
+def recorded_name(name: str, stage: str) -> str:
+    """Return the name under which a metric is recorded that a stage has logged."""
+    return name if stage in ("train", stage_of(name)) else f"{stage}/{name}"
+
+
+def find_metric(name: str, known: Iterable[str]) -> str:
+    """Return the recorded name of a metric, preferably of the validation, such as of a `monitor`; `name` if unknown."""
+    names = (recorded_name(name, "val"), name, recorded_name(name, "test"))
+    return next((one for one in names if one in known), name)
+
+
+def counterpart(name: str, stage: str, known: Iterable[str]) -> str | None:
+    """Return the metric of another stage that belongs to a metric: `test_acc` for `val_acc` and `test`."""
+    return next((one for one in known if stage_of(one) == stage and base_of(one) == base_of(name)), None)
+
+
+def is_detail(name: str) -> bool:
+    """Return whether a metric is of a single class or target, such as `val/class_accuracy/cat`."""
+    return _LOADER.sub("", name).count("/") > 1

@@ -1,0 +1,88 @@
+"""Support for LightningModules that are no tasks: their `forward` on a batch, and prediction on the test split."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch import Tensor
+
+from lit_engine.errors import UserError
+
+
+def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
+    """Return the inputs of `forward` in a batch, by the names of its arguments.
+
+    They are the first elements of a tuple or list, the elements of a dict with these names, or the batch itself, if it
+    is a tensor. If the batch does not contain them, `example_input_array` does.
+
+    Raises:
+        UserError: Neither contains a tensor for each argument.
+    """
+    arguments = inspect.signature(module.forward).parameters.values()
+    names = [a.name for a in arguments if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD)]
+    needed = [a.name for a in arguments if a.name in names and a.default is a.empty] or names[:1] or ["inputs"]
+    for given in (batch, module.example_input_array):
+        if isinstance(given, Tensor):
+            given = [given]
+        if isinstance(given, Mapping):
+            found = {name: given[name] for name in needed if name in given}
+        else:
+            found = dict(zip(needed, given if isinstance(given, tuple | list) else (), strict=False))
+        if len(found) == len(needed) and all(isinstance(value, Tensor) for value in found.values()):
+            return found
+    raise UserError(
+        f"{type(module).__name__}.forward takes {', '.join(needed)}, which are not the first tensors of a batch: set "
+        "`example_input_array` to a tensor or a tuple of tensors"
+    )
+
+
+def complete_prediction(module: LightningModule, data: Any) -> None:
+    """Let a module without `predict_step` predict its `forward`, and data without `predict_dataloader` the test split.
+
+    Lightning's default passes the whole batch to `forward`, also a tuple of images and targets.
+    """
+    kind = type(data)
+    if type(module).predict_step is LightningModule.predict_step:
+
+        def predict_step(batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> Any:
+            return module(*inputs_of(module, batch).values())
+
+        module.predict_step = predict_step  # type: ignore[method-assign]
+    if (
+        isinstance(data, LightningDataModule)
+        and kind.predict_dataloader is LightningDataModule.predict_dataloader
+        and kind.test_dataloader is not LightningDataModule.test_dataloader
+    ):
+
+        def predict_dataloader() -> Any:
+            data.setup("test")
+            return data.test_dataloader()
+
+        data.predict_dataloader = predict_dataloader  # type: ignore[method-assign]
+
+
+def tensors_in(outputs: Any) -> dict[str, Tensor]:
+    """Return the tensors that `forward` returned, by name: `outputs`, `outputs_0`…, or the keys of a dict.
+
+    Raises:
+        UserError: It returned something else.
+    """
+    if isinstance(outputs, Tensor):
+        return {"outputs": outputs}
+    named = outputs if isinstance(outputs, Mapping) else {}
+    if isinstance(outputs, tuple | list):
+        named = {f"outputs_{number}": value for number, value in enumerate(outputs)}
+    if not named or not all(isinstance(value, Tensor) for value in named.values()):
+        raise UserError(
+            f"forward returned a {type(outputs).__name__}: only tensors, and tuples or dicts of them, can be exported"
+        )
+    return dict(named)
+
+
+def largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
+    """Return the largest absolute difference between two lists of tensors of the same shapes."""
+    pairs = zip(found, expected, strict=True)
+    differences = [(one.double() - other.double()).abs().max() for one, other in pairs if other.numel()]
+    return float(torch.stack(differences).max()) if differences else 0.0
