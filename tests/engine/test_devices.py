@@ -29,7 +29,7 @@ def test_a_checkpoint_saved_on_a_gpu(tmp_path):
     one, other = MLP((4,), 3), MLP((4,), 3)
     path = tmp_path / "a.ckpt"
     save_as_from_cuda({"state_dict": one.state_dict(), "global_step": 1}, path)
-    check_fits(other, read(path), path)
+    check_fits(other, read(path), path, {})
     assert warm_start(other, path, strict=True).complete
     for content in (read(path), SafeCheckpointIO().load_checkpoint(path)):
         for name, value in content["state_dict"].items():

@@ -10,12 +10,13 @@ from functools import partial
 import jsonargparse
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.callbacks import EMAWeightAveraging
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch import nn
 from torch.utils.data import DataLoader
+from torchmetrics import MeanMetric
 
 from lit_engine import _jsonargparse, _lightning
 
@@ -347,6 +348,127 @@ def test_reason_in_finds_the_reason_in_a_message_of_jsonargparse():
     with pytest.raises(jsonargparse.ArgumentError) as error:
         parser.parse_args(["--width=wide"])
     assert _jsonargparse.reason_in(str(error.value)) == "Expected a int. Got value: wide"
+
+
+class Logging(Module):
+    """Logs a mean over steps and epochs, a maximum, and a metric object, in the training; a mean in the validation."""
+
+    def __init__(self):
+        super().__init__()
+        self.metric = MeanMetric()
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        self.log("largest", loss, on_step=False, on_epoch=True, reduce_fx="max")
+        self.metric(loss)
+        self.log("metric", self.metric, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", super().training_step(batch, batch_idx))
+
+
+class Hooks(Callback):
+    """Calls functions at the end of the batch of this number, and of the validation, and keeps what they return."""
+
+    def __init__(self, batch=None, function=None, validated=None):
+        self.batch, self.function, self.validated, self.found = batch, function, validated, {}
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if batch_idx == self.batch:
+            self.found["train"] = self.function(trainer)
+
+    def on_validation_end(self, trainer, pl_module):
+        if self.validated is not None:
+            self.found["val"] = self.validated(trainer)
+
+
+def trained(module, hooks, tmp_path, **options):
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    trainer = Trainer(default_root_dir=tmp_path, max_epochs=1, callbacks=[hooks], enable_checkpointing=False,
+                      num_sanity_val_steps=0, **quiet, **options)  # fmt: skip
+    trainer.fit(module)
+    return trainer
+
+
+def test_logged_values_are_those_of_the_stage(tmp_path):
+    hooks = Hooks(3, _lightning.logged_values, _lightning.logged_values)
+    trained(Logging(), hooks, tmp_path)
+    assert set(hooks.found["train"]) == {"loss", "largest", "metric"}
+    assert set(hooks.found["val"]) == {"loss"}
+    assert hooks.found["train"]["largest"] >= hooks.found["train"]["metric"]
+
+
+def test_what_was_logged_so_far_can_be_logged_again(tmp_path):
+    """`log_again` restores it; `add_to_logged` adds it to what the first batch has logged since Lightning's reset."""
+    torch.manual_seed(0)
+    module = Logging()
+    hooks = Hooks(1, lambda t: (_lightning.logged_so_far(t), _lightning.metric_states(module)))
+    trainer = trained(module, hooks, tmp_path, limit_val_batches=0)
+    whole = {name: trainer.callback_metrics[name].item() for name in ("loss", "largest", "metric")}
+    saved, states = hooks.found["train"]
+    torch.manual_seed(0)
+    module = Logging()
+
+    class Half(Hooks):
+        def on_train_start(self, trainer, pl_module):
+            _lightning.log_again(trainer, saved)
+            assert set(_lightning.logged_values(trainer)) == set(whole)
+
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            if batch_idx == 2:  # the metric has the batches since the start, too
+                _lightning.restore_metric_states(pl_module, states)
+
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if batch_idx == 2:
+                _lightning.add_to_logged(trainer, saved)
+                _lightning.log_step(trainer)
+
+    # the first two batches are logged twice
+    trainer = trained(module, Half(), tmp_path, limit_val_batches=0)
+    found = {name: trainer.callback_metrics[name].item() for name in whole}
+    assert found["metric"] == whole["metric"]
+    assert found["largest"] == whole["largest"]
+
+
+def test_finish_restart(tmp_path):
+    def restart(trainer):
+        trainer.fit_loop._restarting = True
+        _lightning.finish_restart(trainer)
+        return trainer.fit_loop.restarting
+
+    hooks = Hooks(0, restart)
+    trained(Module(), hooks, tmp_path)
+    assert hooks.found["train"] is False
+
+
+def test_process_loaders_and_replace_loader_parts(tmp_path):
+    class Reversing(Callback):
+        def setup(self, trainer, pl_module, stage):
+            _lightning.process_loaders(trainer.strategy, self.reverse)
+
+        def reverse(self, loader):
+            _lightning.replace_loader_parts(loader, batch_sampler=[[7, 6], [5, 4]])
+            return loader
+
+    trainer = Trainer(default_root_dir=tmp_path, max_epochs=1, callbacks=[Reversing()], logger=False,
+                      enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)  # fmt: skip
+    trainer.fit(Module())
+    assert trainer.num_training_batches == 2
+    assert next(iter(trainer.train_dataloader))[0].equal(torch.stack([DATA[7][0], DATA[6][0]]))
+
+
+def test_save_after_validation(tmp_path):
+    """With the same name in both stages, the value of the validation counts."""
+    callback = ModelCheckpoint(dirpath=tmp_path, monitor="loss")
+    _lightning.save_after_validation(callback)
+    trainer = Trainer(default_root_dir=tmp_path, max_epochs=1, callbacks=[callback], logger=False,
+                      enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0)  # fmt: skip
+    module = Logging()
+    trainer.fit(module)
+    (validated,) = trainer.validate(module, verbose=False)
+    assert callback.best_model_score.item() == validated["loss"]
 
 
 def test_every_function_has_a_test():

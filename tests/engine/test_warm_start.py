@@ -51,7 +51,7 @@ def test_counts_of_batches_are_not_missed(tmp_path):
     found = warm_start(new, tmp_path / "a.ckpt", strict=True)
     assert str(found) == "  loaded: 6"
     assert new[1].running_mean.tolist() == [1, 2, 3]
-    check_fits(new, read(tmp_path / "a.ckpt"), tmp_path / "a.ckpt")
+    check_fits(new, read(tmp_path / "a.ckpt"), tmp_path / "a.ckpt", {})
     del state["1.running_var"]
     assert match(new, state).missing == ["1.running_var"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.distributed import _destroy_dist_connection
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import WeightAveraging
+from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.plugins.environments import SLURMEnvironment
@@ -73,6 +73,14 @@ def disable_requeue(trainer: Trainer) -> None:
     environment = trainer._accelerator_connector.cluster_environment
     if isinstance(environment, SLURMEnvironment):
         environment.auto_requeue = False
+
+
+def save_after_validation(callback: ModelCheckpoint) -> None:
+    """Let a ModelCheckpoint save after each validation, not after the epoch, when a metric of the same name is newer.
+
+    The constructor accepts this, too, but it would become an option of every subclass. Since 1.6.
+    """
+    callback._save_on_train_epoch_end = False
 
 
 class NoProfiler(PassThroughProfiler):

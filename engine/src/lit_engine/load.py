@@ -18,11 +18,11 @@ from lit_engine.data.module import build_datamodule
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.training.plain import complete_prediction
-from lit_engine.training.task import Task
+from lit_engine.training.task import load_module
 
 
-def load_model(run: RunDir, which: str = "best") -> Task:
-    """Return the task of a checkpoint on the CPU, in evaluation mode.
+def load_model(run: RunDir, which: str = "best") -> Any:
+    """Return the LightningModule of a checkpoint, such as a task, on the CPU and in evaluation mode.
 
     The modules that the config of the run names are imported.
 
@@ -35,7 +35,7 @@ def load_model(run: RunDir, which: str = "best") -> Task:
         CheckpointError: it is damaged, or of a different model.
     """
     import_named(run.config_file)
-    return Task.load_from_checkpoint(choose_checkpoint(run, which)).eval()
+    return load_module(LightningModule, choose_checkpoint(run, which)).eval()
 
 
 def load_data(run: RunDir, stage: str = "test") -> LightningDataModule:
@@ -88,7 +88,7 @@ def load_for_prediction(
     quiet = {"callbacks": [], "plugins": [checkpoint_io], "profiler": NoProfiler(), "enable_progress_bar": False}
     cli.make(run.path, True, lambda config: {**alone, **quiet, "enable_checkpointing": False, **parts})
     complete_prediction(cli.model, cli.datamodule)
-    for line in check_fits(cli.model, content, checkpoint):
+    for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters):
         print(f"warning: {line}", file=sys.stderr)
     with warnings.catch_warnings(action="ignore"):  # about callbacks of the run that are not there
         cli.trainer.predict(cli.model, [], ckpt_path=checkpoint, weights_only=True)

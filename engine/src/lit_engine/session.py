@@ -90,6 +90,13 @@ def _in_short(error: Exception, args: Sequence[str]) -> str | None:
         r"No working C\+\+ compiler|Failed to find C compiler", str(error)
     ):  # of inductor
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
+    if not is_debugging():
+        if "than one `__init__` argument can be passed" in str(error):
+            return "Lightning cannot replace the sampler of a DataLoader: give its arguments by name, as batch_size=32"
+        if isinstance(error, ValueError) and str(error).startswith(
+            "`self.log("
+        ):  # such as of a value of several elements
+            return str(error)
     if is_debugging() or not isinstance(error, UserError | MisconfigurationException | OSError):
         return None
     return no_access(error) if isinstance(error, OSError) else explain(error, args)
@@ -215,7 +222,10 @@ class Session:
         for kind, what in NEW_SAMPLES.items():
             if self.options[kind]:
                 if getattr(datamodule, "predicts_on", None) != kind:
-                    raise UserError(f"{type(datamodule).__name__} cannot predict on {what}")
+                    name = type(datamodule).__name__
+                    raise UserError(
+                        f"{name} cannot predict on {what}: it needs predicts_on = {kind!r} and predict_from"
+                    )
                 table.inputs = datamodule.predict_from(self.options[kind])
                 table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
         trainer.predict(
@@ -257,11 +267,12 @@ class Session:
             self.checkpoint_io.loaded[self.checkpoint] = content
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
+        self.record.hyper_parameters = self.cli.hyper_parameters
         self.connection = Connection.of(trainer.strategy)
         print_once(f"run: {self.run.path}")
         print_once("\n".join(_described(model)))
         if self.checkpoint is not None and content is not None:
-            different = check_fits(model, content, self.checkpoint)
+            different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters)
             if self.command != "fit":
                 print_once(f"checkpoint: {self.checkpoint}")
                 self.record.changed = different

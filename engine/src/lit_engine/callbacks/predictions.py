@@ -61,7 +61,7 @@ class PredictionTable(Callback):
         columns = columns_of(outputs)
         place = batch_idx * trainer.world_size + trainer.global_rank
         indices = list(trainer.predict_loop.current_batch_indices)  # empty for a loader that is no DataLoader
-        if columns is not None and "index" not in columns and len(indices) == len(next(iter(columns.values()))):
+        if columns and "index" not in columns and len(indices) == len(next(iter(columns.values()))):
             columns = {"index": indices, **columns}
         kept = move_data_to_device(outputs, "cpu") if columns is None else Columns(columns)
         self._found.setdefault(dataloader_idx, []).append((place, kept))
@@ -151,7 +151,7 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
             columns[name] = value
         else:
             return None
-    return columns if len({len(column) for column in columns.values()}) == 1 else None
+    return columns if len({len(column) for column in columns.values()}) < 2 else None
 
 
 def _with_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,11 +152,13 @@ class RunRecord(Callback):
         started: whether training began, so that the run holds something.
         provenance: is added to the run once it has begun, with the config: a run that is refused, or that has ended,
             keeps what it has.
+        hyper_parameters: of the model, as plain data for its checkpoints.
     """
 
     def __init__(self, run: RunDir, config: str = "", metrics: MetricsCSV | None = None) -> None:
         self.run, self.config, self.metrics = run, config, metrics
         self.provenance: dict[str, Any] | None = None
+        self.hyper_parameters: dict[str, Any] = {}
         self.started = False
         # in the checkpoint: the newest metrics, and the state of metrics.csv
         self._known: dict[str, Any] = {}
@@ -219,6 +221,9 @@ class RunRecord(Callback):
             self.metrics.save()
             checkpoint["metrics_csv"] = self.metrics.state_dict()
         checkpoint["processes"] = trainer.world_size
+        if self.hyper_parameters:
+            checkpoint["hyper_parameters"] = self.hyper_parameters
+        checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml has them; they may contain objects
         checkpoint["logged"] = {"train": sorted(self._logged), "val": self._validated}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lit_engine._lightning import logged_values
+from lit_engine._lightning import logged_values, save_after_validation
 from lit_engine.errors import UserError
 from lit_engine.run.metric_names import base_of
 
@@ -102,6 +102,10 @@ class LossCheckpoint(Checkpoint):
 
     It is known after the first validation, such as `val_loss`. A run that logs none has only `last.ckpt`.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        save_after_validation(self)
 
     @property
     def state_key(self) -> str:

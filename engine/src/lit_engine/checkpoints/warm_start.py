@@ -26,13 +26,16 @@ def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
     return state
 
 
-def check_fits(model: nn.Module, content: dict[str, Any], checkpoint: Path) -> list[str]:
+def check_fits(
+    model: nn.Module, content: dict[str, Any], checkpoint: Path, hyper_parameters: Mapping[str, Any]
+) -> list[str]:
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
     Args:
         model: the model.
         content: of the checkpoint.
         checkpoint: its file, for messages.
+        hyper_parameters: of the model, as its checkpoints contain them.
 
     Returns:
         Other hyperparameters that differ from training, such as the mean of the images or the class names.
@@ -42,7 +45,7 @@ def check_fits(model: nn.Module, content: dict[str, Any], checkpoint: Path) -> l
         raise CheckpointError(f"{checkpoint} is of another model than the config describes:\n{found}")
     before, now = (
         {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}
-        for values in (content.get("hyper_parameters", {}), dict(getattr(model, "hparams", {})))
+        for values in (content.get("hyper_parameters", {}), hyper_parameters)
     )
     return [
         f"{key.lstrip('.')} was {shorten(str(old), 80)} in training and is {shorten(str(new), 80)}"

@@ -73,6 +73,15 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), self)
 
 
+# Options of the library's own data modules → what these do.
+BASES = {
+    **dict.fromkeys(
+        ("data.folds", "data.fold"), "its `load` calls `hold_out`, which returns the test split of the fold"
+    ),
+    "data.global_batch_size": "they share the samples of a step between processes",
+}
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """Return a type for argparse: a whole number that is not smaller than `least`."""
 
@@ -124,6 +133,8 @@ def explain(error: Exception, args: Sequence[str]) -> str:
         return elsewhere or reason + _option_meant(reason, error.parser)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
     reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not name \1", reason)
+    if key in BASES and "is not accepted" in reason:
+        return f"{key} needs a data module that extends lit_engine's SplitData, ImageData or TabularData: {BASES[key]}"
     if nested and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
         return f"{key}: {reason}; an option reaches the last of a list, others are changed in a config"
     return f"{key}: {reason}{_value_meant(key, reason, args, message)}"

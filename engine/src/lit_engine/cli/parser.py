@@ -31,6 +31,7 @@ from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import Project, current, program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import options_of, same_value
+from lit_engine.training.task import Task
 
 NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table")
 
@@ -295,6 +296,7 @@ class LitCLI(ParsingCLI):
         options: what was parsed.
         plain: the same as plain data, with all defaults.
         drawn: whether the seed was drawn.
+        hyper_parameters: of the model, as plain data for its checkpoints, once it has been made.
     """
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
@@ -430,8 +432,9 @@ class LitCLI(ParsingCLI):
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # of the object that could not be made
             raise UserError(": ".join([*class_path, reason_in(str(error))]) + place_of(error)) from error
         check_links(self.plain["model"], self.datamodule, self.links)
-        values = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
-        self.model.save_hyperparameters(values, logger=False)
+        self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
+        if isinstance(self.model, Task):  # other modules may use their hparams, which may contain objects
+            self.model.save_hyperparameters(self.hyper_parameters, logger=False)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Adds the run's own parts to the trainer that the config describes."""

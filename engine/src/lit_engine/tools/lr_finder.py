@@ -107,7 +107,11 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     axes.grid(alpha=0.3)
     axes.legend()
     _save(trainer, "lr_finder", figure)
-    print_once(f"suggested: --model.optimizer.init_args.lr={best:.2g}")
+    option = next(
+        (name for name in ("optimizer.init_args.lr", "lr", "learning_rate") if name.partition(".")[0] in model.hparams),
+        None,
+    )
+    print_once(f"suggested: --model.{option}={best:.2g}" if option else f"suggested: a learning rate of {best:.2g}")
 
 
 def steepest(rates: list[float], losses: list[float]) -> float | None:
@@ -143,8 +147,15 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
         datamodule.drop_last = False  # there would be no batch of more samples than there are
     tuner = Tuner(trainer)  # which stops before it tries the limit itself
     limit = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
-    if hasattr(datamodule, "size_of"):
-        limit = min(limit or before, datamodule.size_of("train"))
+    samples: Any = getattr(trainer.train_dataloader, "dataset", None)
+    size = (
+        datamodule.size_of("train")
+        if hasattr(datamodule, "size_of")
+        else len(samples)
+        if hasattr(samples, "__len__")
+        else limit
+    )
+    limit = min(limit or before, size or before)
     found = before * 2 ** int(math.log2(max((limit or before) / before, 1)))
     why = f"the largest of {before}, {2 * before}… that fits, up to {LARGEST:,} or all samples"
     print_once(f"suggested: --data.batch_size={found} ({why})")

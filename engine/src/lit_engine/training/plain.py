@@ -15,27 +15,25 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     """Return the inputs of `forward` in a batch, by the names of its arguments.
 
     They are the first elements of a tuple or list, the elements of a dict with these names, or the batch itself, if it
-    is a tensor. If the batch does not contain them, `example_input_array` does.
+    is a tensor.
 
     Raises:
-        UserError: Neither contains a tensor for each argument.
+        UserError: The batch does not contain a tensor for each argument.
     """
     arguments = inspect.signature(module.forward).parameters.values()
     names = [a.name for a in arguments if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD)]
     needed = [a.name for a in arguments if a.name in names and a.default is a.empty] or names[:1] or ["inputs"]
-    for given in (batch, module.example_input_array):
-        if isinstance(given, Tensor):
-            given = [given]
-        if isinstance(given, Mapping):
-            found = {name: given[name] for name in needed if name in given}
-        else:
-            found = dict(zip(needed, given if isinstance(given, tuple | list) else (), strict=False))
-        if len(found) == len(needed) and all(isinstance(value, Tensor) for value in found.values()):
-            return found
-    raise UserError(
-        f"{type(module).__name__}.forward takes {', '.join(needed)}, which are not the first tensors of a batch: set "
-        "`example_input_array` to a tensor or a tuple of tensors"
-    )
+    if isinstance(batch, Mapping):
+        found = {name: batch[name] for name in needed if name in batch}
+    else:
+        elements = [batch] if isinstance(batch, Tensor) else batch if isinstance(batch, tuple | list) else []
+        found = dict(zip(needed, elements, strict=False))
+    if len(found) < len(needed) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise UserError(
+            f"{type(module).__name__}.forward takes {', '.join(needed)}, which are not the first tensors of a batch: "
+            "implement predict_step to predict, and set example_input_array to export"
+        )
+    return found
 
 
 def complete_prediction(module: LightningModule, data: Any) -> None:
@@ -47,7 +45,13 @@ def complete_prediction(module: LightningModule, data: Any) -> None:
     if type(module).predict_step is LightningModule.predict_step:
 
         def predict_step(batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> Any:
-            return module(*inputs_of(module, batch).values())
+            inputs = inputs_of(module, batch).values()
+            try:
+                return module(*inputs)
+            except (RuntimeError, TypeError) as error:
+                kind, shapes = type(module).__name__, ", ".join(str(tuple(value.shape)) for value in inputs)
+                reason = str(error).partition("\n")[0]
+                raise UserError(f"{kind} has no predict_step, and its forward rejects {shapes}: {reason}") from error
 
         module.predict_step = predict_step  # type: ignore[method-assign]
     if (

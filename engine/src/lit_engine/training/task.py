@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from lightning.pytorch import LightningModule
@@ -40,6 +40,8 @@ from lit_engine.training.schedules import (
     learning_rates,
     steps_of_epochs,
 )
+
+Module = TypeVar("Module", bound=LightningModule)
 
 
 def no_optimizer(parameters: Any) -> Any:
@@ -198,19 +200,7 @@ class Task(LightningModule):
         Raises:
             CheckpointError: it is of another task, damaged, or names what a checkpoint must not.
         """
-        checkpoint = read(checkpoint_path, map_location)
-        parameters = dict(checkpoint.get("hyper_parameters", {}))
-        kind = import_class(parameters["_class_path"], cls, checkpoint_path) if "_class_path" in parameters else cls
-        drop_weights(parameters)
-        untrained = {name: value for name, value in kind.untrained.items() if name in parameters}
-        task = instantiate(kind, parameters, {**untrained, **kwargs}, checkpoint_path)
-        task.configure_model()
-        task.on_load_checkpoint(checkpoint)
-        try:
-            task.load_state_dict(checkpoint["state_dict"], strict=task.strict_loading if strict is None else strict)
-        except RuntimeError as error:
-            raise CheckpointError(f"{checkpoint_path} is not of the net that it describes: {error}") from error
-        return task.to(next((weight.device for weight in checkpoint["state_dict"].values()), "cpu"))
+        return load_module(cls, checkpoint_path, map_location, strict, **kwargs)
 
     def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
         """Counts a batch for the means of the epoch or of the evaluation; gives what `training_step` returns.
@@ -479,3 +469,22 @@ class Task(LightningModule):
     def learning_rates(self) -> dict[str, float]:
         """The current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) for several."""
         return learning_rates(self.trainer.optimizers)
+
+
+def load_module(
+    base: type[Module], path: str | Path, map_location: Any = "cpu", strict: bool | None = None, **kwargs: Any
+) -> Module:
+    """Return the module of a checkpoint, an instance of `base`; see `Task.load_from_checkpoint`."""
+    checkpoint = read(path, map_location)
+    parameters = dict(checkpoint.get("hyper_parameters", {}))
+    kind = import_class(parameters["_class_path"], base, path) if "_class_path" in parameters else base
+    drop_weights(parameters)
+    untrained = {name: value for name, value in getattr(kind, "untrained", {}).items() if name in parameters}
+    module = instantiate(kind, parameters, {**untrained, **kwargs}, path)
+    module.configure_model()
+    module.on_load_checkpoint(checkpoint)
+    try:
+        module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading if strict is None else strict)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path} is not of the net that it describes: {error}") from error
+    return module.to(next((weight.device for weight in checkpoint["state_dict"].values()), "cpu"))

@@ -16,8 +16,7 @@ from lit_engine.load import load_for_prediction
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.export.formats import run_in_two_batches, trace, write_onnx, write_pt2, write_safetensors
-from lit_engine.tools.export.parts import Exported, Run, of_forward
-from lit_engine.training.plain import inputs_of
+from lit_engine.tools.export.parts import Exported, Run, example_of, of_forward
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
 MOST = 1e-4  # difference from `predict`: rounding in float32 stays below
@@ -85,7 +84,7 @@ class Exporter:
             "files": {name: part.describe() for name, part in made.parts.items()},
             **({"net": task.hparams["net"]} if "net" in task.hparams else {}),
         }
-        text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(about, indent=2, ensure_ascii=False, default=str) + "\n"
         notes: dict[str, str] = {}
         if set(formats) & set(WRITERS):
             programs = {name: trace(name, part) for name, part in made.parts.items()}
@@ -109,7 +108,7 @@ class Exporter:
     def _samples(self) -> int:
         if hasattr(self.task, "exported"):
             return sum(len(rows["index"]) for _, rows in self.seen)
-        return sum(len(next(iter(inputs_of(self.task, batch).values()))) for batch, _ in self.seen)
+        return sum(len(next(iter(example_of(self.task, batch).values()))) for batch, _ in self.seen)
 
     def _compared(self, made: Exported, runs: Mapping[str, Run], format: str) -> str:
         found = torch.tensor([made.difference(runs, batch, rows) for batch, rows in self.seen])

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from lit_engine.errors import UserError
 from lit_engine.training.plain import inputs_of, largest_difference, tensors_in
 
 Run = Callable[..., Sequence[Tensor]]  # computes by a file: the tensors of its inputs → those of its outputs
@@ -71,13 +72,25 @@ class Exported:
     with_onnx: Mapping[str, str] = field(default_factory=dict)
 
 
+def example_of(task: LightningModule, batch: Any) -> dict[str, Tensor]:
+    """Return the inputs of `forward` in `example_input_array`, if it is set, or in a batch."""
+    return inputs_of(task, batch if task.example_input_array is None else task.example_input_array)
+
+
 def of_forward(task: LightningModule, batch: Any) -> Exported:
     """Of a task without the method `exported`: the inputs of `forward` in a batch → the tensors that it returns."""
-    inputs = inputs_of(task, batch)
+    inputs = example_of(task, batch)
     names = list(inputs)
     if len(names) == 1:
         names = [getattr(batch, "_fields", ("inputs",))[0]]
-    outputs = tensors_in(task(*inputs.values()))
+    try:
+        outputs = tensors_in(task(*inputs.values()))
+    except (RuntimeError, TypeError) as error:
+        shapes, reason = ", ".join(str(tuple(one.shape)) for one in inputs.values()), str(error).partition("\n")[0]
+        raise UserError(
+            f"{type(task).__name__}.forward rejects the first tensors of a batch, {shapes}: {reason}. Set "
+            "example_input_array to its inputs"
+        ) from error
 
     def compute(*values: Tensor) -> tuple[Tensor, ...]:
         return tuple(tensors_in(task(*values)).values())
@@ -85,7 +98,7 @@ def of_forward(task: LightningModule, batch: Any) -> Exported:
     part = Part(task, compute, dict(zip(names, inputs.values(), strict=True)), list(outputs))
 
     def difference(runs: Mapping[str, Run], batch: Any, rows: Any) -> float:
-        values = list(inputs_of(task, batch).values())
+        values = list(example_of(task, batch).values())
         return largest_difference(list(runs["model"](*values)), list(compute(*values)))
 
     return Exported({"model": part}, difference, "of the outputs")

@@ -80,7 +80,7 @@ def split_fit_options(parser: argparse.ArgumentParser, args: Sequence[str]) -> t
     overrides: list[str] = []
     for option, value in pairs(args):
         words = [option] if value is None else [option, value]
-        if option in (CONFIG, "--seed_everything") or re.match(r"--(\w+\.|init_)", option):
+        if option in (CONFIG, "--model", "--data", "--seed_everything") or re.match(r"--(\w+\.|init_)", option):
             overrides.append("=".join(words))
         else:
             own += words
