@@ -37,9 +37,10 @@ FAMILIES = {
             configs/quickstart.yaml configs/mnist_*.yaml configs/fashion_mnist_*.yaml configs/*image*folder.yaml
             configs/overlays/[!ft]*.yaml configs/overlays/flips.yaml configs/overlays/tensorboard.yaml
             configs/sweeps/quickstart_*.yaml
-            docs/configuration.md docs/images.md docs/results.md docs/runs.md docs/scaling.md docs/sweeps.md
-            docs/training.md
+            docs/configuration.md docs/images.md docs/lightning.md docs/results.md docs/runs.md docs/scaling.md
+            docs/sweeps.md docs/training.md
             scripts/new_task.py scripts/slurm_fit.sbatch scripts/task_kinds/classification/*
+            scripts/task_kinds/lightning/*
             tests/conftest.py tests/classifier_data.py tests/configs_of_images.py tests/test_configs.py tests/tiny.py
             tests/data/test_digits.py
             tests/models/test_cnn.py tests/models/test_losses.py tests/models/test_mlp.py

@@ -480,6 +480,9 @@ def load_module(
     kind = import_class(parameters["_class_path"], base, path) if "_class_path" in parameters else base
     drop_weights(parameters)
     untrained = {name: value for name, value in getattr(kind, "untrained", {}).items() if name in parameters}
+    for name, value in parameters.items():
+        if isinstance(value, dict) and str(value.get("class_path")).startswith("torch.optim."):
+            untrained.setdefault(name, no_optimizer)
     module = instantiate(kind, parameters, {**untrained, **kwargs}, path)
     module.configure_model()
     module.on_load_checkpoint(checkpoint)
