@@ -47,6 +47,11 @@ from lit_engine.training.task import Task
 from lit_project.__main__ import main
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tests" / "plain"))
+import gan  # noqa: E402
+import hydra_style  # noqa: E402
+import several_loaders  # noqa: E402
+
 CONFIGS = ROOT / "configs"
 TIMES = ("seconds", "samples_per_second", "tokens_per_second", "pairs_per_second")
 
@@ -69,6 +74,7 @@ TEXT = ["--data.size=300", "--data.val_size=20", "--data.test_size=20", "--model
         "--model.net.embedding_size=8", "--model.net.dropout=0.2", "--data.batch_size=32", "--trainer.max_epochs=3",
         "--trainer.log_every_n_steps=3"]  # fmt: skip
 TRANSLATION = ["-c", f"{CONFIGS}/translation_quickstart.yaml", *TEXT, *callbacks("val/bleu", "max")]
+PLAIN = ["--trainer.max_epochs=3", "--trainer.log_every_n_steps=3"]
 TWO = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp"]
 
 # name → options of `fit`
@@ -96,6 +102,12 @@ KINDS: dict[str, list[str]] = {
                               "--trainer.log_every_n_steps=3"] for workers in (0, 2)},
     "two-digits": [*DIGITS, *callbacks(), *TWO, "--model.net.norm=none", "--trainer.accumulate_grad_batches=2"],
     "two-translation": [*TRANSLATION, *TWO],
+    # ordinary modules: two workers and random noise, several dataloaders, two optimizers with manual optimization
+    "plain-workers": ["--model=hydra_style.LitModule", "--model.net=hydra_style.Net", "--model.optimizer=Adam",
+                      "--data=hydra_style.LitData", *callbacks(), *PLAIN],
+    "plain-loaders": ["--model=several_loaders.Several", "--data=several_loaders.Sites", *PLAIN,
+                      *callbacks("loss/dataloader_idx_1")],
+    "plain-manual": ["--model=gan.GAN", "--data=gan.Pictures", *callbacks("val_realism"), *PLAIN],
 }  # fmt: skip
 
 EVERYWHERE = ("between two hooks of callbacks or task", "in validation", "in a training step")  # on each rank
@@ -171,7 +183,7 @@ class Injector:
         self.before(NoProfiler, "profile", EVERYWHERE[0])
         self.before(csv.DictWriter, "writerows", "while metrics.csv is written")
         self.before(matplotlib.figure.Figure, "savefig", "in figures")
-        for kind in (Task, *subclasses(Task)):
+        for kind in (Task, *subclasses(Task), hydra_style.LitModule, several_loaders.Several, gan.GAN):
             for name, moment in (("validation_step", EVERYWHERE[1]), ("training_step", EVERYWHERE[2])):
                 if name in vars(kind):
                     self.before(kind, name, moment)

@@ -82,12 +82,16 @@ def resolve_class_name(name: str) -> str:
 def resolve_class_paths(value: Any) -> Any:
     """Plain data in which each `class_path`, and other dotted values of mappings, are the `resolve_class_name`."""
     if isinstance(value, Mapping):
-        return {
+        found = {
             key: resolve_class_name(item)
             if isinstance(item, str) and ("." in item or key in ("class_path", "_class_path"))
             else resolve_class_paths(item)
             for key, item in value.items()
         }
+        for key in ("callbacks", "callbacks+"):  # `[Figures]`
+            if isinstance(found.get(key), list):
+                found[key] = [resolve_class_name(item) if isinstance(item, str) else item for item in found[key]]
+        return found
     return type(value)(map(resolve_class_paths, value)) if isinstance(value, list | tuple) else value
 
 

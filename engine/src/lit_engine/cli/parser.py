@@ -91,7 +91,8 @@ def prepare(args: Sequence[str]) -> Invocation:
             content = _parsed(value) if value[:1] in ("[", "{") else None
             if isinstance(content, list) and not option.endswith("+") and _holds_mappings(content):
                 words.append(f"{option}=[]")
-            if (found := resolve_class_paths(content)) != content:
+            key = option.rpartition(".")[2]
+            if (found := resolve_class_paths({key: content})[key]) != content:
                 value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
             named = value[:1].isupper() or value in current().functions
             # other values of the data are texts: a column may be called Group, as a class here is
