@@ -437,7 +437,7 @@ def _with_checkpoint(config: Namespace) -> list[Any]:
     """The callbacks of a config, with one that saves `last.ckpt`, and the best checkpoint if no other does."""
     callbacks = _listed(config.callbacks)
     others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
-    if config.enable_checkpointing is False or any(isinstance(one, Checkpoint) for one in others):
+    if config.enable_checkpointing is False or config.barebones or any(isinstance(one, Checkpoint) for one in others):
         return callbacks
     for one in others:
         one.save_last = False  # Lightning's last.ckpt is the newest of the best

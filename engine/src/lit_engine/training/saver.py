@@ -196,8 +196,9 @@ class Saver(Callback):
 
     def after_step(self, trainer: Trainer) -> None:
         """Saves if it is due, and leaves if a signal asks for it; both wait for the gradients being accumulated."""
-        add_to_logged(trainer, self._logged)
-        self._logged = []
+        if self._logged:
+            add_to_logged(trainer, self._logged)
+            self._logged = []
         if self._postpone_stop(trainer):
             return
         number, due = self._agreed(trainer)
