@@ -88,8 +88,8 @@ KINDS: dict[str, list[str]] = {
     "swa": [*DIGITS, *callbacks(more=", {class_path: SWA, init_args: {start: 1}}"), "--trainer.max_epochs=4",
             "--trainer.accumulate_grad_batches=2"],
     "unfreezing": [*DIGITS, *callbacks(more=", {class_path: Unfreezing, init_args: {schedule: {net.features: 2}}}")],
-    "stopping": [*DIGITS, *callbacks(every_n_steps=5,
-                 more=", {class_path: EarlyStopping, init_args: {monitor: val/loss, mode: min, patience: 1, min_delta: 0.9}}"),
+    "stopping": [*DIGITS, *callbacks(every_n_steps=5, more=", {class_path: EarlyStopping, init_args: {monitor: "
+                 "val/loss, mode: min, patience: 1, min_delta: 0.9}}"),
                  "--trainer.val_check_interval=0.4", "--trainer.max_epochs=6"],
     "table": ["-c", f"{CONFIGS}/regression_quickstart.yaml", *callbacks(), "--trainer.max_epochs=4"],
     "translation": [*TRANSLATION, "--model.teacher_forcing_ratio=[[0, 1.0], [20, 0.3]]"],
