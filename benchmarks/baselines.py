@@ -10,13 +10,14 @@ from common import DATA, EpochClock, StepClock, Times, terminal
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
-from plain import EVAL_BATCH, MEAN, STD
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, random_split
 from torchmetrics.classification import MulticlassAccuracy
 from torchvision import transforms
 from torchvision.datasets import FashionMNIST as TorchvisionFashionMNIST
+
+from plain import EVAL_BATCH, MEAN, STD
 
 
 class CustomaryModule(LightningModule):

@@ -31,12 +31,12 @@ import torch
 from common import DATA, RESULTS, ROOT, EpochClock, machine, terminal
 from kills import DIGITS, callbacks, content, differences
 from lightning.pytorch import Callback, LightningModule, Trainer
-from plain import Plain
 
 from lit_engine.run.directory import RunDir
 from lit_project.__main__ import main as lit_project
 from lit_project.data.mnist import FashionMNIST
 from lit_project.tasks.classification import ImageClassifier
+from plain import Plain
 
 BF16 = ["-c", "configs/overlays/bf16.yaml"]
 ON_DEVICE = ["--data.on_device=true"]

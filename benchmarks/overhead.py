@@ -28,7 +28,6 @@ import torch
 from common import DATA, LARGER_CNN, ROOT, EpochClock, Times, interleave, ratio, save, show_ratio, table, terminal
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from plain import MEAN, STD, Plain
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,6 +40,7 @@ from lit_engine.run.directory import RunDir
 from lit_project.data.mnist import FashionMNIST
 from lit_project.models.mlp import MLP
 from lit_project.tasks.classification import ImageClassifier
+from plain import MEAN, STD, Plain
 
 BATCH = 64
 

@@ -28,10 +28,10 @@ from typing import Any
 import torch
 from baselines import customary
 from common import DATA, RESULTS, Times, as_the_program, fit, interleave, machine, ratio, save, show_ratio, table
-from plain import Plain
 
 from lit_project.data.mnist import FashionMNIST
 from lit_project.models.mlp import MLP
+from plain import Plain
 
 SHORT = 400  # steps of an epoch where the customary pipeline takes part
 LARGE: dict[str, Any] = {"hidden_sizes": [512, 512]}

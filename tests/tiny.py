@@ -1,8 +1,5 @@
 """What makes runs of tests take a second."""
 
-from pathlib import Path
-
-import pytest
 from PIL import Image
 
 # a net that trains in a second
@@ -11,16 +8,6 @@ TINY = (
     "--trainer.log_every_n_steps=5"
 )
 CLASSES = ("ant", "bee", "cat")
-
-
-def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of figures become blank pages: drawing takes half the time of a small run."""
-    from matplotlib.figure import Figure
-
-    def blank(self: Figure, file: str | Path, **_: object) -> None:
-        Image.new("L", (int(self.bbox.width), int(self.bbox.height))).save(file, format="png")
-
-    monkeypatch.setattr(Figure, "savefig", blank)
 
 
 def write(folder, count, start=0):

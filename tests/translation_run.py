@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny import blank_figures
+from lit_engine.tools.testing import blank_figures
 
 ROOT = Path(__file__).parents[1]
 HELLO = "The bird is small."

@@ -1,0 +1,121 @@
+"""A pytest plugin for the tests of a project: runs its command line in the test process, offline and without drawing.
+
+It is enabled by `-p lit_engine.tools.testing` in the options of pytest. The project's conftest.py defines two fixtures:
+`workspace`, the folder in which commands run, and `command_line`, the `main` function of the project.
+
+torch and Lightning are imported by the tests that need them, because the process that distributes the tests does not.
+"""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ["MPLBACKEND"] = "Agg"
+
+import gc
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+
+@dataclass
+class Result:
+    """The exit status of a command, what it printed, and the run that it named last."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def run(self) -> Path:
+        """The run directory."""
+        return Path([line for line in self.out.splitlines() if line.startswith("run: ")][-1].removeprefix("run: "))
+
+
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save blank images instead of figures, because drawing takes half the time of a small run."""
+    from matplotlib.figure import Figure
+    from PIL import Image
+
+    def blank(self: Figure, file: str | Path, **_: object) -> None:
+        Image.new("L", (int(self.bbox.width), int(self.bbox.height))).save(file, format="png")
+
+    monkeypatch.setattr(Figure, "savefig", blank)
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise an error for each connection beyond this machine."""
+    connect = socket.socket.connect
+
+    def local_only(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise OSError(f"a test tried to connect to {address}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", local_only)
+
+
+@pytest.fixture(autouse=True)
+def _blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw figures only in tests that are marked `draws`."""
+    if "draws" not in request.keywords:
+        blank_figures(monkeypatch)
+
+
+@pytest.fixture
+def lit(
+    workspace: Path, command_line: Callable[[Sequence[str]], int], capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Result]:
+    """Run a command in this process: strings are split at spaces, elements of lists are passed as they are."""
+
+    def run(*parts: object) -> Result:
+        args: list[str] = []
+        for part in parts:
+            args += part.split() if isinstance(part, str) else part if isinstance(part, list) else [str(part)]
+        capfd.readouterr()
+        status = command_line(args)
+        out, err = capfd.readouterr()
+        return Result(status, out, err)
+
+    return run
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Callable[..., "Trainer"]:
+    """Create a trainer on the CPU that prints and writes nothing; keyword arguments of Trainer are added."""
+    from lightning.pytorch import Trainer
+
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+
+    def create(**kwargs: Any) -> Trainer:
+        small = {"accelerator": "cpu", "devices": 1, "num_sanity_val_steps": 0, "default_root_dir": tmp_path}
+        return Trainer(**{**quiet, **small, **kwargs})
+
+    return create
+
+
+@pytest.fixture
+def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
+    """Seed everything as the command line does, and restore the seed of the process after the test."""
+    from lightning.pytorch import seed_everything
+
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+    monkeypatch.setenv("PL_SEED_WORKERS", "0")
+    return lambda seed: seed_everything(seed, verbose=False)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector skip the many objects of the imports, which take a tenth of the time."""
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Undo `pytest_collection_finish`, so that no object is reported as a leak."""
+    gc.unfreeze()

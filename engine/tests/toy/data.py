@@ -1,0 +1,40 @@
+"""Images and rows of numbers, drawn at random."""
+
+import torch
+
+from lit_engine.data.images import ImageData
+from lit_engine.data.module import random_split
+
+
+class Digits(ImageData):
+    """1,797 noisy copies `(1, 8, 8)` of ten patterns: 360 for testing, `val_size` for validation."""
+
+    def __init__(self, val_size: int = 180, **kwargs):
+        super().__init__(**kwargs)
+        self.val_size = val_size
+        self.class_names = [str(digit) for digit in range(10)]
+        self.input_shape, self.mean, self.std = (1, 8, 8), [0.5], [0.25]
+
+    def load(self, split):
+        generator = torch.Generator().manual_seed(0)
+        targets = torch.randint(0, 10, (1797,), generator=generator)
+        patterns = 255 * torch.rand(10, 1, 8, 8, generator=generator)
+        images = patterns[targets] + 40 * torch.randn(1797, 1, 8, 8, generator=generator)
+        rest, test = self.hold_out(len(targets), 360, targets)
+        train, val = random_split(len(rest), self.val_size)
+        chosen = {"train": rest[train], "val": rest[val], "test": test}[split]
+        return images[chosen].clamp(0, 255).to(torch.uint8), targets[chosen]
+
+
+class Images(ImageData):
+    """29 random images `(1, 4, 4)` of four classes for training, 17 for validation and for test."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.class_names, self.input_shape, self.mean, self.std = list("abcd"), (1, 4, 4), [0.4], [0.3]
+
+    def load(self, split):
+        generator = torch.Generator().manual_seed(len(split))
+        size = 29 if split == "train" else 17
+        targets = torch.randint(0, 4, (size,), generator=generator)
+        return torch.randint(0, 256, (size, 1, 4, 4), generator=generator, dtype=torch.uint8), targets
