@@ -1,4 +1,4 @@
-"""Fixtures of the toy project. `lit`, which runs a command in the test process, comes from `lit_engine.tools.testing`."""
+"""Fixtures of the toy project. `lit`, which runs a command in this process, is one of `lit_engine.tools.testing`."""
 
 import shutil
 from pathlib import Path

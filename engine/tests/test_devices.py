@@ -9,7 +9,7 @@ import torch
 from lit_engine.checkpoints.io import SafeCheckpointIO, read
 from lit_engine.checkpoints.warm_start import check_fits, warm_start
 from lit_engine.training.layout import wrong_in_channels_last
-from lit_project.models.mlp import MLP
+from toy.models import MLP
 
 
 def save_as_from_cuda(content, path):

@@ -6,7 +6,7 @@ import sys
 import pytest
 from lightning.pytorch.utilities import rank_zero_only
 
-from tiny import TINY
+from helpers import TINY
 
 HOLDER = (
     "import sys, pathlib; from lit_engine import RunDir; lock = RunDir(pathlib.Path(sys.argv[1])).lock(); "

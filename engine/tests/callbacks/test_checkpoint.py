@@ -15,7 +15,7 @@ from lit_engine.checkpoints.io import read
 from lit_engine.errors import UserError
 from lit_engine.run.directory import RunDir
 from lit_engine.training.saver import Saver
-from lit_project.tasks.classification import ImageClassifier
+from toy.tasks import ImageClassifier
 
 
 def task():

@@ -9,11 +9,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
 
+from helpers import SaveAt
 from lit_engine.callbacks.freezing import Unfreezing
 from lit_engine.errors import UserError
 from lit_engine.training.parameter_groups import Group, ParameterGroups
-from lit_project.tasks.classification import ImageClassifier
-from saving import SaveAt
+from toy.tasks import ImageClassifier
 
 SCHEDULE = {"net.body": 2, "net.body.top": 1}
 

@@ -9,13 +9,13 @@ from lightning.pytorch.strategies import DDPStrategy
 from small_images import Images
 from torch import nn
 
+from helpers import SaveAt
 from lit_engine.callbacks.averaging import EMA, SWA
 from lit_engine.callbacks.freezing import Unfreezing
 from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.errors import UserError
 from lit_engine.training.saver import Saver
-from lit_project.tasks.classification import ImageClassifier
-from saving import SaveAt
+from toy.tasks import ImageClassifier
 
 STEPS = 4
 

@@ -5,7 +5,7 @@ import torch
 
 from lit_engine.data.module import random_split, stratified_split
 from lit_engine.errors import DataError
-from picture_data import Pictures
+from toy.data import Pictures
 
 
 @pytest.mark.parametrize(("size", "val_size"), [(10, 3), (1000, 999), (7, 0)])

@@ -7,6 +7,7 @@ import torch
 from curves import LR, close, halving
 from torch.optim import lr_scheduler as torch_schedulers
 
+from helpers import SaveAt
 from lit_engine.training.schedules import (
     CosineAnnealingLR,
     LinearLR,
@@ -15,7 +16,6 @@ from lit_engine.training.schedules import (
     ScheduleError,
     SequentialLR,
 )
-from saving import SaveAt
 
 RUN = {"batches": 5, "max_epochs": 4, "losses": [1.0, 1.1, 0.9, 1.0]}
 PLATEAU = Schedule(partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0), "epoch", monitor="val/loss")

@@ -9,9 +9,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn import functional as F
 
-from classifier_data import NAMES, Images, classifier
-from lit_project.tasks.classification import ImageClassifier
-from saving import SaveAt
+from helpers import NAMES, SaveAt, classifier, floats
+from toy.data import Images
+from toy.tasks import ImageClassifier
 
 SIZE = 29  # training images
 MEAN, STD = torch.tensor(0.4).double(), torch.tensor(0.3).double()  # the task has them from float32
@@ -50,7 +50,7 @@ def windows(data, epoch, sizes):
     data.setup("fit")
     loader = data.loader("train")
     loader.sampler.set_epoch(epoch)
-    batches = [data.floats("train")[0][b.indices].double() for b in loader], [b.targets for b in loader]
+    batches = [floats(data, "train")[0][b.indices].double() for b in loader], [b.targets for b in loader]
     found, start = [], 0
     for size in sizes:
         found.append(tuple(torch.cat(part[start : start + size]) for part in batches))

@@ -8,12 +8,13 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 from torch.nn import functional as F
 
-from classifier_data import Images
+from helpers import floats
 from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.distributed.processes import Replicas
 from lit_engine.run.directory import RunDir
 from lit_engine.training.exact import Totals
 from lit_engine.training.task import Task
+from toy.data import Images
 
 
 @pytest.mark.parametrize("sizes", [[8], [5, 1, 1, 1]])
@@ -65,7 +66,7 @@ def test_a_task_of_two_steps_logs_exact_means_of_all_splits(trainer):
     runner.fit(task, datamodule=data)
     metrics = {**runner.callback_metrics, **runner.test(task, datamodule=data, verbose=False)[0]}
     for split, samples in (("train", 29), ("val", 17), ("test", 17)):
-        images, targets = data.floats(split)
+        images, targets = floats(data, split)
         with torch.no_grad():
             logits = task.net(images.flatten(1))
         assert metrics[f"{split}/loss"] == pytest.approx(F.cross_entropy(logits, targets).item(), rel=1e-6)

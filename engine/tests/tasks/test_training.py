@@ -12,12 +12,12 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import nn
 from torch.nn import functional as F
+from torchvision.transforms.v2 import RandomCrop, RandomHorizontalFlip
 
-from classifier_data import Images, batches, classifier, linear
+from helpers import SaveAt, batches, classifier, linear
 from lit_engine.errors import UserError
 from lit_engine.training.schedules import CosineAnnealingLR, Schedule
-from lit_project.data.augmentation import RandomCrop, RandomHorizontalFlip
-from saving import SaveAt
+from toy.data import Images
 
 
 def state(task):
@@ -63,7 +63,7 @@ def fit(trainer, seed_run, seed=1, noise=False, **kwargs):
 
     seed_run(seed)
     task = classifier(with_dropout())
-    data = Images(batch_size=8, train_transforms=[RandomCrop(1), RandomHorizontalFlip()])
+    data = Images(batch_size=8, train_transforms=[RandomCrop(4, padding=1), RandomHorizontalFlip()])
     trainer(max_epochs=3, callbacks=[Noise()] if noise else [], **kwargs).fit(task, datamodule=data)
     return state(task)
 
@@ -83,7 +83,7 @@ def test_resumed_training_is_identical_dropout_included(trainer, seed_run, tmp_p
         seed_run(1)
         optimizer = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
         task = classifier(with_dropout(), optimizer=optimizer, schedulers=[Schedule(CosineAnnealingLR, "step")])
-        return task, Images(batch_size=8, train_transforms=[RandomCrop(1)])
+        return task, Images(batch_size=8, train_transforms=[RandomCrop(4, padding=1)])
 
     whole, data = make()
     trainer(max_epochs=3, callbacks=[SaveAt(6, tmp_path / "saved.ckpt")]).fit(whole, datamodule=data)

@@ -19,7 +19,7 @@ class Digits(ImageData):
         generator = torch.Generator().manual_seed(0)
         targets = torch.randint(0, 10, (1797,), generator=generator)
         patterns = 255 * torch.rand(10, 1, 8, 8, generator=generator)
-        images = patterns[targets] + 40 * torch.randn(1797, 1, 8, 8, generator=generator)
+        images = patterns[targets] + 120 * torch.randn(1797, 1, 8, 8, generator=generator)
         rest, test = self.hold_out(len(targets), 360, targets)
         train, val = random_split(len(rest), self.val_size)
         chosen = {"train": rest[train], "val": rest[val], "test": test}[split]
@@ -38,3 +38,18 @@ class Images(ImageData):
         size = 29 if split == "train" else 17
         targets = torch.randint(0, 4, (size,), generator=generator)
         return torch.randint(0, 256, (size, 1, 4, 4), generator=generator, dtype=torch.uint8), targets
+
+
+class Pictures(ImageData):
+    """`size` random images `(1, 6, 5)` of three classes for training, `size // 2` for validation and for test."""
+
+    def __init__(self, size: int = 23, **kwargs):
+        super().__init__(**kwargs)
+        self.size = size
+        self.class_names, self.input_shape, self.mean, self.std = list("abc"), (1, 6, 5), [0.5], [0.25]
+
+    def load(self, split):
+        generator = torch.Generator().manual_seed(len(split))
+        size = self.size if split == "train" else self.size // 2
+        images = torch.randint(0, 256, (size, 1, 6, 5), generator=generator, dtype=torch.uint8)
+        return images, torch.arange(size) % 3

@@ -1,11 +1,12 @@
 """A perceptron."""
 
 from collections.abc import Sequence
+from math import prod
 
 from torch import nn
 
 
-class MLP(nn.Sequential):
+class MLP(nn.Module):
     """Linear layers with ReLU in between: `(B, *input_shape)` → `(B, num_classes)`."""
 
     def __init__(
@@ -16,11 +17,13 @@ class MLP(nn.Sequential):
         norm: str = "none",
         dropout: float = 0.0,
     ) -> None:
-        size = 1
-        for side in input_shape:
-            size *= side
+        super().__init__()
+        size = prod(input_shape)
         layers = [nn.Flatten()]
         for hidden in hidden_sizes:
             layers += [nn.Linear(size, hidden), nn.ReLU(), nn.Dropout(dropout)]
             size = hidden
-        super().__init__(*layers, nn.Linear(size, num_classes))
+        self.layers = nn.Sequential(*layers, nn.Linear(size, num_classes))
+
+    def forward(self, inputs):
+        return self.layers(inputs)

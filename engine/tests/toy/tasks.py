@@ -18,8 +18,8 @@ class ImageClassifier(Task):
         net: nn.Module,
         optimizer: OptimizerFactory,
         class_names: Sequence[str],
-        mean: Sequence[float],
-        std: Sequence[float],
+        mean: Sequence[float] = (0.5,),
+        std: Sequence[float] = (0.25,),
         label_smoothing: float = 0.0,
         **kwargs,
     ) -> None:
