@@ -40,7 +40,6 @@ FAMILIES = {
             docs/configuration.md docs/images.md docs/lightning.md docs/results.md docs/runs.md docs/scaling.md
             docs/sweeps.md docs/training.md
             scripts/new_task.py scripts/slurm_fit.sbatch scripts/task_kinds/classification/*
-            scripts/task_kinds/lightning/*
             tests/conftest.py tests/classifier_data.py tests/configs_of_images.py tests/test_configs.py tests/tiny.py
             tests/data/test_digits.py
             tests/models/test_cnn.py tests/models/test_losses.py tests/models/test_mlp.py
@@ -63,6 +62,7 @@ FAMILIES = {
     ),
     # kinds of new_task.py
     "multilabel": Family(files="scripts/task_kinds/multilabel/*", keys={}),
+    "lightning": Family(files="scripts/task_kinds/lightning/*", keys={}),
     "segmentation": Family(files="scripts/task_kinds/segmentation/*", keys={}),
     "table": Family(files="scripts/task_kinds/table/*", keys={MAIN: "columns"}),
     "sequence": Family(
