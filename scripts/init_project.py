@@ -180,7 +180,7 @@ def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], comm
         (PYPROJECT, r'(mypy_path = "src):engine/src', r"\1"),
         (PYPROJECT, r'(.*), "engine/tests"', r"\1"),
         (PYPROJECT, r'pythonpath = \["engine/tests"\]\n', ""),
-        (PYPROJECT, r'(.*),engine/tests', r"\1"),
+        (PYPROJECT, r"(.*),engine/tests", r"\1"),
         ("Makefile", r"LIBRARY := .*", "LIBRARY := $(wildcard vendor/*.whl)"),
         ("Dockerfile", r"(COPY .*) engine engine", r"\1 vendor vendor"),
         ("README.md", "TABLE\n", table(kept)),

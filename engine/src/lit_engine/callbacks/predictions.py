@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
 
+from lit_engine._lightning import predicted_indices
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import UserError
 from lit_engine.run.directory import write_text
@@ -60,7 +61,7 @@ class PredictionTable(Callback):
             raise UserError(f"{type(pl_module).__name__}.predict_step returned None: return the predictions of a batch")
         columns = columns_of(outputs)
         place = batch_idx * trainer.world_size + trainer.global_rank
-        indices = list(trainer.predict_loop.current_batch_indices)  # empty for a loader that is no DataLoader
+        indices = predicted_indices(trainer)
         if columns and "index" not in columns and len(indices) == len(next(iter(columns.values()))):
             columns = {"index": indices, **columns}
         kept = move_data_to_device(outputs, "cpu") if columns is None else Columns(columns)
