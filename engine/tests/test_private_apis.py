@@ -459,25 +459,6 @@ def test_process_loaders_and_replace_loader_parts(tmp_path):
     assert next(iter(trainer.train_dataloader))[0].equal(torch.stack([DATA[7][0], DATA[6][0]]))
 
 
-def test_predicted_indices(tmp_path):
-    found = []
-
-    class Indices(Callback):
-        def on_predict_batch_end(self, trainer, *args, **kwargs):
-            found.append(_lightning.predicted_indices(trainer))
-
-    class Predicting(Module):
-        def predict_step(self, batch, batch_idx):
-            return self.net(batch[0])
-
-        predict_dataloader = Module.train_dataloader
-
-    Trainer(default_root_dir=tmp_path, callbacks=[Indices()], logger=False, enable_progress_bar=False).predict(
-        Predicting()
-    )
-    assert found == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-
 def test_save_after_validation(tmp_path):
     """With the same name in both stages, the value of the validation counts."""
     callback = ModelCheckpoint(dirpath=tmp_path, monitor="loss")

@@ -11,7 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
-ALL = "classification,regression,lightning,multilabel,segmentation,table,sequence,translation,autograd,notebook,sharding,kubernetes"
+ALL = (
+    "classification,regression,lightning,multilabel,segmentation,table,sequence,"
+    "translation,autograd,notebook,sharding,kubernetes"
+)
 WHO = {f"GIT_{role}_{what}": "a@b.c" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 

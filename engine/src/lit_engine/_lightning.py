@@ -257,14 +257,6 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
     return found
 
 
-def predicted_indices(trainer: Trainer) -> list[int]:
-    """Return the indices of the samples in a batch of a prediction; none for a loader that is no DataLoader. Since 1.6.
-
-    The public `BasePredictionWriter` receives them, too.
-    """
-    return list(trainer.predict_loop.current_batch_indices)
-
-
 def log_step(trainer: Trainer) -> None:
     """Pass the metrics of a step to the loggers before it is saved, and not only after its hooks. Since 1.2."""
     trainer._logger_connector.update_train_step_metrics()

@@ -2,23 +2,22 @@
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
 
-from lit_engine._lightning import predicted_indices
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import UserError
 from lit_engine.run.directory import write_text
 
 
-class PredictionTable(Callback):
+class PredictionTable(BasePredictionWriter):
     """Writes what `predict_step` returns: one row per sample, ordered by index.
 
     See `columns_of` for the return values that become columns. All others are saved as they are, a list of the values
@@ -36,6 +35,7 @@ class PredictionTable(Callback):
     """
 
     def __init__(self, file: Path, inputs: Mapping[int, Mapping[str, Any]] | None = None) -> None:
+        super().__init__("batch")
         self.file = file
         self.inputs = inputs
         self.rows: list[dict[str, Any]] = []
@@ -43,28 +43,29 @@ class PredictionTable(Callback):
         self.missing: list[Mapping[str, Any]] = []
         self._found: dict[int, list[tuple[int, Any]]] = {}  # by dataloader: batches, each with its place in the order
 
-    def on_predict_batch_end(
+    def write_on_batch_end(
         self,
         trainer: Trainer,
         pl_module: LightningModule,
-        outputs: Any,
+        prediction: Any,
+        batch_indices: Sequence[int] | None,
         batch: Any,
         batch_idx: int,
-        dataloader_idx: int = 0,
+        dataloader_idx: int,
     ) -> None:
-        """Keeps the columns of a batch, or its values.
+        """Keeps the columns of a batch, or its values. Lightning knows the indices of ordinary DataLoaders.
 
         Raises:
             UserError: `predict_step` returned None.
         """
-        if outputs is None:
+        if prediction is None:
             raise UserError(f"{type(pl_module).__name__}.predict_step returned None: return the predictions of a batch")
-        columns = columns_of(outputs)
+        columns = columns_of(prediction)
         place = batch_idx * trainer.world_size + trainer.global_rank
-        indices = predicted_indices(trainer)
+        indices = list(batch_indices or ())
         if columns and "index" not in columns and len(indices) == len(next(iter(columns.values()))):
             columns = {"index": indices, **columns}
-        kept = move_data_to_device(outputs, "cpu") if columns is None else Columns(columns)
+        kept = move_data_to_device(prediction, "cpu") if columns is None else Columns(columns)
         self._found.setdefault(dataloader_idx, []).append((place, kept))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -185,6 +185,7 @@ def quiet_lightning() -> None:
     for message in (
         r"You requested to overfit but .*",  # `SplitData.shuffles` takes care of it
         r".*number of training batches .* is smaller than the logging interval.*",
+        r"Couldn't infer the batch indices.*",  # of our own loaders, whose batches contain them
         r".*LeafSpec.* is deprecated.*",  # within Lightning
         r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # within Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # a resumed run
