@@ -61,8 +61,8 @@ FAMILIES = {
         },
     ),
     # kinds of new_task.py
-    "multilabel": Family(files="scripts/task_kinds/multilabel/*", keys={}),
     "lightning": Family(files="scripts/task_kinds/lightning/*", keys={}),
+    "multilabel": Family(files="scripts/task_kinds/multilabel/*", keys={}),
     "segmentation": Family(files="scripts/task_kinds/segmentation/*", keys={}),
     "table": Family(files="scripts/task_kinds/table/*", keys={MAIN: "columns"}),
     "sequence": Family(
