@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
 from torch import Tensor, nn
@@ -56,14 +56,12 @@ class Sharded(ModelParallelStrategy):
         super().__init__("auto", tensor_parallel_size, False, process_group_backend, timeout)
         self._whole = False  # whether the weights are gathered
 
-    def setup(self, trainer: Trainer) -> None:
-        """Raises UserError for a module that does not shard its parts."""
-        module = trainer.lightning_module
-        if type(module).configure_model is LightningModule.configure_model:
-            raise UserError(
-                f"Sharded needs configure_model, which {type(module).__name__} lacks: extend Task, or shard there"
-            )
-        super().setup(trainer)
+    def setup_environment(self) -> None:
+        """Raises UserError for a module that does not shard its parts, before there is a process group."""
+        kind = type(self.lightning_module)
+        if kind.configure_model is LightningModule.configure_model:
+            raise UserError(f"Sharded needs configure_model, which {kind.__name__} lacks: extend Task, or shard there")
+        super().setup_environment()
 
     def set_world_ranks(self) -> None:
         super().set_world_ranks()
