@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule
 
 from lit_engine.checkpoints.choose import choose_checkpoint
 from lit_engine.checkpoints.io import read
+from lit_engine.distributed.sharding import Sharded
+from lit_engine.errors import UserError
 from lit_engine.load import load_data, load_model
 from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import base_of, find_metric
@@ -272,7 +274,6 @@ NEEDS_MORE = {
     "fit --run {run} --data.folds=2": "data.folds needs a data module that extends lit_engine's SplitData",
     "fit --run {run} --data.global_batch_size=8": "data.global_batch_size needs a data module that extends",
     "fit --run {run} --data.batch_size=16": "the run was stopped within an epoch of 10 batches, and would continue in",
-    "fit --run {run} --trainer.strategy='{{class_path: Sharded}}'": "Sharded needs configure_model, which Classifier",
 }
 
 
@@ -285,6 +286,13 @@ def test_what_needs_more_than_a_plain_module_says_what_to_implement(lit):
         assert result.status == 2, (typed, result.err)
         assert len(lines) == 1, (typed, result.err)
         assert message in lines[0]
+
+
+def test_a_plain_module_has_no_shards():
+    strategy = Sharded()
+    strategy.connect(LightningModule())
+    with pytest.raises(UserError, match="Sharded needs configure_model, which LightningModule lacks"):
+        strategy.setup_environment()
 
 
 UNUSUAL = """

@@ -58,7 +58,7 @@ class Sharded(ModelParallelStrategy):
 
     def setup_environment(self) -> None:
         """Raises UserError for a module that does not shard its parts, before there is a process group."""
-        kind = type(self.lightning_module)
+        kind: Any = type(self.lightning_module)
         if kind.configure_model is LightningModule.configure_model:
             raise UserError(f"Sharded needs configure_model, which {kind.__name__} lacks: extend Task, or shard there")
         super().setup_environment()
