@@ -196,12 +196,10 @@ class Figures(DrawsEvaluation):
 
         self._hook = pl_module.register_forward_pre_hook(look)
 
-    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Draw the images of the first batch before a checkpoint can be saved, so that every run gets this figure."""
         if self._hook is not None:
             self._hook.remove()
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws the first images. If the process is killed here, the resumed run draws them, unlike after the fit."""
         if self._first is not None:
             (images, captions), self._first = self._first, None
             save_figure(trainer, "train_batch", gallery(list(images), captions, "train: images as the net gets them"))
