@@ -60,7 +60,7 @@ CASES = {
     f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
     "predict -c configs/regression_quickstart.yaml --allow_untrained=true --probabilities": ["Regressor has no prob"],
     f"{Q} --model.net=timm.create_model --model.net.model_name=resnet10": ["no model 'resnet10'; near: resnet10t, "],
-    "fit configs/quickstart.yaml": ["a config is given by -c configs/quickstart.yaml"],
+    "fit configs/quikstart.yaml": ["configs/quikstart.yaml is neither a config nor a run", "did you mean quickstart"],
     f"{Q} --run_name=~": ["--run_name needs a value"],
     f"test{Q.removeprefix('fit')} --init_strict=true": ["init_strict is not an option of test"],
     "fit -c configs": ["configs is a folder"],

@@ -57,9 +57,9 @@ class UsageError(UserError):
 class OptionParser(argparse.ArgumentParser):
     """For commands with options of their own: an error is one line, not the usage; no abbreviations."""
 
-    def __init__(self, command: str, about: str | None) -> None:
+    def __init__(self, command: str, about: str | None, **more: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter
-        super().__init__(f"{program()} {command}", description=about, formatter_class=form, allow_abbrev=False)
+        super().__init__(f"{program()} {command}", description=about, formatter_class=form, allow_abbrev=False, **more)
 
     def error(self, message: str) -> Never:
         """Ends the parsing.

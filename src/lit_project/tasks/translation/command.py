@@ -1,22 +1,23 @@
 """`lit-project translate`: sentences as arguments, in a file or on standard input, and a trained run in between."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from lit_engine.checkpoints.choose import choose_checkpoint
-from lit_engine.classes.names import import_named
 from lit_engine.cli.explain import OptionParser
 from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
-from lit_project.models.seq2seq.search import Decoding
-from lit_project.tasks.translation.task import Translation, Translator
 from lit_project.text.files import lines_of, read_lines
+
+if TYPE_CHECKING:  # torch is imported with the checkpoint, so that `--help` and mistakes take no time
+    from lit_project.models.seq2seq.search import Decoding
+    from lit_project.tasks.translation.task import Translation, Translator
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -99,6 +100,9 @@ def sentences_of(options: argparse.Namespace) -> list[str]:
 def _checkpoint(options: argparse.Namespace) -> Path:
     if options.run is not None:
         run = RunDir.open(options.run)
+        from lit_engine.checkpoints.choose import choose_checkpoint
+        from lit_engine.classes.names import import_named
+
         import_named(run.config_file)  # as trusted as by the other commands with --run
         return choose_checkpoint(run, options.ckpt_path or "best")
     if options.ckpt_path in (None, "best", "last", "average"):
@@ -112,6 +116,10 @@ def load(file: str | Path) -> Translator:
     Raises:
         UserError: no such checkpoint, a damaged one, or one of another task.
     """
+    import torch
+
+    from lit_project.tasks.translation.task import Translator
+
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Translator.load_from_checkpoint(file, map_location=device).eval()
 
