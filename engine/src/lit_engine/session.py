@@ -110,7 +110,7 @@ class Session:
 
     Attributes:
         cli: the parsed options, which also creates the data module, the model and the trainer.
-        existing_run: the run given by `--run`; None creates a new run.
+        existing_run: the run to resume or to evaluate; None creates a new run.
         checkpoint: the file to resume from or to evaluate; None starts from initial weights.
         status: the exit status.
         connection: the connection to the other processes, set once there is a trainer; None for a single process.
@@ -331,7 +331,7 @@ class Session:
         before, now = (self.run.entries() or [{}])[-1].get("versions", {}), versions()
         changed = [f"{name} {before[name]} (now {now[name]})" for name in before if before[name] != now.get(name)]
         if changed and is_first():
-            print(f"note: the run was started with {', '.join(changed)}; the last digits may differ", file=sys.stderr)
+            print(f"note: the run was trained with {', '.join(changed)}; the last digits may differ", file=sys.stderr)
 
     def _new_run(self) -> RunDir:
         runs, name = self.options.runs_dir, self.options.run_name
