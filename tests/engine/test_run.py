@@ -154,7 +154,7 @@ def test_a_patch_makes_a_clone_the_code_that_ran(tmp_path, git, monkeypatch):
         (code / name).unlink()
     assert git("status", "--porcelain") == before
     (code / "a.py").write_text("a" * 1_000_001)
-    assert uncommitted(code)[0].startswith(b"The changes were not saved: the patch has 1,0")
+    assert uncommitted(code)[0].startswith(b"The changes are not kept: a patch of 1,0")
     monkeypatch.setenv("PATH", "")
     assert uncommitted(code)[0].startswith(b"The changes are not known")
 

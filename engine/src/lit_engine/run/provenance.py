@@ -83,7 +83,7 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
     except (OSError, subprocess.SubprocessError) as error:
         return f"The changes are unknown: {error}\n".encode(), []
     if len(diff) > MOST_BYTES:
-        reason = f"The changes were not saved: the patch has {len(diff):,} bytes, more than {MOST_BYTES:,}.\n"
+        reason = f"The changes are not kept: a patch of {len(diff):,} bytes exceeds the limit of {MOST_BYTES:,}.\n"
         return reason.encode(), []
     return b"".join(left_out[:MOST_NAMED]) + diff, names
 
