@@ -81,7 +81,7 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
             else:
                 left_out.append(b"New file, not in this patch: %s\n" % name)
     except (OSError, subprocess.SubprocessError) as error:
-        return f"The changes are unknown: {error}\n".encode(), []
+        return f"The changes are not known: {error}\n".encode(), []
     if len(diff) > MOST_BYTES:
         reason = f"The changes are not kept: a patch of {len(diff):,} bytes exceeds the limit of {MOST_BYTES:,}.\n"
         return reason.encode(), []
