@@ -154,7 +154,7 @@ def test_more_devices_than_there_are(lit, monkeypatch):
 
 
 @pytest.mark.parametrize(("batches", "what"), [
-    ("--data.batch_size=32 --trainer.accumulate_grad_batches=2", "a step had 64 × 2 = 128 samples and now has 64; set data."),
+    ("--data.batch_size=32 --trainer.accumulate_grad_batches=2", "a step had 64 × 2 = 128 samples and now has 64"),
     ("--data.batch_size=128", "a step had 128 × 2 = 256 samples and now has 128; set data.global_batch_size"),
     ("--data.batch_size=null --data.global_batch_size=128", "a step still has 128 samples"),
 ])  # fmt: skip
