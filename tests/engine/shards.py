@@ -77,7 +77,7 @@ def test_weights_beside_the_net_another_strategy_and_averages(two):
     with pytest.raises(UserError, match="scale belongs to the task itself"):
         shard(task, two(2, 1))
     trainer = SimpleNamespace(strategy=Sharded(), callbacks=[EMA()], precision="32-true")
-    with pytest.raises(UserError, match="EMA averages whole weights"):
+    with pytest.raises(UserError, match="EMA does not support sharded weights"):
         trainer.callbacks[0].setup(trainer, None, "fit")
     task.trainer.strategy = ModelParallelStrategy()
     with pytest.raises(UserError, match="checkpoints of ModelParallelStrategy cannot be resumed here"):

@@ -55,4 +55,4 @@ def test_two_averages_are_an_error(lit):
     overlays = "-c configs/overlays/ema.yaml -c configs/overlays/swa.yaml"
     result = lit(f"fit -c configs/quickstart.yaml {overlays}")
     assert result.status == 2
-    assert "only one average of the weights can be at work, and these are configured: EMA and SWA" in result.err
+    assert "a run can use only one weight average: remove one of the callbacks EMA and SWA" in result.err

@@ -50,15 +50,17 @@ CASES = {
     "schema --output README.md/schema.json": ["README.md/schema.json cannot be written"],
     "fit -c bomb.yaml": ["bomb.yaml, line 1 is not YAML: with its aliases it has more than 100,000 values"],
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=min --trainer.callbacks.monitor=val/los": [
-        "monitor: val/los is no metric of the validation; there are: val/accuracy, val/loss"
+        "monitor: the validation does not log val/los; it logs: val/accuracy, val/loss"
     ],
-    f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is no metric of the validation", "none (no validation)"],
+    f"{Q} --trainer.limit_val_batches=0": ["monitor: the validation does not log val/loss", "none (no validation)"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
     f"{Q} --model.metrics=[MulticlasF1Score]": ["model.metrics", "did you mean torchmetrics", "MulticlassF1Score?"],
     f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],
     f"{Q} -c typo.yaml": ["model.metrics", "'avrage' is not accepted; did you mean average?"],
     f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
-    "predict -c configs/regression_quickstart.yaml --allow_untrained=true --probabilities": ["Regressor has no prob"],
+    "predict -c configs/regression_quickstart.yaml --allow_untrained=true --probabilities": [
+        "Regressor does not support"
+    ],
     f"{Q} --model.net=timm.create_model --model.net.model_name=resnet10": ["no model 'resnet10'; near: resnet10t, "],
     "fit configs/quikstart.yaml": ["configs/quikstart.yaml is neither a config nor a run", "did you mean quickstart"],
     f"{Q} --run_name=~": ["--run_name needs a value"],

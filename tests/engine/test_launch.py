@@ -154,13 +154,13 @@ def test_more_devices_than_there_are(lit, monkeypatch):
 
 
 @pytest.mark.parametrize(("batches", "what"), [
-    ("--data.batch_size=32 --trainer.accumulate_grad_batches=2", "a step had 64 × 2 = 128 samples and has 64; data."),
-    ("--data.batch_size=128", "a step had 128 × 2 = 256 samples and has 128; data.global_batch_size would keep them"),
-    ("--data.batch_size=null --data.global_batch_size=128", "a step keeps its 128 samples"),
+    ("--data.batch_size=32 --trainer.accumulate_grad_batches=2", "a step had 64 × 2 = 128 samples and now has 64"),
+    ("--data.batch_size=128", "a step had 128 × 2 = 256 samples and now has 128; set data.global_batch_size"),
+    ("--data.batch_size=null --data.global_batch_size=128", "a step still has 128 samples"),
 ])  # fmt: skip
 def test_another_number_of_processes_is_told(lit, trained, batches, what):
     file = trained / "checkpoints" / "last.ckpt"
     torch.save({**read(file), "processes": 2}, file)
     result = lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null --test_after_fit=false {batches}")
     assert result.status == 0, result.err
-    assert f"processes: 2 when it was saved, 1 now; {what}" in result.out
+    assert f"processes: 2 in the checkpoint, 1 now; {what}" in result.out

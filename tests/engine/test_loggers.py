@@ -173,7 +173,7 @@ def test_a_key_and_no_server_is_a_note_and_not_the_end(lit, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     done = lit(FIT, "--trainer.logger.init_timeout=2")
     assert done.status == 0, done.err
-    assert done.err.count("note: W&B does not answer") == 1
+    assert done.err.count("note: W&B does not respond") == 1
     assert list(done.run.glob("wandb/offline-run-*"))
 
 

@@ -147,7 +147,7 @@ def test_a_run_made_by_other_versions_says_so(lit, trained):
     file.write_text(json.dumps(entries))
     result = lit(f"fit --run {trained}")
     assert result.status == 0
-    assert "the run was made with torch 1.13 (now 2" in result.err
+    assert "the run was trained with torch 1.13 (now 2" in result.err
 
 
 @pytest.mark.slow

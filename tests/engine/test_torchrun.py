@@ -140,7 +140,7 @@ def test_two_nodes_train_one_run_and_one_goes_on_when_the_other_is_lost(launch, 
     assert first.wait(300) == 0, log.read_text()[-3000:]
     assert "error: rank 0 ended because it lost another process: " in log.read_text()
     assert "Traceback" not in log.read_text()
-    assert "processes: 2 when it was saved, 1 now; a step keeps its 128 samples" in log.read_text()
+    assert "processes: 2 in the checkpoint, 1 now; a step still has 128 samples" in log.read_text()
     assert len(list((tmp_path / RUN.parent).iterdir())) == 1
     metrics = json.loads((tmp_path / RUN / "metrics.json").read_text())
     assert (metrics["fit"]["epochs"], metrics["fit"]["steps"]) == (40, 40 * 10)

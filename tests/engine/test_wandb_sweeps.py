@@ -60,7 +60,7 @@ def test_two_agents_share_the_grid(workspace: Path) -> None:
                 agent.kill()
         assert [agent.returncode for agent in agents] == [0, 0], printed
         assert not server.unknown, server.unknown
-    assert not any("Traceback" in text or "W&B does not answer" in text for text in printed), printed
+    assert not any("Traceback" in text or "W&B does not respond" in text for text in printed), printed
     assert [run.state for run in sweep.runs] == ["finished", "finished"], printed
     assert not sweep.points
     assert {run.agent for run in sweep.runs} == set(server.agents)

@@ -268,8 +268,8 @@ def test_the_weights_and_the_module_of_a_run_can_be_loaded(lit):
 
 
 NEEDS_MORE = {
-    "predict --run {run} --probabilities=true": "Classifier has no probabilities of classes: its predict_step can",
-    "predict --run {run} --images .": "Data cannot predict on a folder of images: it needs predicts_on = 'images'",
+    "predict --run {run} --probabilities=true": "Classifier does not support --probabilities: return them as columns",
+    "predict --run {run} --images .": "Data cannot predict on a folder of images: define predicts_on = 'images'",
     "serve {run} --port 0": "Data cannot predict on new samples: it has no `predict_from`",
     "fit --run {run} --data.folds=2": "data.folds needs a data module that extends lit_engine's SplitData",
     "fit --run {run} --data.global_batch_size=8": "data.global_batch_size needs a data module that extends",
@@ -357,7 +357,7 @@ def test_unusual_code_works_or_gets_one_line(lit, unusual):
     vector = lit(f"{fit} --model unusual.Vector --data metric_objects.Data")
     assert "the tensor must have a single element" in line_of_error(vector)
     run = lit(f"{fit} --model metric_objects.Classifier --data unusual.Positional").run
-    assert "give its arguments by name, as batch_size=32" in line_of_error(lit(f"predict --run {run}"))
+    assert "pass its arguments by name (batch_size=32)" in line_of_error(lit(f"predict --run {run}"))
 
 
 def test_an_iterable_dataset_starts_over(lit, unusual):

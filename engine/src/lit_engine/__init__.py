@@ -1,8 +1,8 @@
-"""The library under a project on PyTorch Lightning: base classes, run directories, command line and tools.
+"""Library for projects based on PyTorch Lightning: base classes, run directories, a command line and tools.
 
     from lit_engine import ImageData, Task
 
-The names below are imported on first use, because most of them need torch and Lightning.
+The names below are imported on first use, because most of them import torch and Lightning.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
-"""All access to undocumented parts of jsonargparse 4.53, one function each.
+"""All access to undocumented parts of jsonargparse 4.53, with one function for each.
 
 Each docstring states why the access is needed. `test_private_apis.py` has a test for each function, which fails when
-the private name or behaviour disappears. jsonargparse is imported inside the functions, because commands that need no
-config start without it.
+the private name or behaviour disappears. The functions import jsonargparse themselves, because commands without a
+config do not need it.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-# How the lines of jsonargparse's messages begin that frame the reasons, or tell of another type that was tried.
+# Prefixes of lines in jsonargparse's messages that only introduce a reason, or report a different type that was tried.
 _FRAME = (
     "Parser key", "Does not validate", "Subtypes:", "Errors:", "Given value", "Problem with given class_path", "tip:",
     "Expected a <class 'NoneType'>", "Expected a path but", "Subclass types expect", "a class path (str)",
@@ -19,8 +19,8 @@ _FRAME = (
 
 
 def reason_in(message: str) -> str:
-    """The innermost and most telling reason in a nested message; the types that were expected are one reason."""
-    own = message[max(message.rfind("Problem with given class_path"), 0) :]  # not those of other types tried before
+    """Return the innermost and most specific reason in a nested message. All expected types form one reason."""
+    own = message[max(message.rfind("Problem with given class_path"), 0) :]  # skips types that were tried before
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
     kept = [line.partition(". Got value: Namespace")[0] for line in lines if line and not line.startswith(_FRAME)]
     kept = [re.sub(r"<class '(?:[\w.]*\.)?(\w+)'>|typing\.Literal\[(.*?)\]", r"\1\2", line) for line in kept]
@@ -28,7 +28,7 @@ def reason_in(message: str) -> str:
     types = [line for line in kept if line.startswith("Expected a ") and line not in vague]
     telling = [line for line in kept if line not in vague and line not in types]
     if any(re.match(r"Expected a (float|int)\b", line) for line in types):
-        vague = []  # a number or a class: rather a number
+        vague = []  # if a number or a class is accepted, the user probably meant a number
     if telling or vague or not types:
         return (telling or vague or [own.strip()])[0]
     types = list(dict.fromkeys(types))
@@ -38,12 +38,12 @@ def reason_in(message: str) -> str:
 
 
 def option_strings(parser: Any) -> list[str]:
-    """Return the options of a parser that start with two dashes, to suggest one."""
+    """Return the options of a parser that start with two dashes, as candidates for a suggestion."""
     return [option for option in parser._option_string_actions if option.startswith("--")]
 
 
 def actions_of(parser: Any) -> list[Any]:
-    """Return the actions of a parser, to change their help and the completion of their values."""
+    """Return the actions of a parser, whose help and value completion can then be changed."""
     return parser._actions
 
 
@@ -54,7 +54,7 @@ def subcommand_parsers(parser: Any) -> dict[str, Any]:
 
 @contextmanager
 def limited_imports(allowed: Sequence[str]) -> Iterator[None]:
-    """Let class paths import only the allowed packages. The public function can only add settings, not restore them."""
+    """Let class paths import only the allowed packages. The public function cannot restore the earlier settings."""
     from jsonargparse import set_parsing_settings
     from jsonargparse._common import parsing_settings
 
@@ -69,14 +69,14 @@ def limited_imports(allowed: Sequence[str]) -> Iterator[None]:
 def class_of_factory(factory: Any) -> Any:
     """Return the class that a factory creates.
 
-    `class_path: MulticlassF1Score` becomes `partial(call, instantiate, MulticlassF1Score, top_k=1, …)`, with two
-    functions of jsonargparse; Python code may pass `partial(MulticlassF1Score, top_k=1)`.
+    jsonargparse turns `class_path: MulticlassF1Score` into `partial(call, instantiate, MulticlassF1Score, top_k=1, …)`,
+    where the first two are its own functions. Python code may pass `partial(MulticlassF1Score, top_k=1)`.
     """
     return factory.args[-1] if factory.args else factory.func
 
 
 def schema_parts() -> tuple[Any, ...]:
-    """Return the class that writes JSON schemas, and three of its helpers.
+    """Return jsonargparse's class for writing JSON schemas, and three helper functions.
 
     The public `get_completion_script("jsonschema")` fails on the parser of the command line.
     """

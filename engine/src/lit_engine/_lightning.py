@@ -1,7 +1,7 @@
-"""All access to undocumented parts of Lightning 2.6 and torch 2.15, one function each.
+"""All access to undocumented parts of Lightning 2.6 and torch 2.15, with one function for each.
 
-Each docstring states why the access is needed, and the version in which the private name was introduced where that is
-known. `test_private_apis.py` has a test for each function, which fails when the private name disappears.
+Each docstring states why the access is needed and, if known, since which version the private name has existed.
+`test_private_apis.py` has a test for each function, which fails when the private name disappears.
 """
 
 import copy
@@ -31,44 +31,44 @@ BatchNorm = _BatchNorm  # base class of all batch norms; `isinstance` checks nee
 
 
 def trainer_of(module: LightningModule) -> Trainer | None:
-    """Return the trainer of a module, or None outside of one. The public property raises an error. Since 1.8."""
+    """Return the trainer of a module, or None if it has none. The public property would raise an error. Since 1.8."""
     return module._trainer
 
 
 def reconfigure(trainer: Trainer, **parts: Any) -> None:
     """Replace parts of an existing trainer: `callbacks`, `loggers`, `profiler`, `limit_val_batches`.
 
-    A learning rate search and a server reuse the trainer of the config with other callbacks.
+    The learning rate finder and the server reuse the configured trainer with different callbacks.
     """
     for name, value in parts.items():
         setattr(trainer, name, value)
 
 
 def limit_loops(trainer: Trainer, max_epochs: int, max_steps: int) -> None:
-    """Replace the length of a fit. The trainer's own properties cannot be set. Since 2.0."""
+    """Change the length of a fit. The trainer's own properties are read-only. Since 2.0."""
     trainer.fit_loop.max_epochs = max_epochs
     trainer.fit_loop.epoch_loop.max_steps = max_steps
 
 
 def set_root_dir(trainer: Trainer, path: str) -> None:
-    """Set the folder to which callbacks write, which only the first process knows at the start. Since 2.0."""
+    """Set the folder that callbacks write to. At the start, only the first process knows it. Since 2.0."""
     trainer._default_root_dir = path  # type: ignore[attr-defined]
 
 
 def set_should_stop(trainer: Trainer, should_stop: bool) -> None:
-    """Ask the loops to stop after this batch, or take the request back until a step is complete."""
+    """Request that the loops stop after this batch, or withdraw the request until a step is complete."""
     trainer.should_stop = should_stop
 
 
 def skip_sanity_check(trainer: Trainer) -> None:
-    """Leave out the sanity check of a resumed run, which already ran in the original one."""
+    """Skip the sanity check of a resumed run, because the original run already passed it."""
     trainer.num_sanity_val_steps = 0
 
 
 def disable_requeue(trainer: Trainer) -> None:
-    """Prevent Lightning from requeueing a SLURM job from a checkpoint of its own.
+    """Prevent Lightning from requeueing a SLURM job with its own checkpoint.
 
-    A single-device strategy has no public `cluster_environment`. Since 1.6.
+    Single-device strategies have no public `cluster_environment`. Since 1.6.
     """
     environment = trainer._accelerator_connector.cluster_environment
     if isinstance(environment, SLURMEnvironment):
@@ -76,21 +76,21 @@ def disable_requeue(trainer: Trainer) -> None:
 
 
 def save_after_validation(callback: ModelCheckpoint) -> None:
-    """Let a ModelCheckpoint save after each validation, not after the epoch, when a metric of the same name is newer.
+    """Make a ModelCheckpoint save after each validation. At the end of an epoch, a newer metric may have its name.
 
-    The constructor accepts this, too, but it would become an option of every subclass. Since 1.6.
+    The constructor has an argument for this, but it would become an option of every subclass. Since 1.6.
     """
     callback._save_on_train_epoch_end = False
 
 
 class NoProfiler(PassThroughProfiler):
-    """Lightning's default without a generator for each of the 56 actions of a step (about 2 % of a small step)."""
+    """Lightning's default profiler, but without a generator for each of a step's 56 actions (2 % of a small step)."""
 
-    profile: Any = nullcontext  # a context that measures nothing
+    profile: Any = nullcontext
 
 
 def scales_loss(trainer: Trainer) -> bool:
-    """Return whether gradients are scaled, as with 16-mixed on a GPU; steps that are not finite are then skipped."""
+    """Return whether gradients are scaled, as with 16-mixed on a GPU. Non-finite steps are then skipped."""
     return getattr(trainer.precision_plugin, "scaler", None) is not None
 
 
@@ -103,10 +103,10 @@ def loss_scale(trainer: Trainer) -> float:
 
 
 class ParsingCLI(LightningCLI):
-    """A LightningCLI that only parses; the session creates the objects and runs the command. Since 2.0."""
+    """A LightningCLI that only parses. The session creates the objects and runs the command. Since 2.0."""
 
     def needs_options(self, subcommand: str) -> bool:
-        """Return whether the parser of a subcommand needs its options."""
+        """Return whether the options of a subcommand must be added to its parser."""
         return True
 
     def _prepare_subcommand_parser(self, klass: type, subcommand: str, **kwargs: Any) -> LightningArgumentParser:
@@ -115,43 +115,43 @@ class ParsingCLI(LightningCLI):
         return super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
 
     def _parse_ckpt_path(self) -> None:
-        """Do nothing: Lightning would let a checkpoint's hyperparameters silently override the command line."""
+        """Do nothing, because Lightning would let a checkpoint's hyperparameters silently override the command line."""
 
     def instantiate_classes(self) -> None:
         """Do nothing while parsing, because the run is not known yet."""
 
     def instantiate_now(self) -> None:
-        """Create data, model and trainer."""
+        """Create the data module, the model and the trainer."""
         super().instantiate_classes()
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Do nothing: the session runs the command."""
+        """Do nothing, because the session runs the command."""
 
 
 # ----------------------------------------------------------------------------------------- counters of the fit loop
 
 
 def count_batches(trainer: Trainer) -> None:
-    """Create the training dataloader, so that `num_training_batches` is known before the fit starts. Since 2.0."""
+    """Create the training dataloader, which sets `num_training_batches` before the fit starts. Since 2.0."""
     trainer.fit_loop.setup_data()
 
 
 def is_between_epochs(trainer: Trainer) -> bool:
-    """Return whether the restored counters are those between two epochs. Since 1.5."""
+    """Return whether the counters were restored from a checkpoint that was saved between two epochs. Since 1.5."""
     epochs: Any = trainer.fit_loop.epoch_progress.current
     return epochs.ready == epochs.started == epochs.processed
 
 
 def start_as_new(trainer: Trainer) -> None:
-    """Let a resumed fit start its next epoch as a new one would, with all hooks.
+    """Make a resumed fit start its next epoch with all hooks, like a new fit.
 
-    The setter of the fit loop would also reset the loops inside it, so that of the base class is used. Since 2.0.
+    This calls the base class's setter, because the fit loop's own setter would also reset its inner loops. Since 2.0.
     """
     _Loop.restarting.fset(trainer.fit_loop, False)  # type: ignore[attr-defined]
 
 
 def finish_restart(trainer: Trainer) -> None:
-    """Let a fit that was resumed within an epoch end it as others; else ReduceLROnPlateau is not stepped. Since 2.0."""
+    """Let a fit that was resumed mid-epoch finish the epoch normally, with a step of ReduceLROnPlateau. Since 2.0."""
     trainer.fit_loop._restarting = False
 
 
@@ -166,9 +166,9 @@ def batch_index(trainer: Trainer) -> int:
 
 
 def will_validate(trainer: Trainer) -> bool:
-    """Return whether a validation follows this batch. Since 1.8.
+    """Return whether Lightning will validate after this batch. Since 1.8.
 
-    A requested stop would also cause a validation, so it is hidden during the check.
+    A requested stop would also cause a validation, so it is ignored in the check.
     """
     loop = trainer.fit_loop.epoch_loop
     stops, trainer.should_stop = trainer.should_stop, False
@@ -178,41 +178,41 @@ def will_validate(trainer: Trainer) -> bool:
 
 
 def has_validated(trainer: Trainer) -> bool:
-    """Return whether this epoch was validated.
+    """Return whether this epoch was validated. If not, the logged validation metrics belong to an earlier epoch.
 
-    If `max_steps` cut it short, or `check_val_every_n_epoch` skipped it, the logged values are of an earlier epoch.
+    `max_steps` may end an epoch before its validation, and `check_val_every_n_epoch` may skip it.
     """
     batches: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total  # of this epoch
     return bool(batches.processed)
 
 
 def logged_steps(trainer: Trainer) -> int:
-    """Return the step of the next logged values. Since 1.6."""
+    """Return the step at which the next values will be logged. Since 1.6."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
 def set_ended(trainer: Trainer, steps: int, epochs: int) -> None:
-    """Restore the step and the number of epochs of a fit that has ended within an epoch."""
+    """Restore the step and epoch counts of a fit that ended mid-epoch."""
     trainer.fit_loop.epoch_loop._batches_that_stepped = steps
     trainer.fit_loop.epoch_progress.current.completed = epochs
 
 
 def loop_state(trainer: Trainer) -> dict[str, Any]:
-    """Return a copy of the fit loop's counters, to be saved later."""
+    """Return a copy of the fit loop's counters, which can be saved later."""
     return copy.deepcopy(trainer.fit_loop.state_dict())
 
 
 def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
-    """Set the counters in a checkpoint's fit loop to a moment from which a resume is exact. Since 2.6.
+    """Adjust the counters in a checkpoint so that resuming from it is exact. Since 2.6.
 
-    Unchanged, some checkpoints would resume elsewhere or not at all.
+    Without this, some checkpoints would resume at a different point or not at all.
 
     Args:
         loops: the state of the fit loop.
-        moment: `epoch`, `step`, `validation` or `validated`.
+        moment: when the checkpoint is saved: `epoch`, `step`, `validation` or `validated`.
     """
     cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
-    for counts in cleared.values():  # nothing reads them, and they differ after a resume
+    for counts in cleared.values():  # these counts are never read, and differ after a resume
         counts.update(dict.fromkeys(counts, 0))
     validations = loops["epoch_loop.val_loop.batch_progress"]
     validation = validations["total"]
@@ -226,12 +226,12 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
             batches["completed"] = batches["processed"]
     if moment == "step":
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
-    if moment == "validation":  # it has started with one batch, so that Lightning repeats it
+    if moment == "validation":  # with one started batch, Lightning repeats the validation
         validation.update(ready=validation["processed"] + 1, started=validation["processed"] + 1)
 
 
 def set_batch_counters(trainer: Trainer) -> None:
-    """Count the batches of this epoch as the loader does, which resumes a run whose batches had a different size."""
+    """Set this epoch's batch counters to the loader's position, after a resume with a different batch size."""
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress
     done = trainer.num_training_batches if batches.is_last_batch else trainer.train_dataloader.position  # type: ignore[union-attr]
     further = done - batches.current.ready
@@ -244,9 +244,9 @@ def set_batch_counters(trainer: Trainer) -> None:
 
 
 def logged_values(trainer: Trainer) -> dict[str, Tensor]:
-    """Return what the current stage has logged in this epoch or evaluation, by name. Since 1.2.
+    """Return the metrics that the current stage has logged in this epoch or evaluation, by name. Since 1.2.
 
-    `callback_metrics` contains the metrics of all stages, and only the newest of two with the same name.
+    `callback_metrics` mixes the metrics of all stages. If two have the same name, it only contains the newer one.
     """
     results: Any = trainer._results
     found: dict[str, Tensor] = {}
@@ -258,14 +258,14 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def log_step(trainer: Trainer) -> None:
-    """Pass the metrics of a step to the loggers before it is saved, and not only after its hooks. Since 1.2."""
+    """Pass the metrics of a step to the loggers before the step is saved, not only after its hooks. Since 1.2."""
     trainer._logger_connector.update_train_step_metrics()
 
 
 def logged_so_far(trainer: Trainer) -> list[dict[str, Any]]:
-    """Return what `self.log` has collected for the metrics of this training epoch, to save it. Since 1.2.
+    """Return the values that `self.log` has accumulated in this training epoch, for a checkpoint. Since 1.2.
 
-    Lightning forgets it when a run is resumed within an epoch.
+    Lightning loses them when a run is resumed mid-epoch.
     """
     results: Any = trainer.fit_loop.epoch_loop._results
     found = []
@@ -281,7 +281,7 @@ def logged_so_far(trainer: Trainer) -> list[dict[str, Any]]:
 
 
 def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Restore what `self.log` had collected in this epoch. Since 1.2."""
+    """Restore the values that `self.log` had accumulated in this epoch. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         options = {**one["options"], "reduce_fx": getattr(torch, one["reduce_fx"])}
@@ -296,20 +296,20 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add what was restored to the values of the first batch, before which Lightning resets them. Since 1.2."""
+    """Add the restored values to the first batch's values, before which Lightning resets them. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]
         extreme = item.meta.is_max_reduction or item.meta.is_min_reduction
         for name, before in one["sums"].items():
             now = getattr(item, name)
-            if now is not before:  # it was reset
+            if now is not before:  # Lightning has reset it
                 setattr(item, name, item.meta.reduce_fx(before, now) if extreme else before + now)
         item.has_reset, item._computed = False, None
 
 
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Return copies of the states of all torchmetrics in a module, by name, on the CPU; they are in no state_dict."""
+    """Return CPU copies of the states of all torchmetrics in a module, which no state_dict contains, by name."""
     found = {}
     for name, metric in module.named_modules():
         if isinstance(metric, Metric):
@@ -331,12 +331,12 @@ def restore_metric_states(module: nn.Module, saved: dict[str, dict[str, Any]]) -
 
 
 def swap_average(average: WeightAveraging, module: LightningModule) -> None:
-    """Exchange the averaged and the trained weights. Since 2.6."""
+    """Swap the averaged and the trained weights. Since 2.6."""
     average._swap_models(module)
 
 
 def averaged_model(average: WeightAveraging) -> Any:
-    """Return the averaged model of the callback. Since 2.6."""
+    """Return the averaged model of a callback. Since 2.6."""
     assert average._average_model is not None
     return average._average_model
 
@@ -345,33 +345,33 @@ def averaged_model(average: WeightAveraging) -> Any:
 
 
 def rank() -> int:
-    """Return the global rank, also before a strategy has started. Since 1.0."""
+    """Return the global rank, even before a strategy has started. Since 1.0."""
     return getattr(rank_zero_only, "rank", 0)
 
 
 def set_rank(number: int) -> None:
-    """Set the global rank. Lightning reads it from a launcher's variables at import, even for a single process."""
-    setattr(rank_zero_only, "rank", number)  # noqa: B010  (mypy knows no such attribute)
+    """Set the global rank. At import, Lightning reads it from a launcher's variables, even for a single process."""
+    setattr(rank_zero_only, "rank", number)  # noqa: B010  (mypy does not know the attribute)
 
 
 def device_mesh(strategy: Any) -> Any:
-    """Return the device mesh of a started strategy, or None. The public property raises an error. Since 2.4."""
+    """Return the device mesh of a started strategy, or None. The public property would raise an error. Since 2.4."""
     return getattr(strategy, "_device_mesh", None)
 
 
 def has_layer_sync(strategy: Any) -> bool:
-    """Return whether batch norms are synchronized over processes. Since 1.6."""
+    """Return whether batch norm is synchronized across processes. Since 1.6."""
     return strategy._layer_sync is not None
 
 
 def process_loaders(strategy: Any, process: Any) -> None:
-    """Pass each dataloader of a fit or an evaluation through a function, after Lightning has given it a sampler."""
+    """Pass each dataloader of a fit or an evaluation through a function, after Lightning has set its sampler."""
     original = strategy.process_dataloader
     strategy.process_dataloader = lambda loader: process(original(loader))
 
 
 def replace_setup(strategy: Any, setup: Any) -> None:
-    """Replace the method in which a strategy creates its process group; `setup` calls the original one."""
+    """Replace the method in which a strategy creates its process group. `setup` must call the original method."""
     strategy.setup_environment = setup
 
 
@@ -386,7 +386,7 @@ destroy_process_group = _destroy_dist_connection
 def wrap_again(strategy: Any, module: LightningModule) -> None:
     """Wrap the module in a new DistributedDataParallel.
 
-    It averages only the gradients of the parameters that required one when it was created.
+    DDP only averages gradients of parameters that required a gradient when the wrapper was created.
     """
     strategy.model = module
     strategy.configure_ddp()
@@ -396,11 +396,11 @@ def wrap_again(strategy: Any, module: LightningModule) -> None:
 
 
 def remember_missing_cuda() -> None:
-    """On a machine without a CUDA device, spare each step of Adam a search for its driver (11 % of a small step).
+    """Avoid a search for the CUDA driver in each step of Adam on CPU-only machines (11 % of a small step).
 
-    `torch.optim.Adam` asks at each step whether there is a CUDA device. Lightning sets PYTORCH_NVML_BASED_CUDA_CHECK at
-    import (its pull request 15110), so that torch answers without initialising CUDA before a fork. Without a device,
-    nothing could be initialised. This can go once torch keeps the answer, or Lightning resets the variable.
+    `torch.optim.Adam` checks at each step whether there is a CUDA device. Lightning sets PYTORCH_NVML_BASED_CUDA_CHECK
+    at import (Lightning pull request 15110), so that the check does not initialize CUDA before a fork. Without a
+    device, there is nothing to initialize. Remove this once torch caches the result or Lightning resets the variable.
     """
     if not torch.cuda.is_available():
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "0"
@@ -417,7 +417,7 @@ def is_compiled(net: nn.Module) -> bool:
 
 
 def unscales_itself(optimizer: Any) -> bool:
-    """Return whether an optimizer divides its gradients by the loss scale within its step, as fused ones do."""
+    """Return whether an optimizer itself divides its gradients by the loss scale, as fused optimizers do."""
     return getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
@@ -427,7 +427,7 @@ def multiply_all(tensors: list[Tensor], factor: Tensor) -> None:
 
 
 def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
-    """Return contexts in which `torch.export` keeps the length of recurrences free; none in torch before 2.11."""
+    """Return contexts in which `torch.export` keeps the length of RNNs dynamic, or none in torch before 2.11."""
     with suppress(ImportError):
         from torch.export._patches import (
             register_gru_while_loop_decomposition,
@@ -444,7 +444,7 @@ def norms_of(tensors: list[Tensor]) -> Tensor:
 
 
 def replace_loader_parts(loader: Any, **parts: Any) -> None:
-    """Replace parts of a DataLoader, such as its sampler, which its own `__setattr__` prevents after `__init__`."""
+    """Replace parts of a DataLoader, such as its sampler. Its own `__setattr__` prevents this after `__init__`."""
     vars(loader).update(parts)
 
 
@@ -454,5 +454,5 @@ def worker_iterator(loader: Any) -> Any:
 
 
 def set_worker_iterator(loader: Any, iterator: Any) -> None:
-    """Replace the iterator of a DataLoader. Lightning sets it to None to end the workers."""
+    """Replace the iterator of a DataLoader. Lightning sets it to None to stop the workers."""
     loader._iterator = iterator

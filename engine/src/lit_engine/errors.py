@@ -1,4 +1,4 @@
-"""Errors that the command line shows as a few lines instead of a traceback, and the hint that ends many of them."""
+"""Errors that the command line prints without a traceback, and the "did you mean" hints that they contain."""
 
 import errno
 from collections.abc import Iterable, Sequence
@@ -7,45 +7,45 @@ from typing import Any
 
 
 class UserError(Exception):
-    """Something that the user can put right: the message says what, where and how (exit code 2)."""
+    """A mistake that the user can fix. The message says what is wrong, where, and how to fix it (exit status 2)."""
 
 
 class DataError(UserError):
-    """The data are missing, corrupt or do not fit the config."""
+    """Data that are missing, corrupt or inconsistent with the config."""
 
 
 class RunError(UserError):
-    """A run directory or a checkpoint cannot be used as asked."""
+    """A run directory or checkpoint that cannot be used as requested."""
 
 
 class CheckpointError(RunError):
-    """A checkpoint cannot be written, read or does not fit the model."""
+    """A checkpoint that cannot be written or read, or does not fit the model."""
 
 
 NO_ACCESS = tuple(getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM"))
 
 
 def no_access(error: OSError) -> str | None:
-    """The line for a disk that is full or read-only, and for permissions that are missing; None for anything else."""
+    """Return the message for a full or read-only disk or missing permissions, or None for any other error."""
     if error.errno not in NO_ACCESS or (error.filename is None and error.errno in (errno.EACCES, errno.EPERM)):
         return None
     return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
 
 
 def first_of(items: Sequence[Any], number: int = 5, separator: str = ", ") -> str:
-    """The first so many, and how many more there are."""
+    """Join the first `number` items, and state how many more there are."""
     more = f" and {len(items) - number} more" if len(items) > number else ""
     return separator.join(map(str, items[:number])) + more
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate most like a name: first the one that differs in case alone; None if nothing is like it."""
+    """Return the most similar candidate, preferably one that differs only in case, or None if none is similar."""
     candidates = list(candidates)
     other_case = [candidate for candidate in candidates if candidate.lower() == name.lower()]
     return next(iter(other_case or get_close_matches(name, candidates, n=1)), None)
 
 
 def did_you_mean(name: str, candidates: Iterable[str], otherwise: str = "") -> str:
-    """`; did you mean X?` with the `nearest` candidate, or `otherwise` if nothing is near."""
+    """Return `; did you mean X?` with the `nearest` candidate, or `otherwise` if there is none."""
     near = nearest(name, candidates)
     return otherwise if near is None else f"; did you mean {near}?"

@@ -1,4 +1,4 @@
-"""Load the task, the data and a trainer of a run, to predict with them elsewhere."""
+"""Load the task, the data and a trainer of a run, to predict from Python code or a server."""
 
 import sys
 import warnings
@@ -22,9 +22,9 @@ from lit_engine.training.task import load_module
 
 
 def load_model(run: RunDir, which: str = "best") -> Any:
-    """Return the LightningModule of a checkpoint, such as a task, on the CPU and in evaluation mode.
+    """Return the task or other LightningModule of a checkpoint, on the CPU and in evaluation mode.
 
-    The modules that the config of the run names are imported.
+    Modules that the config of the run refers to are imported.
 
     Args:
         run: the run.
@@ -32,16 +32,16 @@ def load_model(run: RunDir, which: str = "best") -> Any:
 
     Raises:
         RunError: there is no such checkpoint.
-        CheckpointError: it is damaged, or of a different model.
+        CheckpointError: the checkpoint is damaged, or belongs to a different model.
     """
     import_named(run.config_file)
     return load_module(LightningModule, choose_checkpoint(run, which)).eval()
 
 
 def load_data(run: RunDir, stage: str = "test") -> LightningDataModule:
-    """Return the data module of a run, set up for a stage (`fit`, `validate`, `test`).
+    """Return the data module of a run, set up for a stage (`fit`, `validate` or `test`).
 
-    Values that missing data cannot provide, such as vocabularies, come from the best checkpoint.
+    If the data cannot provide a value such as a vocabulary, it is read from the best checkpoint.
 
     Raises:
         DataError: the data are missing.
@@ -60,18 +60,18 @@ def load_data(run: RunDir, stage: str = "test") -> LightningDataModule:
 def load_for_prediction(
     run: RunDir, checkpoint: Path, **parts: Any
 ) -> tuple[LightningModule, LightningDataModule, Trainer]:
-    """Return the task of a run with the weights of a checkpoint, its data module, and a trainer to predict with.
+    """Return the task of a run with the weights of a checkpoint, its data module, and a trainer for prediction.
 
-    The trainer works in this process only, without the callbacks and loggers of the run, to which nothing is written.
+    The trainer uses a single process and none of the run's callbacks and loggers. Nothing is written to the run.
 
     Args:
         run: the run.
         checkpoint: the file with the weights, see `choose_checkpoint`.
-        **parts: arguments of the trainer that replace those in the run's config.
+        **parts: trainer arguments, which override the run's config.
 
     Raises:
         UserError: a class rejects its arguments, or the data are missing.
-        CheckpointError: the checkpoint is of a different model, or damaged.
+        CheckpointError: the checkpoint is damaged, or belongs to a different model.
     """
     cli = LitCLI(current(), prepare(["predict", f"--run={run.path}"]).args)
     set_rank(0)
@@ -90,6 +90,6 @@ def load_for_prediction(
     complete_prediction(cli.model, cli.datamodule)
     for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters):
         print(f"warning: {line}", file=sys.stderr)
-    with warnings.catch_warnings(action="ignore"):  # about callbacks of the run that are not there
+    with warnings.catch_warnings(action="ignore"):  # the checkpoint has states of callbacks that were left out
         cli.trainer.predict(cli.model, [], ckpt_path=checkpoint, weights_only=True)
     return cli.model.eval(), cli.datamodule, cli.trainer

@@ -1,4 +1,4 @@
-"""The project that uses the library: its package, its links from data to model, and its own commands."""
+"""Description of the project that uses the library: its package, data-to-model links and additional commands."""
 
 import os
 from collections.abc import Mapping
@@ -9,22 +9,22 @@ from pathlib import Path
 
 from lit_engine.errors import UserError
 
-GROUP = "lit_engine.projects"  # entry points that name the Project of an installed package
+GROUP = "lit_engine.projects"  # entry point group in which an installed package registers its Project
 
 
 @dataclass(frozen=True)
 class Project:
-    """What the library needs to know about a project.
+    """Properties of a project that the library depends on.
 
     Args:
-        name: the package. The program has the same name with dashes.
-        links: attribute of the data module → argument of the task, or of an object in it (`net.init_args.NAME`). A
-            link is used if both exist.
-        functions: function that a config may name instead of a class → name of the class that calls it.
-        commands: additional command → `module:function` in the package. The function receives the rest of the command
-            line and returns the exit status.
-        after_command: `module:function`, called with the path of a run whose content has changed. It writes the page of
-            the run; None for no page.
+        name: name of the package. The command has the same name, with dashes.
+        links: maps an attribute of the data module to an argument of the task, or of an object inside the task
+            (`net.init_args.NAME`). A link is ignored unless both exist.
+        functions: maps a function that a config may use in place of a class to the name of the class that calls it.
+        commands: maps the name of an additional command to a `module:function` in the package. The function receives
+            the rest of the command line and returns the exit status.
+        after_command: a `module:function` that is called with the path of a run whose content has changed. The default
+            writes the page of the run; None writes no page.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Project:
 
     @property
     def program(self) -> str:
-        """Name of the command and of the distribution."""
+        """The name of the command and of the distribution."""
         return self.name.replace("_", "-")
 
     @property
@@ -60,12 +60,12 @@ _used: list[Project] = []
 
 
 def use(project: Project) -> None:
-    """Make a project the current one, as its command line does at the start."""
+    """Set the current project. The command line does this when it starts."""
     _used[:] = [project]
 
 
 def current() -> Project:
-    """Return the project passed to `use`, or else the only installed project.
+    """Return the project passed to `use`, or the installed project if there is exactly one.
 
     Raises:
         UserError: no project is installed, or several are.
@@ -74,18 +74,16 @@ def current() -> Project:
         found = {point.value: point for point in entry_points(group=GROUP)}
         if len(found) != 1:
             names = ", ".join(sorted(found)) or "none"
-            raise UserError(
-                f"call lit_engine.use(project) first: it is unclear which project this is (installed: {names})"
-            )
+            raise UserError(f"the current project is unclear (installed: {names}): call lit_engine.use(project) first")
         use(next(iter(found.values())).load())
     return _used[0]
 
 
 def package_folder(name: str) -> Path:
-    """Return the folder of a package, without importing it.
+    """Return the folder of a package without importing the package.
 
     Raises:
-        UserError: there is no such package.
+        UserError: the package does not exist.
     """
     spec = find_spec(name)
     if spec is None or not spec.submodule_search_locations:
@@ -104,5 +102,5 @@ def variable(name: str) -> str:
 
 
 def is_debugging() -> bool:
-    """Return whether errors are shown with their traceback."""
+    """Return whether errors are shown with a traceback."""
     return os.environ.get(variable("DEBUG"), "0") not in ("", "0")

@@ -1,6 +1,6 @@
-"""`fit`, `validate`, `test` and `predict`: one command at work, from its command line to its report.
+"""The commands `fit`, `validate`, `test` and `predict`, from parsing the command line to the final report.
 
-`run` is where a command begins and ends; `Session.fit` is a training from its start to its end.
+`run` executes one command. `Session.fit` shows a complete training run.
 """
 
 import os
@@ -44,12 +44,12 @@ from lit_engine.training.layout import emulated
 from lit_engine.training.plain import complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
 
-# tools that an option of `fit` runs; they are imported only then
+# Tools for the options --find and --plot_lr of `fit`, which are imported only when needed.
 FIND, PLOT_LR = "lit_engine.tools.lr_finder:find", "lit_engine.tools.lr_finder:plot_lr"
 
 
 def run(project: Project, args: Sequence[str]) -> int:
-    """Runs one command and returns its exit status."""
+    """Run one command and return its exit status."""
     session, status = None, 1
     try:
         session = Session(project, args)
@@ -59,7 +59,8 @@ def run(project: Project, args: Sequence[str]) -> int:
     except Exception as error:
         connection = None
         if session is not None:
-            connection, session.signals.deferred = session.connection, True  # torchrun sends one to all that are left
+            # torchrun sends a signal to the remaining processes, which must not interrupt the report
+            connection, session.signals.deferred = session.connection, True
         if connection is not None:
             connection.stop_watching()
         first = None if connection is None else connection.failed_before(error)
@@ -85,17 +86,15 @@ def run(project: Project, args: Sequence[str]) -> int:
 
 
 def _in_short(error: Exception, args: Sequence[str]) -> str | None:
-    """What is wrong, if the user can put it right; else None."""
-    if not is_debugging() and re.search(
-        r"No working C\+\+ compiler|Failed to find C compiler", str(error)
-    ):  # of inductor
+    """Return a short message for an error that the user can fix, or None."""
+    # raised by torch's inductor
+    if not is_debugging() and re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
     if not is_debugging():
         if "than one `__init__` argument can be passed" in str(error):
-            return "Lightning cannot replace the sampler of a DataLoader: give its arguments by name, as batch_size=32"
-        if isinstance(error, ValueError) and str(error).startswith(
-            "`self.log("
-        ):  # such as of a value of several elements
+            return "Lightning cannot replace the sampler of a DataLoader: pass its arguments by name (batch_size=32)"
+        # `self.log` was called with an invalid value, such as a tensor with several elements
+        if isinstance(error, ValueError) and str(error).startswith("`self.log("):
             return str(error)
     if is_debugging() or not isinstance(error, UserError | MisconfigurationException | OSError):
         return None
@@ -103,24 +102,24 @@ def _in_short(error: Exception, args: Sequence[str]) -> str | None:
 
 
 class Session:
-    """One command.
+    """One command, from its options to its exit status.
 
     Args:
-        project: its links from data to model.
+        project: the current project.
         args: the command line.
 
     Attributes:
-        cli: its options; makes data, model and trainer of them.
-        existing_run: the run given by `--run`; None creates a new one.
-        checkpoint: to resume from or to evaluate; None begins with initial weights.
-        status: exit status of the command.
-        connection: to the other processes, once there is a trainer; None for a single one.
+        cli: the parsed options, which also creates the data module, the model and the trainer.
+        existing_run: the run to resume or to evaluate; None creates a new run.
+        checkpoint: the file to resume from or to evaluate; None starts from initial weights.
+        status: the exit status.
+        connection: the connection to the other processes, set once there is a trainer; None for a single process.
     """
 
-    # from `prepare` on
+    # set by `prepare`
     run: RunDir
     record: RunRecord
-    table: PredictionTable  # of predict
+    table: PredictionTable  # only for `predict`
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
         self.project = project
@@ -134,12 +133,12 @@ class Session:
         self.connection: Connection | None = None
         self.signals = Signals()
         self.checkpoint_io = SafeCheckpointIO()
-        self.has_content = False  # whether a new run contains anything
+        self.has_content = False  # whether a new run has anything worth keeping
         self.is_page_outdated = False
 
     def fit(self) -> None:
-        """Trains; then tests the best checkpoint if `test_after_fit` says so and there are data for it."""
-        # prepare: the run and its lock, what to resume from; data, model, trainer; weights of another run
+        """Train, then test the best checkpoint if `test_after_fit` is set and there is a test split."""
+        # prepare the run, then load the weights of another run if requested
         trainer, model, datamodule = self.prepare()
         options, run = self.options, self.run
         named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
@@ -175,24 +174,24 @@ class Session:
         except ValueError as error:
             if "`val_check_interval`" not in str(error):
                 raise
-            # Lightning compares it with the number of batches, which is only known now
+            # Lightning checks the interval only now, when the number of batches is known
             raise UserError(str(error).strip()) from error
         except RuntimeError as error:
             if not str(error).startswith("Early stopping conditioned on metric"):
                 raise
             known = ", ".join(sorted(name for name in trainer.callback_metrics if name.count("/") < 2))
-            raise UserError(f"{str(error).partition(' Pass in')[0]} There are: {known}") from error
+            raise UserError(f"{str(error).partition(' Pass in')[0]} Available metrics: {known}") from error
         finally:
             self.has_content = self.record.started and not smoke
         self.signals.deferred = False
-        if self.signals.number:  # while the last figures were drawn
+        if self.signals.number:  # received while the last figures were drawn
             raise Interrupted(self.signals.number)
 
         # report
         tests = options.test_after_fit and not smoke and has_test(datamodule)
         if not self.record.started:
             done = f"{trainer.current_epoch} epochs ({trainer.global_step} steps)"
-            print_once(f"nothing to do: the run has ended, after {done}")
+            print_once(f"nothing to do: the run has already finished, after {done}")
             tests = tests and "test" not in trainer.strategy.broadcast(run.metrics())
         best, last = best_checkpoint(trainer), run.checkpoints / "last.ckpt"
         self.checkpoint = last if last.exists() else None
@@ -204,12 +203,12 @@ class Session:
             self._score("test", trainer, model, datamodule)
 
     def evaluate(self) -> None:
-        """Validates or tests the checkpoint, or the weights as they are."""
+        """Validate or test the checkpoint, or the initial weights if there is none."""
         self._score(self.command, *self.prepare())
         self.is_page_outdated = True
 
     def predict(self) -> None:
-        """Writes a table of predictions; unreadable image files are named and make the exit status 1."""
+        """Write a table of predictions. Unreadable image files are reported, and the exit status is then 1."""
         trainer, model, datamodule = self.prepare()
         table = self.table
         _drop_averages(trainer)
@@ -217,15 +216,13 @@ class Session:
         if self.options.probabilities:
             if not hasattr(model, "all_probabilities"):
                 kind = type(model).__name__
-                raise UserError(f"{kind} has no probabilities of classes: its predict_step can return them as columns")
+                raise UserError(f"{kind} does not support --probabilities: return them as columns from predict_step")
             model.all_probabilities = True  # type: ignore[assignment]
         for kind, what in NEW_SAMPLES.items():
             if self.options[kind]:
                 if getattr(datamodule, "predicts_on", None) != kind:
                     name = type(datamodule).__name__
-                    raise UserError(
-                        f"{name} cannot predict on {what}: it needs predicts_on = {kind!r} and predict_from"
-                    )
+                    raise UserError(f"{name} cannot predict on {what}: define predicts_on = {kind!r} and predict_from")
                 table.inputs = datamodule.predict_from(self.options[kind])
                 table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
         trainer.predict(
@@ -236,14 +233,14 @@ class Session:
             print(f"error: cannot read {sample['file']}", file=sys.stderr)
             self.status = 1
         count = f"{len(table.rows)} predictions: " if table.rows or not table.files else ""
-        print_once(f"{count}{', '.join(map(str, table.files)) or 'no table is written'}")
+        print_once(f"{count}{', '.join(map(str, table.files)) or 'no table was written'}")
 
     def prepare(self) -> tuple[Trainer, LightningModule, Any]:
-        """What each command begins with: its run and checkpoint; then data, model and trainer, which it returns.
+        """Find the run and the checkpoint, then create the trainer, the model and the data module.
 
         Raises:
-            UserError: there is no such checkpoint, the run cannot be made or is trained by another process, a part
-                cannot be made, or the weights do not fit.
+            UserError: the checkpoint does not exist or does not fit the model, the run cannot be created or another
+                process is training it, or an object of the config cannot be created.
         """
         follow_launcher(self.options.trainer)
         first_if_alone(self.options.trainer)
@@ -253,7 +250,7 @@ class Session:
         self.lock = self.run.lock() if self.command == "fit" and is_first() else None
         begun = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
         if self.command == "fit" and self.existing_run is not None and begun:
-            self.run.metrics(), self.run.entries()  # broken ones are named before anything is trained
+            self.run.metrics(), self.run.entries()  # raises an error for broken files before training starts
             self._note_versions()
             self.checkpoint, damaged = newest_checkpoint(self.run)
             for path in damaged:
@@ -261,7 +258,7 @@ class Session:
         content = None if self.checkpoint is None else read(self.checkpoint)
         data = self.options.data.get("init_args", {})
         for name, argument in self.cli.links.items():
-            if name in data and data[name] is None:  # such as class names of a folder that is not here
+            if name in data and data[name] is None:  # such as the class names of a folder that is missing
                 data[name] = self._linked_value(name, argument, content)
         if self.checkpoint is not None and content is not None:
             self.checkpoint_io.loaded[self.checkpoint] = content
@@ -281,11 +278,11 @@ class Session:
         return trainer, model, self.cli.datamodule
 
     def close(self, status: int) -> None:
-        """Says where the run is, or removes a new one that holds nothing; loggers are told how it ended."""
+        """Pass the exit status to the loggers, and print the run's path, or remove a new run without content."""
         os.environ.pop(variable("RUN_DIR"), None)
         self.signals.remove()
         for logger in self.loggers:
-            if hasattr(logger, "finish"):  # W&B takes every process that ends for a run that has finished
+            if hasattr(logger, "finish"):  # without it, W&B shows a failed run as finished
                 logger.finish(status)
         if self.lock is not None:
             if hasattr(self, "record"):
@@ -306,10 +303,10 @@ class Session:
             print(f"run: {self.run.path}", flush=True)
 
     def _named_run(self) -> RunDir | None:
-        """With `--resume`, the run of this name if it is there; one that was killed before its first save begins again.
+        """Return the existing run to continue with `--resume`. A run killed before its first save starts again.
 
         Raises:
-            UserError: it is of another config, or its config.yaml is broken.
+            UserError: the run has a different config, or its config.yaml is broken.
         """
         if not self.options.resume:
             return None
@@ -325,8 +322,8 @@ class Session:
         different = [f"{key.lstrip('.')} was {old} and is {new}" for key, old, new in found]
         if different:
             raise UserError(
-                f"{run.path} has another config: {first_of(different, separator='; ')}. Choose another --run_name, or "
-                f"resume this run with other options: fit --run {run.path}"
+                f"{run.path} has a different config: {first_of(different, separator='; ')}. Choose a new --run_name, "
+                f"or resume this run with the new options: fit --run {run.path}"
             )
         return run
 
@@ -334,15 +331,15 @@ class Session:
         before, now = (self.run.entries() or [{}])[-1].get("versions", {}), versions()
         changed = [f"{name} {before[name]} (now {now[name]})" for name in before if before[name] != now.get(name)]
         if changed and is_first():
-            print(f"note: the run was made with {', '.join(changed)}; the last digits may differ", file=sys.stderr)
+            print(f"note: the run was trained with {', '.join(changed)}; the last digits may differ", file=sys.stderr)
 
     def _new_run(self) -> RunDir:
         runs, name = self.options.runs_dir, self.options.run_name
         if is_first():
             run = RunDir.create(runs, self.config_name, name)
-            os.environ[variable("RUN_DIR")] = str(run.path)  # for the processes that a strategy launches
+            os.environ[variable("RUN_DIR")] = str(run.path)  # inherited by the processes that a strategy launches
             return run
-        # the first process tells the others the path, by RunRecord, where it was not inherited
+        # RunRecord broadcasts the path of the first process to processes that did not inherit it
         return RunDir(Path(os.environ.get(variable("RUN_DIR"), Path(runs, self.config_name, name or "of-the-first"))))
 
     def _checkpoint_to_evaluate(self) -> Path | None:
@@ -350,19 +347,19 @@ class Session:
         if self.existing_run is not None:
             return choose_checkpoint(self.existing_run, str(which or "best"))
         if which in ("best", "last", "average"):
-            raise UserError(f"ckpt_path {which} needs the run that it is of: --run DIR")
+            raise UserError(f"--ckpt_path {which} refers to a checkpoint of a run: add --run DIR")
         if which is None and not self.options.allow_untrained:
             raise UserError(
-                f"{self.command} needs trained weights: --run DIR, or --ckpt_path FILE "
-                "(--allow_untrained=true for the initial ones)"
+                f"{self.command} needs trained weights: set --run DIR or --ckpt_path FILE, or use the initial weights "
+                "with --allow_untrained=true"
             )
         return None if which is None else Path(which)
 
     def _linked_value(self, name: str, argument: str, content: dict[str, Any] | None) -> Any:
-        """Return a hyperparameter of the checkpoint for data that are missing, or None.
+        """Return a hyperparameter of the checkpoint that stands in for missing data, or None.
 
-        A warm start takes the vocabularies from its checkpoint if `keep_vocabularies` is set. Class names always come
-        from the new data.
+        A warm start uses the vocabularies of its checkpoint if `keep_vocabularies` is set. Class names always come from
+        the new data.
         """
         keeps = self.options.data.get("init_args", {}).get("keep_vocabularies")
         if content is None and self.options.init_from and name == "vocabularies" and keeps:
@@ -370,10 +367,10 @@ class Session:
         return None if content is None else linked_hparam(content, argument)
 
     def _parts(self, config: Namespace) -> dict[str, Any]:
-        """The run's own parts, added to those that the config gives the trainer."""
+        """Return the trainer arguments of this run, which extend the configured callbacks, loggers and plugins."""
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
         self.record = RunRecord(self.run, self.config, metrics)
-        # first, because a figure may fail
+        # the record comes first, because drawing a figure may fail
         callbacks = [self.record, Saver(self.signals), *_with_checkpoint(config)]
         bar = sys.stdout.isatty()
         if config.enable_progress_bar is not False and not config.barebones:
@@ -388,7 +385,7 @@ class Session:
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(self.checkpoint_io)
         remember_missing_cuda()
-        torch.set_flush_denormal(True)  # numbers below 1e-38 become 0: a CPU is slow with them
+        torch.set_flush_denormal(True)  # CPUs are slow with numbers below 1e-38, which now become 0
         return {
             "callbacks": callbacks,
             "logger": self.loggers or False,
@@ -399,7 +396,7 @@ class Session:
         }
 
     def _score(self, name: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-        """Evaluates and prints the metrics, also where they cannot be written, on a full disk."""
+        """Evaluate and print the metrics, even if a full disk prevents writing them."""
         self.record.checkpoint = self.checkpoint
         _drop_averages(trainer)
         try:
@@ -412,19 +409,19 @@ class Session:
 
 
 def _page_is_outdated(run: Path) -> bool:
-    """Whether a run that has ended has no page, or one that is older than its metrics: it was killed in between."""
+    """Return whether a finished run has no page, or one older than its metrics because the process was killed."""
     page, metrics = run / "index.html", [run / "metrics.csv", run / "metrics.json"]
     return not page.exists() or any(file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics)
 
 
 def _drop_averages(trainer: Trainer) -> None:
-    """The checkpoint holds the average; Lightning's callback would load the weights that train, if it has trained."""
+    """Remove weight averaging, which would replace the averaged weights of a checkpoint by the trained ones."""
     kept = [one for one in trainer.callbacks if not isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
     reconfigure(trainer, callbacks=kept)
 
 
 def _described(model: LightningModule) -> list[str]:
-    """A line with the number of its net's parameters, and one for each part that took weights from elsewhere."""
+    """Return a line with the parameter count of the model, and one line for each module with pretrained weights."""
     count = sum(parameter.numel() for parameter in model.parameters())
     trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     net = type(getattr(model, "net", model)).__name__
@@ -434,17 +431,17 @@ def _described(model: LightningModule) -> list[str]:
 
 
 def _with_checkpoint(config: Namespace) -> list[Any]:
-    """The callbacks of a config, with one that saves `last.ckpt`, and the best checkpoint if no other does."""
+    """Return the configured callbacks and one that saves `last.ckpt`, and the best checkpoint if no other does."""
     callbacks = _listed(config.callbacks)
     others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
     if config.enable_checkpointing is False or config.barebones or any(isinstance(one, Checkpoint) for one in others):
         return callbacks
     for one in others:
-        one.save_last = False  # Lightning's last.ckpt is the newest of the best
+        one.save_last = False  # Lightning's last.ckpt is the newest of the best checkpoints
     return [*callbacks, Checkpoint() if others else LossCheckpoint()]
 
 
 def _listed(value: Any) -> list[Any]:
-    """A config value that may be nothing, one or several, as a list."""
+    """Return a config value as a list. It may be missing, a single object or several."""
     values = value if isinstance(value, list | tuple) else [value]
     return [one for one in values if one is not None and one is not False]

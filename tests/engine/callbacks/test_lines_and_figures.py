@@ -59,6 +59,6 @@ def test_early_stopping_on_a_metric_that_is_not_there_names_those_that_are(lit):
     fit = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 {stop}"
     result = lit(f"{fit} --trainer.callbacks.monitor=train/f1")
     assert result.status == 2
-    assert re.fullmatch(r"error: Early stopping .*`train/f1`.* There are: lr, .*val/loss.*\n", result.err)
+    assert re.fullmatch(r"error: Early stopping .*`train/f1`.* Available metrics: lr, .*val/loss.*\n", result.err)
     later = "--data.eval_batch_size=1 --trainer.limit_val_batches=1.0 --trainer.callbacks.monitor"
     assert lit(f"{fit} {later}=val/class_accuracy/3").status == 0  # the batches that are looked at first have no 3

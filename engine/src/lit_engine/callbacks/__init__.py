@@ -1,1 +1,1 @@
-"""Callbacks: figures, freezing, averages, progress and more; `Checkpoint` is in `checkpoints.py` of the engine."""
+"""Callbacks for figures, freezing, weight averages, progress and more. `Checkpoint` is in `checkpoints/callback.py`."""

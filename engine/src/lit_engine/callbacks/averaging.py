@@ -1,4 +1,4 @@
-"""Averages of the weights while they train."""
+"""Callbacks that average the weights during training."""
 
 import warnings
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from lit_engine.training.task import Task
 
 
 class Average(WeightAveraging):
-    """Lightning's `WeightAveraging`, of which only one can be at work: two would swap weights in the wrong order.
+    """Base class of weight averages. A run can only use one, because two would swap the weights in the wrong order.
 
     Raises:
-        UserError: there is another average, or a precision whose weights are not float32.
+        UserError: there is a second average, the weights are sharded, or the precision does not use float32 weights.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -31,28 +31,28 @@ class Average(WeightAveraging):
             names = sorted(type(one).__name__ for one in callbacks if isinstance(one, WeightAveraging))
             if len(names) > 1:
                 found = " and ".join(names)
-                raise UserError(f"only one average of the weights can be at work, and these are configured: {found}")
+                raise UserError(f"a run can use only one weight average: remove one of the callbacks {found}")
             if isinstance(trainer.strategy, ModelParallelStrategy):
-                raise UserError(f"{names[0]} averages whole weights, and those of this run are sharded")
+                raise UserError(f"{names[0]} does not support sharded weights: remove it, or use the strategy ddp")
             if str(trainer.precision).endswith("-true") and trainer.precision != "32-true":
-                raise UserError(f"an average needs weights in float32, not with precision {trainer.precision}")
-        with warnings.catch_warnings():  # of sharding, which was refused
+                raise UserError(f"{names[0]} needs float32 weights, which precision {trainer.precision} does not use")
+        with warnings.catch_warnings():  # the warning is about sharding, which was rejected above
             warnings.filterwarnings("ignore", message=".*overrides the configure_model")
             super().setup(trainer, pl_module, stage)
 
 
 class EMA(Average):
-    """Moves an average towards the weights after each step: a ← d a + (1 - d) w (as in Tarvainen & Valpola 2017).
+    """An exponential moving average of the weights: a ← d a + (1 - d) w after each step (Tarvainen & Valpola 2017).
 
-    After n steps d is the smaller of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`.
-    Lightning's `EMAWeightAveraging` has a constant d: with 0.999 the average of a run of a few hundred steps is mostly
-    its first weights.
+    After n steps, d is the minimum of `decay` and (1 + n) / (10 + n), as in TensorFlow's `ExponentialMovingAverage`.
+    With a constant d of 0.999, as in Lightning's `EMAWeightAveraging`, the average of a few hundred steps would consist
+    mostly of the initial weights.
 
     Args:
-        decay: d after many steps: the average looks back over about 1 / (1 - d) of them.
+        decay: d after many steps. The average covers about the last 1 / (1 - d) steps.
 
     Raises:
-        UserError: a decay that is not in [0, 1).
+        UserError: `decay` is not in [0, 1).
     """
 
     def __init__(self, decay: float = 0.999) -> None:
@@ -66,20 +66,20 @@ class EMA(Average):
 
 
 class SWA(Average):
-    """The mean of the weights at the ends of the last epochs (Izmailov et al. 2018).
+    """The mean of the weights at the end of each of the last epochs (Izmailov et al. 2018).
 
-    Until the first of these ends it is the weights that train. An end is the last batch of an epoch or of `max_steps`,
-    before its validation. Batch norms get the statistics of the averaged weights over the training data of the epoch;
-    frozen ones keep theirs. Schedules are those of the config: rates that stay high suit averaging.
+    Until the first of these epochs ends, the current weights are used. An epoch ends with its last batch or at
+    `max_steps`, before validation. Batch-norm statistics, except in frozen layers, are recomputed for the averaged
+    weights on the epoch's training data. Learning rate schedules do not change. Rates that stay high suit averaging.
 
-    Lightning's `StochasticWeightAveraging` replaces the schedules, adds an epoch, and writes the average into no
-    checkpoint but the last; its `WeightAveraging` validates the initial weights until there is an average.
+    Lightning's `StochasticWeightAveraging` replaces the schedules, adds an epoch, and stores the average only in the
+    last checkpoint. Its `WeightAveraging` validates the initial weights until there is an average.
 
     Args:
-        start: the first epoch, from 0, whose weights count; a share of the run if it is below 1.
+        start: the first epoch to average, counted from 0, or a fraction of the run if below 1.
 
     Raises:
-        UserError: it lies beyond the run.
+        UserError: `start` is negative, or the run ends before it.
     """
 
     def __init__(self, start: float = 0.75) -> None:
@@ -94,7 +94,7 @@ class SWA(Average):
         epochs = pl_module.length("epoch") if isinstance(pl_module, Task) else max(trainer.max_epochs or 0, 0)
         if 0 < self.start < 1:
             if not epochs:
-                raise UserError("SWA: a start as a share of the run needs trainer.max_epochs or max_steps")
+                raise UserError("SWA: a start below 1 is a fraction of the run: set trainer.max_epochs or max_steps")
             self.first_epoch = int(self.start * epochs)
         elif epochs and epochs <= self.start and not fast_dev_run(trainer):
             raise UserError(f"SWA: would start in epoch {self.first_epoch}, but the run ends after {epochs} epochs")
@@ -105,7 +105,7 @@ class SWA(Average):
         average = averaged_model(self)
         ends = trainer.is_last_batch or trainer.global_step == trainer.max_steps
         if trainer.current_epoch <= self.first_epoch:
-            average.n_averaged.zero_()  # an update copies the weights
+            average.n_averaged.zero_()  # the update then copies the weights
         elif not ends:
             return
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
@@ -115,10 +115,10 @@ class SWA(Average):
 
 @torch.no_grad()
 def measure_batch_norm(average: torch.nn.Module, live: LightningModule, trainer: Trainer) -> None:
-    """Sets the batch-norm statistics of `average` to the means over the training batches of the current epoch.
+    """Set the batch-norm statistics of `average` to their means over the training batches of the current epoch.
 
-    Only those that train in `live`, the same architecture. Needs a data module of this project, whose `loader` is apart
-    from that of the training. Each process measures its share; those of the first process are saved.
+    Layers that are frozen in `live`, the trained model, do not change. The data module must have a method `loader` that
+    returns a new dataloader. Each process uses its share of the data. The first process's statistics are saved.
     """
     pairs = zip(average.modules(), live.modules(), strict=True)
     norms = [module for module, other in pairs if isinstance(module, BatchNorm) and other.training]

@@ -1,4 +1,4 @@
-"""What all figures have in common: their canvas, their axes, and short labels. matplotlib is imported on first use."""
+"""Functions shared by all figures. matplotlib is imported on first use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CHART, PHOTOS = "a chart", "photos"  # what a PNG file says that it shows: charts turn dark on a dark page
+CHART, PHOTOS = "a chart", "photos"  # description in the PNG file: pages invert charts in dark mode, but not photos
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure without the global state of pyplot: nothing to close, no display needed. Sizes are inches."""
+    """Return a figure that needs neither a display nor to be closed, unlike pyplot's. Sizes are in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -23,7 +23,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def shortened(text: str, most: int) -> str:
-    """Shorten a text of more than `most` characters by replacing its middle with an ellipsis."""
+    """Return a text of at most `most` characters, whose middle is replaced with an ellipsis if it is longer."""
     if len(text) <= most:
         return text
     end = (most - 1) // 2
@@ -31,11 +31,11 @@ def shortened(text: str, most: int) -> str:
 
 
 def scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
-    """A logarithmic axis for losses."""
+    """Set a logarithmic y-axis for losses if all values are positive."""
     from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
 
     if metric.endswith("loss") and min(values) > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator())
-        axes.yaxis.set_major_formatter("{x:g}")  # 0.2 and not 2 × 10⁻¹
+        axes.yaxis.set_major_formatter("{x:g}")  # 0.2 instead of 2 × 10⁻¹
         axes.yaxis.set_minor_locator(NullLocator())

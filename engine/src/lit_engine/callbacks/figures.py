@@ -1,4 +1,4 @@
-"""The figures of a run. matplotlib is imported when the first one is drawn: it costs a second."""
+"""The figures of a run. matplotlib, whose import takes a second, is imported when the first figure is drawn."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from lit_engine.run.metric_names import base_of, counterpart, is_detail, stage_o
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEGEND_ROWS = 8  # entries that fit inside the axes; longer legends are placed below
+LEGEND_ROWS = 8  # number of entries that fit inside the axes; longer legends are placed below
 Curve = Sequence[tuple[float, float]]
-GREY = "#7b7b7b"  # as far from white as from the dark of a page
+GREY = "#7b7b7b"  # equal contrast with the white and the dark background of a page
 
 
 def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | None = None) -> Figure:
-    """One panel per metric, one line per split; losses on a logarithmic axis.
+    """Plot one panel per metric with one line per split. Losses have a logarithmic axis.
 
     Args:
         curves: metric → split → points (epoch, value), such as `{"loss": {"train": [(0, 2.3), …]}}`.
-        best: the epoch of the best checkpoint, marked by a line.
+        best: the epoch of the best checkpoint, marked by a vertical line.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -55,7 +55,7 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
 
 
 def learning_rates(curves: Mapping[str, Curve]) -> Figure:
-    """Learning rate of each parameter group over the optimizer steps: name → points (step, rate)."""
+    """Plot the learning rate of each parameter group over the optimizer steps (name → points (step, rate))."""
     figure = new_figure(6, 4)
     axes = figure.add_subplot()
     for name, points in curves.items():
@@ -65,7 +65,7 @@ def learning_rates(curves: Mapping[str, Curve]) -> Figure:
     axes.grid(alpha=0.3)
     if len(curves) > 1:
         columns = 1 if len(curves) <= LEGEND_ROWS else 3
-        letters = 60 // columns  # that fit into a column at this font size
+        letters = 60 // columns  # number of characters that fit into a column at this font size
         for line in axes.get_lines():
             line.set_label(shortened(str(line.get_label()), letters))
         rows = -(-len(curves) // columns)
@@ -76,7 +76,7 @@ def learning_rates(curves: Mapping[str, Curve]) -> Figure:
 
 
 def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> Figure:
-    """Counts `(K, K)`, rows the true class, columns the predicted one; colours are shares of the row."""
+    """Plot a confusion matrix of counts `(K, K)`, with true classes in rows, coloured by the share of the row."""
     size, longest = len(names), max(map(len, names))
     cells = min(max(2, 0.38 * size), 22)  # inches
     side = cells + 0.9 + 0.05 * longest
@@ -84,7 +84,7 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
     axes = figure.add_subplot()
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
-    if size > 30:  # the digits would not be legible
+    if size > 30:  # counts would be too small to read
         figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
     else:
         for row, column in counts.nonzero().tolist():
@@ -100,17 +100,14 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
 
 
 def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", columns: int = 6) -> Figure:
-    """Pictures with a caption each; an image is float `(C, H, W)` in [0, 1], in colours if C is 3.
-
-    Long lines in captions are shortened in the middle.
-    """
+    """Draw images `(C, H, W)` in [0, 1], in colour if C is 3, with captions. Long caption lines are shortened."""
     captions = ["\n".join(shortened(line, CAPTION) for line in caption.split("\n")) for caption in captions]
     columns = min(columns, max(len(images), 3))
     rows = -(-len(images) // columns) or 1
     tall = max((image.shape[1] / image.shape[2] for image in images), default=1)
-    row = tall + 0.06 + 0.1 * max((caption.count("\n") + 1 for caption in captions), default=0)  # in widths
+    row = tall + 0.06 + 0.1 * max((caption.count("\n") + 1 for caption in captions), default=0)  # in image widths
     figure = new_figure(1.75 * columns, 1.67 * row * rows + 0.5)
-    axes = figure.add_subplot()  # one for all pictures takes a fifth of the time
+    axes = figure.add_subplot()  # a single subplot is five times as fast as one per image
     for number, (image, caption) in enumerate(zip(images, captions, strict=True)):
         left, bottom = 1.05 * (number % columns), row * (number // columns + 1)
         pixels = image.clamp(0, 1).movedim(0, -1).numpy()
@@ -124,11 +121,11 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
 
 
 def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
-    """How often predictions of a confidence are right (Guo et al. 2017); on the line, as often as they should be.
+    """Plot accuracy against confidence (Guo et al. 2017). Calibrated predictions lie on the diagonal.
 
     Args:
-        calibration: `samples` and `accuracy` of equal bins of [0, 1], the latter None without samples.
-        title: of the figure.
+        calibration: `samples` and `accuracy` of equal bins of [0, 1]. The accuracy of an empty bin is None.
+        title: title of the figure.
     """
     bins = [number for number, count in enumerate(calibration["samples"]) if count]
     width = 1 / len(calibration["samples"])
@@ -141,19 +138,19 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
         axes.grid(alpha=0.3)
     above.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
     above.set(title=title, xlim=(0, 1), ylim=(0, 1.05))
-    below.set(xlabel="confidence", yscale="log", ylim=(0.5, None))  # a bin of one sample is seen next to thousands
+    below.set(xlabel="confidence", yscale="log", ylim=(0.5, None))  # shows a single sample next to thousands
     below.yaxis.set_major_formatter("{x:,.0f}")
     return figure
 
 
 CAPTION = 25  # maximum number of characters in a line of a caption
-FIRST = 12  # images of the training that are shown
-MOST_CURVES = 12  # metrics of a module that names none
+FIRST = 12  # number of training images to show
+MOST_CURVES = 12  # maximum number of metrics to plot for a module without `headline_metrics`
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
 
 
 class DrawsEvaluation(Callback):
-    """Base of callbacks that draw after `test`: `validate` draws the same."""
+    """Base class of callbacks that draw the same figures after `test` and `validate`."""
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         if trainer.state.fn == "validate":
@@ -165,12 +162,13 @@ class DrawsEvaluation(Callback):
 
 
 class Figures(DrawsEvaluation):
-    """Writes PNG files to `figures/`: learning curves and rates and the first images of the training after `fit`; the
-    confusion matrix, the reliability of probabilities, and the most confidently wrong images after `validate` and
-    `test`. TensorBoard and W&B, if among the loggers, get them too.
+    """Figures of a run, as PNG files in `figures/`, which are also passed to the loggers of TensorBoard and W&B.
+
+    `fit` draws learning curves, learning rates and the first training images. `validate` and `test` draw the confusion
+    matrix, a reliability diagram, and the most confidently wrong images.
 
     Args:
-        wrong_images: size of the gallery; 0 for none.
+        wrong_images: number of the most confidently wrong images to show; 0 for none.
     """
 
     def __init__(self, wrong_images: int = 24) -> None:
@@ -180,12 +178,12 @@ class Figures(DrawsEvaluation):
         self._hook: Any = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Keeps the first images that the task is called with: augmented, and mixed if it mixes."""
+        """Store the first images that are passed to the model, after augmentation and mixing."""
         if self._hook is not None or not trainer.is_global_zero or fast_dev_run(trainer):
             return
 
         def look(task: Any, inputs: tuple[Any, ...]) -> None:
-            if not task.training:  # TensorBoard's graph is traced in evaluation mode, with one image
+            if not task.training:  # called by TensorBoard's tracing of the graph, in evaluation mode with one image
                 return
             images = inputs[0] if inputs else None
             if self._first is None and isinstance(images, Tensor) and images.ndim == 4:
@@ -202,10 +200,10 @@ class Figures(DrawsEvaluation):
             self._hook.remove()
         if self._first is not None:
             (images, captions), self._first = self._first, None
-            save_figure(trainer, "train_batch", gallery(list(images), captions, "train: images as the net gets them"))
+            save_figure(trainer, "train_batch", gallery(list(images), captions, "train: images as the net sees them"))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws the curves from metrics.csv, for a resumed run from its beginning."""
+        """Draw the curves from metrics.csv, which also contains the epochs before a resume."""
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
@@ -233,7 +231,7 @@ class Figures(DrawsEvaluation):
         self._wrong = sorted(self._wrong, key=lambda item: -item[0])[: self.wrong_images]
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws the confusion matrix and the images that were collected, from all processes."""
+        """Draw the confusion matrix, the reliability diagram and the images collected by all processes."""
         found, self._wrong = all_gathered(self._wrong, trainer), []
         split, calibration = "test" if trainer.testing else "val", getattr(pl_module, "notes", {}).get("calibration")
         if trainer.is_global_zero and calibration is not None:
@@ -254,16 +252,16 @@ class Figures(DrawsEvaluation):
 
 
 def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None) -> Path:
-    """Writes `figures/NAME.png` into the run, with the run's name, and to TensorBoard and W&B, if among the loggers.
+    """Write `figures/NAME.png`, labelled with the run's name, and log the figure to TensorBoard and W&B if in use.
 
     Args:
-        trainer: knows where the run is.
-        name: of the file; may name a folder in `figures/`.
-        figure: of matplotlib.
-        tag: the name in TensorBoard, which has a slider over the steps of one tag; default: `name`.
+        trainer: the trainer of the run.
+        name: name of the file, which may include a folder in `figures/`.
+        figure: a matplotlib figure.
+        tag: name in TensorBoard, which shows the figures of one tag with a slider over the steps; default: `name`.
 
     Returns:
-        the file.
+        the path of the file.
     """
     from matplotlib.text import Text
 
@@ -273,7 +271,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
     file.parent.mkdir(parents=True, exist_ok=True)
     shown = [image for axes in figure.axes for image in axes.images]
     photos = any(image.get_array().ndim == 3 or image.get_cmap().name == "gray" for image in shown)
-    for text in figure.findobj(Text) if photos else ():  # legible on light and on dark
+    for text in figure.findobj(Text) if photos else ():  # legible on a light or dark background
         text.set_color(GREY)
     figure.savefig(file, transparent=photos, metadata={"Description": PHOTOS if photos else CHART})
     for logger in trainer.loggers:
@@ -286,18 +284,18 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
 
 
 def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
-    """Return the curves of metrics in metrics.csv by epoch, for `learning_curves`: metric → stage → curve.
+    """Return the curves of metrics by epoch, as `learning_curves` expects them: metric → stage → curve.
 
     Args:
-        rows: of metrics.csv.
-        metrics: their names, with a stage or without.
+        rows: the rows of metrics.csv.
+        metrics: metric names, with or without a stage.
     """
     known = [name for name in (rows[0] if rows else ()) if not name.endswith("_step")]
     curves: dict[str, dict[str, Curve]] = {}
     for base in dict.fromkeys(map(base_of, metrics)):
         names = {stage: counterpart(base, stage, known) for stage in ("train", "val")}
         curves[base] = _curves(rows, "epoch", {stage: name for stage, name in names.items() if name})
-        if "train" in curves[base]:  # the mean of an epoch, if it was logged by step only
+        if "train" in curves[base]:  # average by epoch the metrics that were logged by step only
             steps: dict[float, list[float]] = {}
             for epoch, value in curves[base]["train"]:
                 steps.setdefault(epoch, []).append(value)
@@ -306,7 +304,7 @@ def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, d
 
 
 def _curves(rows: list[dict[str, str]], x: str, columns: Mapping[str, str]) -> dict[str, Curve]:
-    """Label → points (x, value of its column), for those that have any."""
+    """Return label → points (x, value of its column) for the columns that have values."""
     curves = {
         label: [(float(row[x]), float(row[name])) for row in rows if row.get(x) and row.get(name)]
         for label, name in columns.items()
@@ -315,7 +313,7 @@ def _curves(rows: list[dict[str, str]], x: str, columns: Mapping[str, str]) -> d
 
 
 def _best_epoch(trainer: Trainer) -> float | None:
-    """Epoch of the best checkpoint, from its file name."""
+    """Return the epoch of the best checkpoint, according to its file name."""
     best = best_checkpoint(trainer)
     found = re.search(r"epoch=?(\d+)", Path(best.best_model_path).stem) if best else None
     return float(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""Freezing parts of a model, for good or for the first epochs."""
+"""Callback that freezes parts of a model permanently or for the first epochs."""
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy
@@ -10,21 +10,21 @@ from lit_engine.training.task import Task
 
 
 class Unfreezing(Callback):
-    """Trains each part of the task from its epoch on; until then it is frozen, with its batch-norm statistics.
+    """Freezing of parts of the task, with their batch-norm statistics, until a given epoch of each part.
 
-    What is frozen is a function of the epoch alone, so that a resumed run continues as if it had not been stopped.
-    Parameters that are frozen for a while are in the optimizer's groups from the first step, but have no gradient and
-    no state there; those that never train are left out. The longest of several paths counts.
+    The frozen parts depend only on the epoch, so a resumed run continues as if it had not been interrupted. Parameters
+    that are frozen temporarily are in the optimizer's groups from the first step, but without gradients and optimizer
+    state. Parameters that never train are left out. If several paths match a parameter, the longest one applies.
 
         schedule: {net.backbone: null}                                    feature extraction
         schedule: {net.backbone: 4, net.backbone.layer4: 2}               gradual (Howard & Ruder 2018)
 
     Args:
-        schedule: path of a module of the task → the epoch, from 0, in which it begins to train; null for never. What
-            no path covers trains from the start.
+        schedule: path of a module in the task → the first epoch, counted from 0, in which it trains; null for never.
+            Modules without a path train from the start.
 
     Raises:
-        UserError: a path that the task does not have, an epoch outside of the run, or nothing to train in epoch 0.
+        UserError: a path does not exist in the task, an epoch is outside the run, or nothing trains in epoch 0.
     """
 
     def __init__(self, schedule: dict[str, int | None]) -> None:
@@ -34,30 +34,30 @@ class Unfreezing(Callback):
         return [path for path in self.schedule if name == path or name.startswith(path + ".")]
 
     def begins(self, name: str) -> int | None:
-        """The epoch in which a parameter or module begins to train; None for never."""
+        """Return the first epoch in which a parameter or module trains, or None if it never does."""
         covering = self._covering(name)
         return self.schedule[max(covering, key=len)] if covering else 0
 
     def frozen(self, name: str, epoch: int) -> bool:
-        """Whether a parameter or module is frozen in an epoch."""
+        """Return whether a parameter or module is frozen in an epoch."""
         begins = self.begins(name)
         return begins is None or epoch < begins
 
     def of_first_epoch(self) -> "Unfreezing":
-        """For a search: what is frozen in epoch 0 stays frozen."""
+        """Return a callback in which the parts frozen in epoch 0 stay frozen, for use during a search."""
         return Unfreezing({path: None if epoch != 0 else 0 for path, epoch in self.schedule.items()})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Checks the schedule, and takes out of the optimizer what never trains."""
+        """Check the schedule, and exclude parameters that never train from the optimizer."""
         if stage != "fit":
             return
         modules = dict(pl_module.named_modules())
         for path in self.schedule:
             if (epoch := self.schedule[path]) is not None and epoch < 0:
-                raise UserError(f"Unfreezing: {path}: {epoch} is not an epoch: use 0 or more, or null for never")
+                raise UserError(f"Unfreezing: {path}: the epoch must be at least 0, or null for never, got {epoch}")
             if path not in modules or not path:
                 hint = did_you_mean(path, filter(None, modules))
-                raise UserError(f"Unfreezing: the model has no part {path!r}{hint}")
+                raise UserError(f"Unfreezing: the model has no module {path!r}{hint}")
         if all(self.frozen(name, 0) for name, _ in pl_module.named_parameters()):
             raise UserError("Unfreezing: nothing is left to train in epoch 0")
         for name, parameter in pl_module.named_parameters():
@@ -69,8 +69,8 @@ class Unfreezing(Callback):
         for path, epoch in self.schedule.items():
             if epochs is not None and epoch is not None and epoch >= epochs and not fast_dev_run(trainer):
                 raise UserError(
-                    f"Unfreezing: {path} would begin to train in epoch {epoch}, but the run ends after {epochs} epochs "
-                    f"(0 to {epochs - 1}); null is never"
+                    f"Unfreezing: {path} would start to train in epoch {epoch}, but the run ends after {epochs} epochs "
+                    f"(0 to {epochs - 1}); to never train it, use null"
                 )
         self.on_train_epoch_start(trainer, pl_module)
 
@@ -78,7 +78,7 @@ class Unfreezing(Callback):
         epoch = trainer.current_epoch
         changed = False
         for name, parameter in pl_module.named_parameters():
-            if self.begins(name) is None or not self._covering(name):  # what the net has frozen by itself stays so
+            if self.begins(name) is None or not self._covering(name):  # the model itself may have frozen others
                 continue
             trains = not self.frozen(name, epoch)
             changed |= parameter.requires_grad != trains

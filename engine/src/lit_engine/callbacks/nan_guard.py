@@ -1,4 +1,4 @@
-"""Ends a run before gradients that are not finite reach the weights."""
+"""Callback that stops a run before non-finite gradients reach the weights."""
 
 from typing import Any
 
@@ -13,22 +13,22 @@ from lit_engine.run.directory import BEFORE_NAN
 
 
 class NonFiniteError(UserError):
-    """A loss or gradient is NaN or infinite."""
+    """A loss or gradient that is NaN or infinite."""
 
 
 class NaNGuard(Callback):
-    """Looks at all gradients before each optimizer step.
+    """Check of all gradients before each optimizer step.
 
-    If one is NaN or infinite, the run ends with the epoch, the step, the parameters and the samples named; the weights
-    before the step are in `checkpoints/before-nan.ckpt` (batch norms have seen its batch). Precision `16-mixed` has a
-    gradient scaler, which leaves out such steps while it looks for its scale: the guard does nothing.
+    If a gradient is NaN or infinite, the run stops with an error that names the epoch, the step, the parameters and the
+    samples. The weights before the step are saved in `checkpoints/before-nan.ckpt`, but batch norms have already seen
+    the batch. With precision `16-mixed` the guard does nothing, because the gradient scaler skips such steps itself.
 
     Raises:
-        NonFiniteError: from the training step, see above.
+        NonFiniteError: a gradient is NaN or infinite.
     """
 
     def __init__(self) -> None:
-        self._step, self._batches = -1, list[Any]()  # of the next optimizer step
+        self._step, self._batches = -1, list[Any]()  # the next optimizer step and its batches
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if trainer.global_step != self._step:
@@ -41,17 +41,17 @@ class NaNGuard(Callback):
             return
         norms = norms_of(local_shards(gradients.values()))
         bad = norms.isfinite().logical_not().float()
-        if trainer.world_size > 1:  # shards differ, and all processes save
+        if trainer.world_size > 1:  # shards differ between processes, but all of them must save
             bad = all_reduced(bad, "MAX")
         if not bad.any():
             return
         names = [name for name, found in zip(gradients, bad.tolist(), strict=True) if found]
-        indices = [getattr(batch, "indices", None) for batch in self._batches]  # in the split, if batches tell them
+        indices = [getattr(batch, "indices", None) for batch in self._batches]  # positions in the split, if known
         samples = [i for some in indices if isinstance(some, Tensor) for i in some.tolist()]
         file = f"{trainer.default_root_dir}/checkpoints/{BEFORE_NAN}"
         trainer.save_checkpoint(file, weights_only=False)
         raise NonFiniteError(
             f"step {trainer.global_step} (epoch {trainer.current_epoch}): the gradient of {first_of(names)} is not "
-            f"finite; samples {first_of(samples, 20) or 'unknown'}. The weights before it are in {file}. Often a lower "
-            "learning rate, gradient_clip_val or a warm-up helps"
+            f"finite; samples {first_of(samples, 20) or 'unknown'}. The weights before the step are in {file}. Try a "
+            "lower learning rate, gradient_clip_val or a warm-up"
         )

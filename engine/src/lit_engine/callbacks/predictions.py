@@ -1,4 +1,4 @@
-"""The results of `predict` in the run directory: a CSV table, or a file of tensors."""
+"""Callback that writes the results of `predict` to the run directory, as a CSV table or as saved tensors."""
 
 import csv
 import io
@@ -18,20 +18,20 @@ from lit_engine.run.directory import write_text
 
 
 class PredictionTable(BasePredictionWriter):
-    """Writes what `predict_step` returns: one row per sample, ordered by index.
+    """Table of the values that `predict_step` returns, with one row per sample, sorted by index.
 
-    See `columns_of` for the return values that become columns. All others are saved as they are, a list of the values
-    of all batches, in a `.pt` file of the same name. With several dataloaders, each has a file: `test_0.csv`, …
+    `columns_of` describes which return values become columns. All others are saved unchanged, as a list with the values
+    of all batches, in a `.pt` file of the same name. With several dataloaders, each has its own file (`test_0.csv`, …).
 
     Args:
-        file: of the table; its folder is created.
-        inputs: of new samples, in their order: index in the table → columns that describe the input; default:
+        file: path of the table. Its folder is created.
+        inputs: maps the index of each sample, in order, to columns that describe the input. The default is
             `inputs("test")` of the data module, if it has this method.
 
     Attributes:
-        rows: of the tables.
-        files: that were written.
-        missing: those of `inputs` that have no prediction although they were read.
+        rows: the rows of all tables.
+        files: the files that were written.
+        missing: the elements of `inputs` that were read but have no prediction.
     """
 
     def __init__(self, file: Path, inputs: Mapping[int, Mapping[str, Any]] | None = None) -> None:
@@ -41,7 +41,7 @@ class PredictionTable(BasePredictionWriter):
         self.rows: list[dict[str, Any]] = []
         self.files: list[Path] = []
         self.missing: list[Mapping[str, Any]] = []
-        self._found: dict[int, list[tuple[int, Any]]] = {}  # by dataloader: batches, each with its place in the order
+        self._found: dict[int, list[tuple[int, Any]]] = {}  # dataloader → (position, content) of each batch
 
     def write_on_batch_end(
         self,
@@ -53,13 +53,13 @@ class PredictionTable(BasePredictionWriter):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Keeps the columns of a batch, or its values. Lightning knows the indices of ordinary DataLoaders.
+        """Store the columns or the values of a batch. Lightning provides the indices for ordinary DataLoaders.
 
         Raises:
             UserError: `predict_step` returned None.
         """
         if prediction is None:
-            raise UserError(f"{type(pl_module).__name__}.predict_step returned None: return the predictions of a batch")
+            raise UserError(f"{type(pl_module).__name__}.predict_step returned None: return the batch's predictions")
         columns = columns_of(prediction)
         place = batch_idx * trainer.world_size + trainer.global_rank
         indices = list(batch_indices or ())
@@ -84,7 +84,7 @@ class PredictionTable(BasePredictionWriter):
 
     def _write_rows(self, file: Path, batches: list["Columns"], trainer: Trainer) -> None:
         rows = [dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True)]
-        rows = [{"index": number, **row} for number, row in enumerate(rows)]  # unless a row has an index
+        rows = [{"index": number, **row} for number, row in enumerate(rows)]  # an index in the row takes precedence
         rows.sort(key=lambda row: row["index"])
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         if self.inputs is None and hasattr(data, "inputs") and getattr(data, "new", None) is None:
@@ -93,9 +93,9 @@ class PredictionTable(BasePredictionWriter):
             known = {row["index"] for row in rows}
             samples = list(self.inputs.items())
             rows = [_with_inputs(row, *samples[row["index"]]) for row in rows]
-            # with a limit, samples after the last predicted one may not have been read
+            # with a limit, the samples after the last prediction may not have been read
             limit = trainer.limit_predict_batches
-            limited = isinstance(limit, int) or limit != 1.0  # 1 is a batch, 1.0 are all
+            limited = isinstance(limit, int) or limit != 1.0  # 1 means one batch, 1.0 means all batches
             read = range(max(known, default=-1) + 1 if limited else len(samples))
             self.missing = [samples[number][1] for number in read if number not in known]
         if trainer.is_global_zero and rows:
@@ -108,7 +108,7 @@ class PredictionTable(BasePredictionWriter):
         self.rows += rows
 
     def _write_values(self, file: Path, batches: list[Any]) -> None:
-        """Saves the values of all batches as a list, which `torch.load` reads with `weights_only=True`."""
+        """Save the values of all batches as a list that `torch.load` can read with `weights_only=True`."""
         values = [dict(batch) if isinstance(batch, Columns) else batch for batch in batches]
         content = io.BytesIO()
         try:
@@ -117,25 +117,25 @@ class PredictionTable(BasePredictionWriter):
         except Exception as error:
             kinds = ", ".join(dict.fromkeys(type(value).__name__ for value in values))
             raise UserError(
-                f"predict_step returned {kinds}, which cannot be saved: return tensors, numbers or texts, or tuples, "
-                "lists and dicts of these"
+                f"predict_step returned {kinds}, which cannot be saved: return tensors, numbers or strings, or tuples, "
+                "lists or dicts of them"
             ) from error
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.getvalue())
         self.files.append(file)
-        print("predict_step returns no columns: its values are saved as they are, as a list with those of each batch")
+        print("predict_step returns no columns: its return values were saved unchanged, as a list of batches")
 
 
 class Columns(dict[str, list[Any]]):
-    """A batch of predictions as columns: name → a value per sample."""
+    """A batch of predictions as columns (name → one value per sample)."""
 
 
 def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
-    """Return a batch of predictions as columns, or None if it has none.
+    """Return a batch of predictions as columns, or None if it cannot be converted.
 
-    A tensor `(B,)` is the column `prediction`, and a tensor `(B, K)` the columns `prediction_0`, …, `prediction_K-1`.
-    A list of B numbers or texts is a column, too. The elements of a tuple, or of a list of tensors, are columns in the
-    same way, as `prediction_0`, …; the values of a dict are columns named by their keys. All need the same length B.
+    A tensor `(B,)` or a list of B numbers or strings becomes the column `prediction`, and a tensor `(B, K)` the columns
+    `prediction_0`, …, `prediction_K-1`. The elements of a tuple or a list of tensors become columns in the same way,
+    named `prediction_0`, …, and the values of a dict are named by their keys. All need the same length B.
     """
     if isinstance(outputs, Mapping):
         named = {str(name): value for name, value in outputs.items()}
@@ -157,6 +157,6 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
 
 
 def _with_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A row with its inputs after its index; a column whose name is taken becomes `input/NAME`."""
+    """Return a row with its inputs after the index. An input whose name is already taken becomes `input/NAME`."""
     named = {f"input/{name}" if name in row else name: value for name, value in inputs.items()}
     return {"index": index, **named, **{name: value for name, value in row.items() if name != "index"}}

@@ -1,6 +1,6 @@
-"""Progress: a rich bar on a terminal, a line per epoch elsewhere; both show exact means of the epoch.
+"""Progress display: a Rich bar in a terminal, and a line per epoch elsewhere.
 
-The bar's are of the samples of the first process, the line's of all.
+Both show exact means of the epoch, over the samples of the first process (bar) or of all processes (line).
 """
 
 from time import perf_counter
@@ -17,7 +17,7 @@ from lit_engine.training.exact import Totals, totals_of
 
 
 def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Totals | None) -> dict[str, float]:
-    """Return the means of the totals `running`, and the newest headline and monitored metrics of the validation."""
+    """Return the means of the totals `running`, and the newest headline and monitored validation metrics."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
     known = trainer.callback_metrics
     for name in (*(f"val/{name}" for name in getattr(pl_module, "headline_metrics", ())), *monitored(trainer)):
@@ -26,11 +26,11 @@ def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Tota
     return values
 
 
-SECONDS = 0.25  # between two refreshes, each of which costs about as much as a small training step
+SECONDS = 0.25  # interval between refreshes, each of which takes about as long as a small training step
 
 
 class RichProgress(RichProgressBar):
-    """Rich's bar with loss and accuracy."""
+    """Rich progress bar with the loss and the task's main metrics."""
 
     _next = 0.0
 
@@ -51,14 +51,14 @@ class RichProgress(RichProgressBar):
 
 
 class ProgressLines(Callback):
-    """A line per epoch, for log files and pipes."""
+    """Progress display with one line per epoch, for log files and pipes."""
 
     def __init__(self) -> None:
         self._start = 0.0
-        self._validated: dict[str, float] = {}  # metrics of the newest validation
+        self._validated: dict[str, float] = {}  # the metrics of the newest validation
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._start = perf_counter()  # a run that is resumed within an epoch does not begin one
+        self._start = perf_counter()  # a run that is resumed mid-epoch does not call on_train_epoch_start
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start = perf_counter()
@@ -71,10 +71,10 @@ class ProgressLines(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         logged = {name: value.item() for name, value in logged_values(trainer).items() if not is_detail(name)}
         values = {n: value for n, value in logged.items() if n not in COUNTERS and not RATE.fullmatch(n)}
-        running = totals_of(pl_module)  # their means are over all processes
+        running = totals_of(pl_module)  # reduced over all processes below
         values |= progress_metrics(trainer, pl_module, running.reduce(pl_module)) if running else self._validated
         validated = has_validated(trainer)
         found = "  ".join(f"{n} {in_short(v)}" for n, v in values.items() if validated or split_stage(n)[0] != "val")
-        # from 0, as in Lightning's bar, the names of checkpoints and metrics.csv
+        # counted from 0, as in Lightning's progress bar, checkpoint names and metrics.csv
         last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
         print_once(f"epoch {trainer.current_epoch}/{last}  {found}  {perf_counter() - self._start:.1f} s")

@@ -1,4 +1,4 @@
-"""What a run writes down of itself: metrics.csv while it trains, metrics.json at the end, with what belongs to it."""
+"""The logger that writes metrics.csv during training, and the callback that writes metrics.json at the end."""
 
 import contextlib
 import csv
@@ -30,18 +30,18 @@ from lit_engine.training.exact import totals_of
 
 SAVE_SECONDS = 10.0
 COUNTERS = ("epoch", "step")
-RATE = re.compile(r"lr([/-].*)?")  # learning rates, of tasks and of Lightning's LearningRateMonitor
+RATE = re.compile(r"lr([/-].*)?")  # learning rates logged by a task or by Lightning's LearningRateMonitor
 
 
 class MetricsCSV(Logger):
-    """Writes `metrics.csv`; what is logged at one step (training, then validation) becomes one row.
+    """Logger of `metrics.csv`, which has one row for all metrics logged at the same step (training, then validation).
 
-    Lightning saves at the end of epochs; in longer ones what is logged is in the file within about ten seconds.
+    The file is saved at the end of each epoch, and within a long epoch about every ten seconds.
 
-    Lightning's CSVLogger deletes the file of an earlier run in the same folder, and so the history of a resumed run.
+    Lightning's CSVLogger would delete an existing file in the same folder, and so the history of a resumed run.
 
     Args:
-        folder: of the run.
+        folder: the run directory.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -49,27 +49,27 @@ class MetricsCSV(Logger):
         self.file = Path(folder) / "metrics.csv"
         self._columns: list[str] = []
         self._rows: list[dict[str, Any]] = []
-        self._written = 0  # rows that are in the file and final
-        self._end = 0  # where they end in the file, in bytes
+        self._written = 0  # number of final rows in the file
+        self._end = 0  # offset of their end in the file, in bytes
         self._saved = monotonic()
-        self._changed = False  # a run that has ended stays as it is
-        self.stage: Callable[[], str] = lambda: "train"  # that logs now
+        self._changed = False  # the file of a finished run is not rewritten
+        self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
 
     def state_dict(self) -> dict[str, Any]:
-        """What belongs to a checkpoint: the number of rows, and the last one, which may still grow."""
+        """Return the number of rows, and the last row, which may still grow, for a checkpoint."""
         return {"rows": len(self._rows), "last": self._rows[-1:]}
 
     def read(self) -> None:
-        """Takes up the file of a run that is resumed.
+        """Load the file of a run that is resumed.
 
         Raises:
-            RunError: it is broken.
+            RunError: the file is broken.
         """
         self._columns, rows = RunDir(self.file.parent).history()
         self._rows = [{**row, "step": int(row["step"])} for row in rows]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes back to where a checkpoint was saved: the training repeats the later rows."""
+        """Drop the rows after the checkpoint, because training repeats them."""
         self._rows = [*self._rows[: state["rows"] - 1], *state["last"]] if state["rows"] else []
         known = [name for row in self._rows[-1:] for name in row]
         self._columns = list(dict.fromkeys([*self._columns, *known]))
@@ -88,7 +88,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """They are in config.yaml."""
+        """Do nothing, because config.yaml contains the hyperparameters."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -101,14 +101,14 @@ class MetricsCSV(Logger):
         if new or not self._columns:
             leading = [c for c in COUNTERS if c not in self._columns]
             self._columns += leading + [name for name in new if name not in COUNTERS]
-            self._written = self._end = 0  # another header: the whole file is written
+            self._written = self._end = 0  # the header has changed, so the whole file must be rewritten
         if monotonic() - self._saved >= SAVE_SECONDS:
-            with contextlib.suppress(OSError):  # a full disk: it is told when the run is saved
+            with contextlib.suppress(OSError):  # the next checkpoint reports a full disk
                 self.save()
 
     @rank_zero_only
     def save(self) -> None:
-        """Writes what is new; the last row may still grow and is overwritten then."""
+        """Write the new rows. The last row may still grow, and is then overwritten by the next call."""
         self._saved = monotonic()
         if not self._changed:
             return
@@ -117,7 +117,7 @@ class MetricsCSV(Logger):
             header = io.StringIO()
             csv.DictWriter(header, self._columns, lineterminator="\n").writeheader()
             self._write(header, self._rows[:-1])
-            write_text(self.file, header.getvalue())  # whole or not at all: no earlier row is lost
+            write_text(self.file, header.getvalue())  # atomic, so that no earlier row can be lost
             self._written, self._end = len(self._rows) - 1, len(header.getvalue().encode())
         with self.file.open("r+", newline="", encoding="utf-8") as file:
             file.seek(self._end)
@@ -136,23 +136,23 @@ class MetricsCSV(Logger):
 
 
 class RunRecord(Callback):
-    """Writes the final numbers of `fit`, `validate` and `test` to metrics.json, with the number of samples.
+    """Record of the final metrics of `fit`, `validate` and `test` and the number of samples, in metrics.json.
 
-    Ends a training whose loss is no longer a number, before a checkpoint of such weights is saved.
+    It also stops a training run whose loss is NaN or infinite before a checkpoint of such weights is saved.
 
     Args:
-        run: the run directory of this process; all processes use that of the first.
-        config: text of config.yaml, which must be the same in all processes.
-        metrics: metrics.csv, which checkpoints are in step with.
+        run: the run directory of this process. All processes will use the directory of the first process.
+        config: the text of config.yaml, which must be the same in all processes.
+        metrics: the logger of metrics.csv, whose state is stored in checkpoints.
 
     Raises:
-        UserError: from the end of an epoch or validation, see above.
+        UserError: the loss is not finite at the end of an epoch or validation, or a monitored metric is missing.
 
     Attributes:
-        started: whether training began, so that the run holds something.
-        provenance: is added to the run once it has begun, with the config: a run that is refused, or that has ended,
-            keeps what it has.
-        hyper_parameters: of the model, as plain data for its checkpoints.
+        started: whether training has started, so that the run has content.
+        provenance: entry for provenance.json, written with config.yaml when training starts. A run that is rejected or
+            already finished does not change.
+        hyper_parameters: hyperparameters of the model as plain data, which its checkpoints contain.
     """
 
     def __init__(self, run: RunDir, config: str = "", metrics: MetricsCSV | None = None) -> None:
@@ -160,21 +160,20 @@ class RunRecord(Callback):
         self.provenance: dict[str, Any] | None = None
         self.hyper_parameters: dict[str, Any] = {}
         self.started = False
-        # in the checkpoint: the newest metrics, and the state of metrics.csv
-        self._known: dict[str, Any] = {}
-        self._logged: set[str] = set()  # names of metrics that the training has logged
-        self._validated: dict[str, float] = {}  # the metrics of the newest validation, as they are recorded
-        self._ended: dict[str, int] = {}  # steps and epochs that loggers knew, if the run ended within an epoch
-        self._resumed: dict[str, Any] | None = None
-        self.checkpoint: Path | None = None  # whose weights are evaluated
-        self.changed: list[str] = []  # in the model since its training
+        self._known: dict[str, Any] = {}  # the newest metrics in the checkpoint
+        self._logged: set[str] = set()  # names of the logged training metrics
+        self._validated: dict[str, float] = {}  # the recorded metrics of the newest validation
+        self._ended: dict[str, int] = {}  # steps and epochs for loggers, if the run ended mid-epoch
+        self._resumed: dict[str, Any] | None = None  # the state of metrics.csv in the checkpoint
+        self.checkpoint: Path | None = None  # the checkpoint to evaluate
+        self.changed: list[str] = []  # differences between the model and the one that was trained
         self._start = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Agrees on one directory.
+        """Set the same run directory in all processes.
 
         Raises:
-            UserError: the processes were given different configs.
+            UserError: the processes have different configs.
         """
         path, config = trainer.strategy.broadcast((str(self.run.path), self.config))
         set_root_dir(trainer, path)
@@ -183,11 +182,11 @@ class RunRecord(Callback):
             self.metrics.stage = lambda: stage_now(trainer)
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
             found = iterate_changes(yaml.safe_load(config), yaml.safe_load(self.config))
-            different = [f"{key.lstrip('.')} is {here} here and {first} in the first" for key, first, here in found]
+            different = [f"{key.lstrip('.')} is {here} here and {first} in rank 0" for key, first, here in found]
             raise UserError("; ".join(["the processes of this run have different configs", *different]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock; a run that was resumed after it had been stopped early has nothing more to do."""
+        """Start the clock. A resumed run that had already been stopped early stops again."""
         if not trainer.enable_validation:
             _check_watched(trainer)
         self._start = perf_counter()
@@ -199,7 +198,7 @@ class RunRecord(Callback):
         self._begin(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if not self.started:  # of a run that is resumed within an epoch
+        if not self.started:  # the run is resumed mid-epoch
             self._begin(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -207,23 +206,23 @@ class RunRecord(Callback):
             self._begin(trainer)
 
     def _begin(self, trainer: Trainer) -> None:
-        """Describes the run before its first checkpoint is saved."""
+        """Write config.yaml and provenance.json before the first checkpoint is saved."""
         if not self.started and trainer.is_global_zero:
             if self.provenance is not None:
-                self.run.describe(self.config, {**self.provenance, "status": None})  # until it ends: `ended`
+                self.run.describe(self.config, {**self.provenance, "status": None})  # `ended` sets the status
             if self.metrics is not None and self._resumed is not None:
                 self.metrics.load_state_dict(self._resumed)
         self.started = True
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Writes metrics.csv up to here."""
+        """Save metrics.csv, so that it is in step with the checkpoint."""
         if self.metrics is not None:
             self.metrics.save()
             checkpoint["metrics_csv"] = self.metrics.state_dict()
         checkpoint["processes"] = trainer.world_size
         if self.hyper_parameters:
             checkpoint["hyper_parameters"] = self.hyper_parameters
-        checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml has them; they may contain objects
+        checkpoint.pop("datamodule_hyper_parameters", None)  # in config.yaml, and here they may contain objects
         checkpoint["logged"] = {"train": sorted(self._logged), "val": self._validated}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -231,15 +230,15 @@ class RunRecord(Callback):
             self._known, self._ended = checkpoint.get("metrics", {}), checkpoint.get("ended", {})
             logged = checkpoint.get("logged", {"train": [], "val": {}})
             self._logged, self._validated = set(logged["train"]), logged["val"]
-            self._resumed = checkpoint.get("metrics_csv")  # None of a run without the file
+            self._resumed = checkpoint.get("metrics_csv")  # None if the run has no metrics.csv
             if self.metrics is not None and trainer.is_global_zero:
                 self.metrics.read()
             before, now = checkpoint.get("processes", trainer.world_size), trainer.world_size
             if before != now:
-                print_once(f"processes: {before} when it was saved, {now} now; {_samples(trainer, before)}")
+                print_once(f"processes: {before} in the checkpoint, {now} now; {_samples(trainer, before)}")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Looks at the training loss; a gradient scaler leaves out the steps of one that is not finite."""
+        """Check that the training loss is finite, unless a gradient scaler skips non-finite steps."""
         found = logged_values(trainer)
         self._logged |= found.keys()
         if scales_loss(trainer):
@@ -255,7 +254,7 @@ class RunRecord(Callback):
             self.metrics.save()
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Records the last epoch and which checkpoint is best, also of a run that was killed after its last epoch."""
+        """Record the last epoch and the best checkpoint, even if an earlier process was killed after the last epoch."""
         if not self.started and self._ended:
             set_ended(trainer, self._ended["steps"], self._ended["epochs"])
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -274,7 +273,7 @@ class RunRecord(Callback):
             "seconds": round(perf_counter() - self._start, 2),
             "parameters": sum(parameter.numel() for parameter in pl_module.parameters()),
             **self._trained(trainer),
-            # without those of an earlier epoch, where the last one was cut short
+            # leave out metrics of an earlier epoch if the last epoch was not validated
             **(self._validated if has_validated(trainer) else {}),
         }
         best = best_checkpoint(trainer)
@@ -284,7 +283,7 @@ class RunRecord(Callback):
         self.run.record("fit", values)
 
     def _trained(self, trainer: Trainer) -> dict[str, float]:
-        """The newest metrics of the training, but for learning rates."""
+        """Return the newest training metrics without learning rates."""
         metrics = trainer.callback_metrics
         names = [name for name in metrics if split_stage(name)[0] == "train" or name in self._logged]
         # Lightning adds NAME_step and NAME_epoch to a metric that is logged by step and by epoch
@@ -292,11 +291,11 @@ class RunRecord(Callback):
         return _numbers({name: metrics[name] for name in single if not RATE.fullmatch(name)}, "train")
 
     def ended(self, status: int) -> None:
-        """Records how the `fit` ended; does nothing if it had ended before, or the disk is full."""
+        """Record the exit status of `fit`, unless the run had already finished or the disk is full."""
         with contextlib.suppress(OSError, RunError):
             if self.provenance is not None and self.started:
                 self.run.end(status, round(perf_counter() - self._start, 2))
-            elif self.provenance is not None and status == 0:  # of one killed after its last step: nothing was left
+            elif self.provenance is not None and status == 0:  # an earlier process was killed after the last step
                 self.run.end(0)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -328,36 +327,36 @@ class RunRecord(Callback):
 
 
 def _samples(trainer: Trainer, before: int) -> str:
-    """What becomes of the samples of a step if there were another number of processes `before`."""
+    """Describe how the number of samples per step changes if there were `before` processes."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     if getattr(data, "global_batch_size", None):
-        return f"a step keeps its {data.global_batch_size} samples"
+        return f"a step still has {data.global_batch_size} samples"
     each = getattr(data, "batch_size", None)
     if not isinstance(each, int):
-        return "a step has as many times more or fewer samples"
+        return "the number of samples per step changes by the same factor"
     each *= trainer.accumulate_grad_batches
     return (
-        f"a step had {each} × {before} = {each * before} samples and has {each * trainer.world_size}; "
-        "data.global_batch_size would keep them"
+        f"a step had {each} × {before} = {each * before} samples and now has {each * trainer.world_size}; set "
+        "data.global_batch_size to keep the number"
     )
 
 
 def best_checkpoint(trainer: Trainer) -> ModelCheckpoint | None:
-    """The callback that follows a metric, if there is one."""
+    """Return the first checkpoint callback that monitors a metric, or None."""
     callbacks = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint) and c.monitor]
     return callbacks[0] if callbacks else None
 
 
 def monitored(trainer: Trainer) -> list[str]:
-    """The metrics that callbacks follow: a checkpoint is chosen by them, or the training stopped."""
+    """Return the metrics that callbacks monitor to choose a checkpoint or to stop early."""
     callbacks = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks]
     return [str(name) for name in (getattr(callback, "monitor", None) for callback in callbacks) if name]
 
 
 def _check_watched(trainer: Trainer) -> None:
-    """Refuses a metric that the validation does not log.
+    """Raise UserError for a monitored metric that the validation does not log.
 
-    Before the first epoch only a slip of the pen: the few batches that are looked at then may lack others.
+    The sanity check only reports likely typos, because its few batches may not log all metrics.
     """
     watching = [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks, *trainer.lr_scheduler_configs]
     for name in [str(getattr(one, "monitor", None)) for one in watching if getattr(one, "strict", True)]:
@@ -366,12 +365,12 @@ def _check_watched(trainer: Trainer) -> None:
         there = sorted(known for known in trainer.callback_metrics if not is_detail(known)) or ["none (no validation)"]
         slip = not is_detail(name) and get_close_matches(name, there, cutoff=0.7)
         if slip or not trainer.sanity_checking:
-            raise UserError(f"monitor: {name} is no metric of the validation; there are: {', '.join(there)}")
+            raise UserError(f"monitor: the validation does not log {name}; it logs: {', '.join(there)}")
 
 
 def one_line(metrics: Mapping[str, Tensor]) -> str:
-    """The metrics of an evaluation as one line, without those of each class."""
-    # some tasks log epoch or step to set the step of the other values
+    """Format the metrics of an evaluation as one line, without per-class metrics."""
+    # some tasks log `epoch` or `step` to set the step of their other metrics
     values = {name: value.item() for name, value in metrics.items() if not is_detail(name) and name not in COUNTERS}
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
@@ -379,12 +378,12 @@ def one_line(metrics: Mapping[str, Tensor]) -> str:
 
 
 def in_short(value: float) -> str:
-    """Returns the value with four decimals, or from 1000 on with seven digits."""
+    """Return the value with four decimals, or with seven significant digits from 1000 on."""
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:.7g}"
 
 
 def _rounded(value: float, digits: int) -> str:
-    """Returns the value with this many significant digits, or all digits if it is a whole number, such as a count."""
+    """Return the value with this many significant digits, or with all digits if it is a whole number like a count."""
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"
 
 
@@ -392,12 +391,12 @@ def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
     if value is not None and not math.isfinite(value):
         raise UserError(
             f"epoch {trainer.current_epoch}: {name} is {float(value)}. Start a new run with a lower learning rate, a "
-            "warm-up or trainer.gradient_clip_val; the callback NaNGuard names the step and the samples"
+            "warm-up or trainer.gradient_clip_val. The callback NaNGuard reports the step and the samples"
         )
 
 
 def stage_now(trainer: Trainer) -> str:
-    """Return the stage that logs now: `train`, `val` or `test`."""
+    """Return the current stage: `train`, `val` or `test`."""
     return "val" if trainer.validating or trainer.sanity_checking else "test" if trainer.testing else "train"
 
 

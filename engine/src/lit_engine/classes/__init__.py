@@ -1,1 +1,1 @@
-"""Classes by name, and which classes a checkpoint may name."""
+"""Resolving class names, and restricting which classes a checkpoint may refer to."""

@@ -1,1 +1,1 @@
-"""The command line: from arguments to objects."""
+"""The command line, from its arguments to the objects of a run."""

@@ -103,7 +103,8 @@ def short_help(command: str) -> str:
     for option in OPTIONS:
         is_shown = option.name not in ("run", *SHORT.values()) and (command == "fit" or not option.is_recorded)
         if command in option.commands and is_shown:
-            kind: dict[str, Any] = {"action": "store_true"} if option.type is bool else {"metavar": option.name.split("_")[-1].upper()}
+            value = option.name.rpartition("_")[2].upper()
+            kind: dict[str, Any] = {"action": "store_true"} if option.type is bool else {"metavar": value}
             own.add_argument(f"--{option.name}", help=option.help.replace("%", "%%"), **kind)
     if command != "fit":
         own.add_argument("--ckpt_path", metavar="CHECKPOINT", help=CKPT_PATH)

@@ -1,1 +1,1 @@
-"""Loggers beside metrics.csv."""
+"""Loggers in addition to metrics.csv."""

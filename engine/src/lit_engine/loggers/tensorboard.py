@@ -1,4 +1,4 @@
-"""What the TensorBoard overlay adds to the scalars of image tasks: a grid of training images, and the model's graph."""
+"""Callback of the TensorBoard overlay that adds a grid of training images and the graph of the model to the scalars."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 
 class TensorBoardExtras(Callback):
-    """Logs 64 images of the first training batch as a grid (as augmented) and the graph of the model, once."""
+    """One-time log of a grid of 64 augmented images from the first training batch and of the model's graph."""
 
     _done = False
 
@@ -20,21 +20,21 @@ class TensorBoardExtras(Callback):
             return
         self._done = True
         images = batch[0]
-        if images.ndim != 4:  # sentences, or a table
+        if images.ndim != 4:  # not images, but sentences or a table
             return
         from torchvision.utils import make_grid
 
         grid = make_grid(images[:64].float().cpu(), nrow=8)
         for writer in writers:
             writer.add_image("train/images", grid, trainer.global_step)
-        if pl_module.device_mesh is None:  # a net that several processes run together is not traced
-            modes = {module: module.training for module in pl_module.modules()}  # some may be frozen
-            pl_module.eval()  # tracing must not move batch norm statistics
+        if pl_module.device_mesh is None:  # a model sharded over processes is not traced
+            modes = {module: module.training for module in pl_module.modules()}  # frozen ones are in evaluation mode
+            pl_module.eval()  # tracing must not update batch norm statistics
             try:
                 for writer in writers:
                     writer.add_graph(pl_module, images[:1])
-            except Exception as error:  # a compiled net, or one that torch cannot trace for another reason
-                print(f"note: TensorBoard gets no graph of the model: {str(error).strip().splitlines()[0]}", flush=True)
+            except Exception as error:  # torch cannot trace every model, such as a compiled one
+                print(f"note: no model graph for TensorBoard: {str(error).strip().splitlines()[0]}", flush=True)
             finally:
                 for module, training in modes.items():
                     module.training = training

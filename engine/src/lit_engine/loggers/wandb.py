@@ -1,4 +1,4 @@
-"""The Weights & Biases logger of the overlay `wandb`: Lightning's, but training never waits for it or fails with it."""
+"""Weights & Biases logger of the overlay `wandb`, whose errors and timeouts never stop or fail the training run."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from lit_engine.run.directory import RunDir, write_text
 
 
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of the logger whose errors end the logging, not the training."""
+    """Wrap a method of the logger so that an error stops logging to W&B instead of the training run."""
 
     @wraps(method)
     def call(self: "WandbLogger", *args: Any, **kwargs: Any) -> Any:
@@ -29,23 +29,23 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:  # wandb raises its own errors, TimeoutError, OSError and more
             print(f"note: W&B has failed ({error}); the run continues without it", file=sys.stderr)
             self.lost = True
-            with contextlib.suppress(Exception):  # else wandb prints a traceback when the process ends
+            with contextlib.suppress(Exception):  # without it, wandb prints a traceback when the process exits
                 import_module("wandb").teardown()
 
     return call
 
 
 class WandbLogger(LightningWandbLogger):
-    """Lightning's logger for one run directory, whose `wandb.json` keeps the id for a resumed run.
+    """Lightning's W&B logger for one run directory, which stores the W&B id in `wandb.json` for resuming.
 
     Args:
         save_dir: the run directory, `{run_dir}` in a config.
-        project: of W&B; default: the name of the package.
-        name: of the run; default: the last two parts of its path.
+        project: name of the W&B project; default: the name of the package.
+        name: name of the run; default: the last two parts of its path.
         entity, group, tags, notes: as in `wandb.init`.
-        mode: `auto` is online with a key and offline without; the environment variable WANDB_MODE overrides it.
-        init_timeout: seconds to wait for the server; then, or without a key, the run is logged offline.
-        finish_timeout: seconds to wait for uploads at the end; `wandb sync` sends the rest.
+        mode: `auto` is online with an API key and offline without. The environment variable WANDB_MODE overrides it.
+        init_timeout: seconds to wait for the server before the run is logged offline.
+        finish_timeout: seconds to wait for uploads at the end. `wandb sync` uploads the rest.
         log_checkpoints: upload the best checkpoint as an artifact when training ends.
     """
 
@@ -66,9 +66,9 @@ class WandbLogger(LightningWandbLogger):
         self.folder = Path(save_dir)
         self.mode: Any = os.environ.get("WANDB_MODE") or mode
         self.lost = self.mode == "disabled"
-        self.description: dict[str, Any] = {}  # config and provenance of a training
+        self.description: dict[str, Any] = {}  # config and provenance of the run
         self.record = self.folder / "wandb.json"
-        self._received: dict[str, Any] | None = None  # summary on the server, if rows must be resent
+        self._received: dict[str, Any] | None = None  # summary on the server, until missing rows have been resent
         options: dict[str, Any] = {
             "project": project or current().name,
             "entity": entity,
@@ -98,13 +98,13 @@ class WandbLogger(LightningWandbLogger):
     def _start(self) -> None:
         import wandb
 
-        (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # without it wandb writes to /tmp
+        (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # without this folder, wandb writes to /tmp
         if self.mode == "auto":
             self.mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
         try:
             run = wandb.init(mode=self.mode, **self._wandb_init)
         except Exception as error:
-            print(f"note: W&B does not answer ({error}); `wandb sync` sends the run later", file=sys.stderr)
+            print(f"note: W&B does not respond ({error}); upload the run later with `wandb sync`", file=sys.stderr)
             wandb.teardown()
             run = wandb.init(mode="offline", **self._wandb_init)
         self._experiment = run
@@ -112,13 +112,13 @@ class WandbLogger(LightningWandbLogger):
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         run.config.update(self.description, allow_val_change=True)
-        # an agent of W&B chooses entity and project
+        # a W&B agent may have chosen a different entity and project
         write_text(self.record, json.dumps({"id": run.id, "entity": run.entity, "project": run.project}) + "\n")
 
     @rank_zero_only
     @guarded
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Logs the metrics; an evaluation by itself, to which Lightning gives step 0, at the last step of the run."""
+        """Log the metrics. Those of a separate evaluation, for which Lightning passes step 0, use the last step."""
         if self._experiment is None:
             self._start()
         self._resend_rows(before=step or math.inf)
@@ -128,7 +128,7 @@ class WandbLogger(LightningWandbLogger):
         super().log_metrics(metrics, step)
 
     def _resend_rows(self, before: float) -> None:
-        """Logs the rows of metrics.csv that the server of a resumed run lacks, because its process was killed."""
+        """Log the rows of metrics.csv that the server did not receive because the process was killed."""
         received, self._received = self._received, None
         if received is None:
             return
@@ -136,7 +136,7 @@ class WandbLogger(LightningWandbLogger):
         for row in RunDir(self.folder).history()[1]:
             step = int(row["step"])
             values = {name: float(text) for name, text in row.items() if text and name != "step"}
-            # each row is logged in several parts, and the server may have received only some of them
+            # each row is logged in several parts, of which the server may have received only some
             complete = step == last and all(_is_close(received.get(name), value) for name, value in values.items())
             if last <= step < before and not complete:
                 super().log_metrics(values, step)
@@ -149,13 +149,13 @@ class WandbLogger(LightningWandbLogger):
     @rank_zero_only
     @guarded
     def finish(self, exit_code: int) -> None:
-        """Ends the W&B run: as finished with 0, otherwise as failed."""
+        """Mark the W&B run as finished if the exit code is 0, and as failed otherwise."""
         if self._experiment is not None:
-            self._resend_rows(before=math.inf)  # a resumed run that has already ended logs nothing
+            self._resend_rows(before=math.inf)  # needed if the resumed run was already finished and logged nothing
             run, self._experiment = self._experiment, None
             run.finish(exit_code=exit_code)
 
 
 def _is_close(received: Any, value: float) -> bool:
-    """Return whether the server has received a value; metrics.csv keeps seven digits, and W&B stores NaN as text."""
+    """Return whether the server has received a value. metrics.csv has seven digits, and W&B stores NaN as a string."""
     return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)

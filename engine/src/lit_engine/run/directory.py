@@ -1,16 +1,16 @@
-"""A run is a directory: config, checkpoints, metrics, predictions, figures and provenance of one training.
+"""The directory of a run, which contains everything that one training run reads and writes.
 
 runs/CONFIG/STAMP/
-    config.yaml        complete; `fit -c` on it repeats the run
+    config.yaml        the complete config; `fit -c` on it repeats the run
     checkpoints/       best*.ckpt, last.ckpt
-    metrics.csv        by step and epoch
-    metrics.json       final numbers: {"fit": {…}, "validate": {…}, "test": {…}}
-    provenance.json    where the numbers come from: commit, versions, host, seed, command
-    code.patch         what was not committed
+    metrics.csv        metrics by step and epoch
+    metrics.json       final metrics: {"fit": {…}, "validate": {…}, "test": {…}}
+    provenance.json    how the metrics were produced: commit, versions, host, seed, command
+    code.patch         uncommitted changes
     predictions/, figures/
-    index.html         the page of all this; README.md is the model card
+    index.html         the page of the run; README.md is the model card
 
-Reading a run imports neither torch nor Lightning. `lit_engine.load` turns a run into a task, its data and a trainer.
+Reading a run imports neither torch nor Lightning. `lit_engine.load` loads the task, the data and a trainer of a run.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ from lit_engine.errors import RunError, did_you_mean
 from lit_engine.project import current
 from lit_engine.run.provenance import uncommitted
 
-BEFORE_NAN = "before-nan.ckpt"  # what NaNGuard keeps
+BEFORE_NAN = "before-nan.ckpt"  # written by NaNGuard
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file as UTF-8, whole or not at all; where `path` is a link, the file that it leads to."""
+    """Write a UTF-8 file atomically. If `path` is a symbolic link, its target is replaced."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """The same for any content."""
+    """Write a file like `write_text`, with binary content."""
     given, path = path, path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -48,7 +48,7 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
-        error.filename, error.filename2 = str(given), None  # the name that the user knows
+        error.filename, error.filename2 = str(given), None  # report the path that the user knows
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -56,24 +56,24 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class RunDir:
-    """The directory of one run, for reading it in Python; `fit` alone writes into it by this class.
+    """The directory of one run, for reading it in Python. The methods that write are for the commands only.
 
         run = RunDir.open("runs/quickstart/first")          or RunDir.latest("runs")
         run.config(), run.metrics(), run.history()          config.yaml, metrics.json, metrics.csv
-        run.predictions("test"), run.figures()              rows of a table; pictures
+        run.predictions("test"), run.figures()              rows of a table; image files
 
     Args:
-        path: of the folder; `open` checks that it is one of a run.
+        path: path of the directory. Use `open` to check that it contains a run.
     """
 
     path: Path
 
     @classmethod
     def create(cls, runs: str | Path, config: str, name: str | None) -> "RunDir":
-        """Makes `runs/config/name`, or `runs/config/TIMESTAMP` without a name.
+        """Create `runs/config/name`, or `runs/config/TIMESTAMP` without a name.
 
         Raises:
-            RunError: it exists, the name is not a plain folder name, or it cannot be written.
+            RunError: the directory already exists or cannot be created, or the name is not a plain folder name.
         """
         parent = Path(runs).expanduser() / config
         if name is not None and (name in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", name)):
@@ -87,21 +87,21 @@ class RunDir:
             except FileExistsError as error:
                 if name is not None:
                     raise RunError(
-                        f"{path} exists and is not written to: choose another --run_name, delete it, or resume it "
-                        f"with `fit --run {path}`"
+                        f"{path} already exists: choose a different --run_name, delete it, or resume it with "
+                        f"`fit --run {path}`"
                     ) from error
             except OSError as error:
                 raise RunError(
-                    f"cannot make a run in {parent}: {error.strerror}; --runs_dir chooses another folder"
+                    f"cannot create a run in {parent}: {error.strerror}; set --runs_dir to a different folder"
                 ) from error
-        raise RunError(f"cannot make a run in {parent}")
+        raise RunError(f"cannot create a run in {parent}")
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDir":
-        """An existing run; `latest` is that of `runs/`.
+        """Return an existing run. The path `latest` means the latest run in `runs/`.
 
         Raises:
-            RunError: no such folder, or not one of a run.
+            RunError: the folder does not exist or does not contain a run.
         """
         run = cls(Path(path).expanduser())
         if not run.path.is_dir():
@@ -117,12 +117,12 @@ class RunDir:
 
     @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
-        """The run with checkpoints, of this config if one is given, that was started or resumed last.
+        """Return the run that was started or resumed last, of all runs that have checkpoints (and this config).
 
-        The time in provenance.json decides, because copying or touching a file changes the time of the file.
+        The time comes from provenance.json, because copying or touching a file changes its modification time.
 
         Raises:
-            RunError: no run is there.
+            RunError: there is no run.
         """
         found = cls.newest(runs, config)
         if not found:
@@ -143,7 +143,7 @@ class RunDir:
 
     @property
     def name(self) -> str:
-        """As people read it: `CONFIG/NAME`."""
+        """The display name, `CONFIG/NAME`."""
         return "/".join(self.path.absolute().parts[-2:])
 
     @property
@@ -156,10 +156,10 @@ class RunDir:
         return self.path / "checkpoints"
 
     def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
-        """Writes config.yaml and a further entry in provenance.json.
+        """Write config.yaml and add an entry to provenance.json.
 
-        An earlier config that differs is kept as config.1.yaml, then config.2.yaml and so on, and so is code.patch. The
-        entry lists the files in code.patch as `patch`.
+        If the config has changed, the earlier one is renamed config.1.yaml, then config.2.yaml and so on. The same
+        applies to code.patch. The entry lists the files in code.patch as `patch`.
         """
         patch = b""
         if (provenance.get("git") or {}).get("dirty"):
@@ -177,24 +177,24 @@ class RunDir:
         write_text(self.path / "provenance.json", json.dumps(entries, indent=2) + "\n")
 
     def lock(self) -> BaseFileLock:
-        """Keeps other processes from training this run until it is released, or this process ends.
+        """Prevent other processes from training this run until the lock is released or this process exits.
 
         Raises:
-            RunError: another process is training it.
+            RunError: another process is training the run.
         """
         lock = FileLock(self.path / ".lock")
         try:
-            lock.acquire(timeout=0.3, poll_interval=0.05)  # `state` may be looking
+            lock.acquire(timeout=0.3, poll_interval=0.05)  # `state` may hold the lock for a moment
         except Timeout as error:
             raise RunError(f"another process is training the run {self.path}") from error
-        for left in [*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")]:  # by a process that was killed
+        for left in [*self.path.glob(".*.tmp"), *self.checkpoints.glob(".*.tmp")]:  # left by a killed process
             left.unlink(missing_ok=True)
         return lock
 
     def state(self) -> str:
-        """`running`, `finished`, `failed`, `stopped` (by a signal), or `killed`: the process left no word of its end.
+        """Return `running`, `finished`, `failed`, `stopped` (by a signal), `killed` (no exit status) or `unfinished`.
 
-        `unfinished` is a run of an earlier version, or of the learning rate finder, that did not end a training.
+        `unfinished` is a run of an earlier version, or of the learning rate finder, without a completed training run.
 
         Raises:
             RunError: provenance.json or metrics.json is broken.
@@ -205,7 +205,7 @@ class RunDir:
                     pass
             except Timeout:
                 return "running"
-            except OSError:  # in a folder that cannot be written to nothing is trained
+            except OSError:  # the folder is not writable, so no process trains in it
                 pass
         last = {"status": ..., **(self.entries() or [{}])[-1]}["status"]
         if last is ...:
@@ -213,25 +213,25 @@ class RunDir:
         return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
 
     def end(self, status: int, seconds: float | None = None) -> None:
-        """Adds to the last entry of provenance.json how its training ended, and the time that it took if it did."""
+        """Add the exit status, and the duration if known, to the last entry of provenance.json."""
         *earlier, last = self.entries()
         entry = {**last, "status": status, **({} if seconds is None else {"seconds": seconds})}
         if entry != last:
             write_text(self.path / "provenance.json", json.dumps([*earlier, entry], indent=2) + "\n")
 
     def config(self) -> dict[str, Any]:
-        """The content of config.yaml; raises RunError if it is broken."""
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C takes an eighth of the time
+        """Return the content of config.yaml. Raises RunError if the file is broken."""
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is eight times as fast
         try:
             content = yaml.load(self.config_file.read_text(encoding="utf-8"), loader)
         except (ValueError, yaml.YAMLError) as error:
             raise RunError(f"{self.config_file} is broken: {' '.join(str(error).split())}") from error
         if not isinstance(content, dict):
-            raise RunError(f"{self.config_file} is broken: it holds no options")
+            raise RunError(f"{self.config_file} is broken: it contains no options")
         return content
 
     def history(self) -> tuple[list[str], list[dict[str, str]]]:
-        """Columns and rows of metrics.csv, without a last line that a crash or a full disk has cut short.
+        """Return the columns and rows of metrics.csv, without a last line truncated by a crash or a full disk.
 
         Raises:
             RunError: a row has no step.
@@ -245,34 +245,34 @@ class RunDir:
             rows = [row for row in reader if int(row["step"]) >= 0]
         except (csv.Error, KeyError, TypeError, ValueError) as error:
             where = f"{file}, line {reader.line_num}"
-            raise RunError(f"{where} is broken: it has no step; mend it or remove the file") from error
+            raise RunError(f"{where} is broken: it has no step; fix the line or remove the file") from error
         return list(reader.fieldnames or []), rows
 
     def predictions(self, name: str = "test") -> list[dict[str, Any]]:
-        """Rows of `predictions/NAME.csv`; a column of numbers alone gives numbers, and None where it is blank.
+        """Return the rows of `predictions/NAME.csv`. In numeric columns, blank values become None.
 
         Raises:
-            RunError: there is no such table.
+            RunError: the table does not exist.
         """
         file = self.path / "predictions" / f"{name}.csv"
         if not file.is_file():
             there = ", ".join(sorted(path.stem for path in file.parent.glob("*.csv"))) or "none"
-            raise RunError(f"no such table of predictions: {file} (there: {there}); `predict --run` writes them")
+            raise RunError(f"no such table of predictions: {file} (existing: {there}); `predict --run` writes them")
         with file.open(encoding="utf-8", newline="") as lines:
             columns, *rows = csv.reader(lines)
         typed = [_typed(values) for values in zip(*rows, strict=True)]
         return [dict(zip(columns, row, strict=True)) for row in zip(*typed, strict=True)]
 
     def figures(self) -> list[Path]:
-        """The pictures of the run, by name."""
+        """Return the image files in `figures/`, sorted by name."""
         return sorted(self.path.glob("figures/**/*.png"))
 
     def metrics(self) -> dict[str, Any]:
-        """The content of metrics.json; raises RunError if it is broken."""
+        """Return the content of metrics.json. Raises RunError if the file is broken."""
         return self._json("metrics.json", {})
 
     def entries(self) -> list[dict[str, Any]]:
-        """The content of provenance.json; raises RunError if it is broken."""
+        """Return the content of provenance.json. Raises RunError if the file is broken."""
         return self._json("provenance.json", [])
 
     def _json(self, name: str, nothing: Any) -> Any:
@@ -282,17 +282,17 @@ class RunDir:
         except ValueError as error:
             raise RunError(f"{file} is broken ({error}): fix or delete it") from error
         if type(content) is not type(nothing):
-            raise RunError(f"{file} is broken (it holds a {type(content).__name__}): fix or delete it")
+            raise RunError(f"{file} is broken (it contains a {type(content).__name__}): fix or delete it")
         return content
 
     def record(self, section: str, values: Mapping[str, Any]) -> None:
-        """Replaces one section of metrics.json."""
+        """Replace one section of metrics.json."""
         write_text(self.path / "metrics.json", json.dumps({**self.metrics(), section: dict(values)}, indent=2) + "\n")
 
 
 def _typed(texts: Sequence[str]) -> Sequence[Any]:
-    """The texts as whole numbers if all are, else as numbers if all are, else as they are; a number may be blank."""
-    for kind in (int, float) if "_" not in "".join(texts) else ():  # Python reads 1_000 as a number
+    """Convert the values of a column to int if possible, otherwise to float if possible. Blank values become None."""
+    for kind in (int, float) if "_" not in "".join(texts) else ():  # `int("1_000")` is valid in Python
         with contextlib.suppress(ValueError):
             return [kind(text) if text else None for text in texts]
     return texts

@@ -1,8 +1,8 @@
-"""The names of metrics: which stage logged a metric, and which metrics of other stages belong to it.
+"""Metric names: the stage in a name, and the corresponding metrics of other stages.
 
-A metric is recorded under the name with which it was logged if that name contains its stage, such as `val/acc`,
-`val_acc`, `acc/val` or `test_f1`. Otherwise, `val/` or `test/` is put in front: `acc`, logged in a validation, is
-recorded as `val/acc`. A name without a stage is a metric of the training.
+A metric that is logged with its stage in its name, such as `val/acc`, `val_acc`, `acc/val` or `test_f1`, is recorded
+under that name. Otherwise, `val/` or `test/` is prepended, so that `acc` becomes `val/acc` if it is logged in a
+validation. A name without a stage is a training metric.
 """
 
 import re
@@ -22,7 +22,7 @@ INTERVAL = re.compile(r"_(step|epoch)$")  # appended by Lightning if a metric is
 
 @cache
 def split_stage(name: str) -> tuple[str | None, str]:
-    """Return the stage in a name (`train`, `val`, `test` or None), and the name without it.
+    """Return the stage in a name (`train`, `val`, `test` or None), and the name without the stage.
 
     >>> split_stage("val_acc"), split_stage("loss/train_epoch"), split_stage("lr")
     (('val', 'acc'), ('train', 'loss'), (None, 'lr'))
@@ -40,30 +40,30 @@ def stage_of(name: str) -> str:
 
 
 def base_of(name: str) -> str:
-    """Return the name without its stages: `test/val_acc` and `val_acc` belong together, as `acc`."""
+    """Return a name without its stages: `acc` for both `test/val_acc` and `val_acc`."""
     stage, rest = split_stage(name)
-    if stage and ("/" not in rest or _FIRST.match(rest)):  # else the end may be the name of a class
+    if stage and ("/" not in rest or _FIRST.match(rest)):  # otherwise, the end may be a class name
         return split_stage(rest)[1]
     return rest
 
 
 @cache
 def recorded_name(name: str, stage: str) -> str:
-    """Return the name under which a metric is recorded that a stage has logged."""
+    """Return the name under which a metric logged in a stage is recorded."""
     return name if stage in ("train", stage_of(name)) else f"{stage}/{name}"
 
 
 def find_metric(name: str, known: Iterable[str]) -> str:
-    """Return the recorded name of a metric, preferably of the validation, such as of a `monitor`; `name` if unknown."""
+    """Return the recorded name of a metric such as a `monitor`, preferably for validation, or `name` if unknown."""
     names = (recorded_name(name, "val"), name, recorded_name(name, "test"))
     return next((one for one in names if one in known), name)
 
 
 def counterpart(name: str, stage: str, known: Iterable[str]) -> str | None:
-    """Return the metric of another stage that belongs to a metric: `test_acc` for `val_acc` and `test`."""
+    """Return the metric of a different stage that corresponds to a metric: `test_acc` for `val_acc` and `test`."""
     return next((one for one in known if stage_of(one) == stage and base_of(one) == base_of(name)), None)
 
 
 def is_detail(name: str) -> bool:
-    """Return whether a metric is of a single class or target, such as `val/class_accuracy/cat`."""
+    """Return whether a metric belongs to a single class or target, such as `val/class_accuracy/cat`."""
     return _LOADER.sub("", name).count("/") > 1

@@ -1,4 +1,4 @@
-"""The options in a config by name, and how two configs differ."""
+"""Functions that list the options in a config by name and compare two configs."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ CLASS = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*")
 
 
 def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """The options in a config by their names on the command line; a class is one, without its module.
+    """Yield the command-line name and the value of each option in a config. Classes are given as `PACKAGE.CLASS`.
 
     `("model.net", "package.CNN"), ("model.net.hidden", 64), ("trainer.callbacks.Checkpoint.mode", "max"), …`
     """
@@ -37,10 +37,10 @@ def _has_class(value: Any) -> bool:
 
 
 def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
-    """The keys whose values differ.
+    """Return the keys whose values differ.
 
-    An option that only some have counts if it is a class in a list, such as a callback: others belong to a class that
-    differs, which is named, or were not known to an earlier version.
+    Options that exist in only some of the runs count only if they are classes in a list, such as callbacks. All others
+    belong to a class that differs, and is reported itself, or did not exist in an earlier version.
     """
     found: list[str] = []
     for key in dict.fromkeys(key for one in options for key in one):
@@ -52,12 +52,12 @@ def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def as_number(value: Any) -> Any:
-    """Return whole numbers as floats, because 1 and 1.0 are the same option."""
+    """Return integers as floats, because 1 and 1.0 are the same value."""
     return float(value) if type(value) is int else value
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Return whether two values of an option are equal. YAML reads `1e-3`, which has no point, as text."""
+    """Return whether two values of an option are equal. YAML reads `1e-3`, without a decimal point, as a string."""
     try:
         return repr(float(one)) == repr(float(other))
     except (TypeError, ValueError):
@@ -65,15 +65,15 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def iterate_changes(before: Any, now: Any, key: str = "", options: bool = True) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the key, the old value and the new value of each leaf that differs.
+    """Yield the key, the old value and the new value of each leaf that differs.
 
     Args:
         before: a config, or a part of one.
         now: the same part of another config.
         key: the key of this part.
-        options: whether the mappings contain the options of a class or of the trainer. Only options that both of them
-            contain are compared then, because earlier versions may have had other options. In any other mapping, a key
-            that only one of them contains counts as a difference.
+        options: whether the mappings contain the options of a class or of the trainer. If so, only options in both
+            mappings are compared, because earlier versions may have had different options. In any other mapping, a key
+            that exists in only one of them counts as a difference.
     """
     if isinstance(before, dict) and isinstance(now, dict):
         if before.get("class_path") != now.get("class_path"):

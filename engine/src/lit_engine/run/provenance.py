@@ -1,4 +1,4 @@
-"""Where the numbers of a run come from: command, commit and what is not committed, versions, machine."""
+"""The provenance of a run: command, commit, uncommitted changes, versions and machine."""
 
 import os
 import platform
@@ -16,11 +16,11 @@ PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "
 # A patch includes new files of these kinds below these folders. Anything else may be private, such as keys.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
-MOST_BYTES, MOST_NAMED = 1_000_000, 50  # of a patch, and of the new files in it; files that it lacks
+MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch; maximum number of omitted files that it lists
 
 
 def provenance() -> dict[str, Any]:
-    """Time, command, commit, versions, host and devices of this process."""
+    """Return the time, command, commit, versions, host and devices of this process."""
     import torch
 
     other = ["mps"] if torch.backends.mps.is_available() else ["cpu"]
@@ -37,15 +37,15 @@ def provenance() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str | None]:
-    """Of Python, of this program and of the packages that results depend on."""
+    """Return the versions of Python, of the project and of the packages that results depend on."""
     return {"python": platform.python_version(), **{name: _version(name) for name in (program(), *PACKAGES)}}
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return the commit of the code and whether it had uncommitted changes.
+    """Return the commit of the code and whether there were uncommitted changes.
 
-    Outside a repository, such as in the image that `Dockerfile` builds, both come from an environment variable whose
-    value is the output of `git describe --always --abbrev=40 --dirty`. Without one, the result is None.
+    Outside a repository, such as in a Docker image, both come from an environment variable that contains the output of
+    `git describe --always --abbrev=40 --dirty`. If it is not set, the result is None.
     """
     try:
         commit, *lines = _git(folder, "status", "--porcelain=v2", "--branch").decode(errors="replace").splitlines()
@@ -63,10 +63,10 @@ def _version(package: str) -> str | None:
 
 
 def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
-    """Return a patch for `git apply` that turns the commit into the code that runs, and the files that it includes.
+    """Return a patch that `git apply` can apply to the commit to restore the running code, and the files in the patch.
 
-    It includes all changes to tracked files, and new source files below src/ and configs/ if they are small. Its first
-    lines list the new files that it leaves out. The repository itself is not changed.
+    The patch includes all changes to tracked files, and small new source files in src/ and configs/. Its first lines
+    list the new files that it omits. The repository itself is not changed.
     """
     try:
         root = Path(os.fsdecode(_git(folder, "rev-parse", "--show-toplevel").rstrip(b"\n")))
@@ -83,13 +83,13 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
     except (OSError, subprocess.SubprocessError) as error:
         return f"The changes are not known: {error}\n".encode(), []
     if len(diff) > MOST_BYTES:
-        reason = f"The changes are not kept: a patch of {len(diff):,} bytes, more than {MOST_BYTES:,}.\n"
+        reason = f"The changes are not kept: a patch of {len(diff):,} bytes exceeds the limit of {MOST_BYTES:,}.\n"
         return reason.encode(), []
     return b"".join(left_out[:MOST_NAMED]) + diff, names
 
 
 def _git(folder: Path, *args: str) -> bytes:
     done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, timeout=10)
-    if done.returncode > ("--no-index" in args):  # which tells by a 1 that files differ
+    if done.returncode > ("--no-index" in args):  # which returns 1 if the files differ
         done.check_returncode()
     return done.stdout
