@@ -60,7 +60,7 @@ def test_an_error_says_where_and_the_run_goes_on_from_its_last_save(lit, monkeyp
             lit(f"{options} --run_name=cut")
     where, advice = error.value.__notes__
     assert where.startswith("in epoch ")
-    assert "twice the trainer.accumulate_grad_batches" in advice
+    assert "double trainer.accumulate_grad_batches" in advice
     cut = Path("runs/quickstart/cut")
     assert lit(f"fit --run {cut}").status == 0
     assert kills.differences(kills.content(whole.run), kills.content(cut)) == []

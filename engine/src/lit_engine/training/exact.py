@@ -142,8 +142,7 @@ class StepMean:
             return
         accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)
         if self._count is not self._unit or accumulated > 1:
-            # With one process, use double on the CPU, because Apple's GPUs lack it. With several, use float on the
-            # device, which is exact for counts up to 16 million.
+            # With one process, use double on the CPU, because Apple's GPUs lack it. Float is exact up to 16 million.
             count = self._count.cpu() if size == 1 and isinstance(self._count, Tensor) else self._count
             total = torch.as_tensor(count, dtype=torch.double if size == 1 else torch.float)
             if size > 1:

@@ -36,8 +36,7 @@ class Metrics:
         parts: names of the classes, labels or targets, used for metrics that return one value for each.
 
     Raises:
-        UserError: if a name is invalid or not unique, or a metric rejects its arguments. Methods raise it if a metric
-            rejects a batch or does not return numbers.
+        UserError: if a name is invalid or not unique. Also later, if a metric rejects its input or returns no numbers.
     """
 
     def __init__(self, given: GivenMetrics | None = None, parts: Sequence[str] = ()) -> None:
@@ -59,7 +58,6 @@ class Metrics:
             return factory(**{size: len(self.parts) for size in SIZES if size in inspect.signature(kind).parameters})
 
     def start(self, task: Any) -> None:
-        """Reset all metrics for an evaluation on the task's device."""
         for metric in self.named.values():
             metric.reset()
             # Reduce over replicas only, so that each batch counts once.
