@@ -169,10 +169,10 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
         ("--seeds 1 2 1", "each seed once: --seeds 1 2 1"),
         ("--seeds -1", "seed_everything must be from 0"),
         ("--folds 1", "--folds must be at least 2, got 1"),
-        ("--folds 2000", "1797 samples cannot be 2000 folds"),
+        ("--folds 2000", "1797 samples cannot be divided into 2000 folds"),
         (
             "-c configs/fashion_mnist_mlp.yaml --folds 2",
-            "FashionMNIST has a test split of its own: there are no folds of it",
+            "FashionMNIST has its own test split, so folds are not supported",
         ),
         ("--seeds 1 --seed_everything=3", "--seed_everything cannot be set, because the runs differ in it"),
         ("--folds 2 --data.init_args.fold=0", "--data.fold cannot be set, because the runs differ in it"),
