@@ -38,7 +38,7 @@ def write(path: Path) -> None:
     except Exception as error:  # a failed page must not fail the training run
         if is_debugging():
             raise
-        print(f"warning: cannot write the page of the run: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"warning: no page was written for the run: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def render_page(run: Run) -> str:
