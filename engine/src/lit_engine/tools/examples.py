@@ -1,6 +1,6 @@
-"""`examples`: lists the configs that come with the project; with a NAME prints one.
+"""`examples`: lists the configs that come with the project, or prints the one called NAME.
 
-A checkout has them in `configs/`; a wheel brings them along within the package.
+In a checkout, they are in `configs/`. A wheel contains them in the package.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from lit_engine.project import current, program
 
 
 def available() -> dict[str, Path]:
-    """All configs by name: `quickstart`, `overlays/debug`, `sweeps/quickstart_cnn`."""
+    """Return all configs by name: `quickstart`, `overlays/debug`, `sweeps/quickstart_cnn`."""
     package = current().folder
     root = package / "configs" if (package / "configs").is_dir() else package.parents[1] / "configs"
     files = sorted(root.glob("*.yaml")) + sorted(root.glob("*/*.yaml"))
@@ -20,10 +20,10 @@ def available() -> dict[str, Path]:
 
 
 def examples(args: Sequence[str]) -> int:
-    """Lists the configs by the first line of each, or prints one; returns the exit status.
+    """List the configs with the first line of each, or print one config. Return the exit status.
 
     Raises:
-        UserError: no such config.
+        UserError: the config does not exist.
     """
     options = OptionParser("examples", "Lists the configs, or prints one.")
     options.add_argument("name", nargs="?", help="such as overlays/debug")
@@ -32,7 +32,7 @@ def examples(args: Sequence[str]) -> int:
         for known, file in files.items():
             first = file.read_text(encoding="utf-8").splitlines()[0]
             print(f"{known:{max(map(len, files))}}  {first.strip('# ')}")
-        print(f"\n`{program()} examples NAME > mine.yaml` copies one to change it.")
+        print(f"\n`{program()} examples NAME > mine.yaml` copies a config that you can edit.")
         return 0
     name = name.removeprefix("configs/").removesuffix(".yaml")
     if name not in files:
