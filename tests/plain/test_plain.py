@@ -232,7 +232,7 @@ def test_plot_lr_plans_the_rates_that_a_run_has(lit, name):
         patch.setattr("lit_engine.session.ProgressLines", Rates)
         assert lit(command_, "--trainer.accumulate_grad_batches=2").status == 0
     (line,) = (line for line in planned.out.splitlines() if line.startswith("lr: "))
-    assert line == f"lr: {seen[0]:.3g} at first, {max(seen):.3g} at most, {seen[-1]:.3g} at last"
+    assert line == f"lr: starts at {seen[0]:.3g}, peaks at {max(seen):.3g}, ends at {seen[-1]:.3g}"
 
 
 @pytest.mark.parametrize("option", ["--find lr", "--plot_lr=true"])

@@ -11,7 +11,7 @@ def examples(args: Sequence[str]) -> int:
     """List the configs with the first line of each, or print one, and return the exit status.
 
     Raises:
-        UserError: no such config.
+        UserError: the config does not exist.
     """
     options = OptionParser("examples", "Lists the configs, or prints one.")
     options.add_argument("name", nargs="?", help="such as overlays/debug")
@@ -20,7 +20,7 @@ def examples(args: Sequence[str]) -> int:
         for known, file in files.items():
             first = file.read_text(encoding="utf-8").splitlines()[0]
             print(f"{known:{max(map(len, files))}}  {first.strip('# ')}")
-        print(f"\n`{program()} examples NAME > mine.yaml` copies one to change it.")
+        print(f"\n`{program()} examples NAME > mine.yaml` copies a config that you can edit.")
         return 0
     name = name.removeprefix("configs/").removesuffix(".yaml")
     if name not in files:
