@@ -59,7 +59,7 @@ CASES = {
     f"{Q} -c typo.yaml": ["model.metrics", "'avrage' is not accepted; did you mean average?"],
     f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
     "predict -c configs/regression_quickstart.yaml --allow_untrained=true --probabilities": ["Regressor has no prob"],
-    f"{Q} --model.net=timm.create_model --model.net.model_name=resnet10": ["no model 'resnet10'; near: resnet10t, "],
+    f"{Q} --model.net=timm.create_model --model.net.model_name=resnet10": ["no model 'resnet10'; similar: resnet10t, "],
     "fit configs/quickstart.yaml": ["a config is given by -c configs/quickstart.yaml"],
     f"{Q} --run_name=~": ["--run_name needs a value"],
     f"test{Q.removeprefix('fit')} --init_strict=true": ["init_strict is not an option of test"],
