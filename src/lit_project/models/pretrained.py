@@ -120,8 +120,8 @@ class TorchvisionNet(nn.Module):
     Its parts are `backbone`, with torchvision's names inside (`backbone.conv1`, `backbone.layer4`…), and `head`. For
     grey images, the weights of the first convolution are summed over the colours. The output is exactly the same as for
     images repeated in all colours, at a third of the cost. The weights of GoogLeNet and Inception v3 expect values in
-    [-1, 1]. Normalize grey images with mean and standard deviation 0.5, and colour images with ImageNet's statistics,
-    which these models convert (option `transform_input`). `ImageFolder` does both.
+    [-1, 1]. For grey images, set mean and standard deviation to 0.5. For colour images, use ImageNet's statistics, the
+    default of `ImageFolder`, which these models convert (option `transform_input`).
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.
