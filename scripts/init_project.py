@@ -197,7 +197,7 @@ def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], comm
     record = {"commit": commit, "tree": commit and git(ROOT, "rev-parse", f"{commit}^{{tree}}")}
     record |= {"name": name, "keep": list(keep)}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in record.items())
-    made[RECORD] = File(f"# The template version and options of this project, replaced by each update.\n{lines}".encode())
+    made[RECORD] = File(f"# Template version and options of this project, replaced by each update.\n{lines}".encode())
     return made
 
 
