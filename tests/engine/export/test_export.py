@@ -118,6 +118,9 @@ def test_what_was_made_is_said_and_the_run_stays_as_it_was(lit, trained):
     assert about["preparation"]["values"].startswith("float32 from 0 to 1")
     assert {path.name for path in (trained / "export").iterdir()} == {"model.pt2", "model.json"}
     assert lit(f"export --run {trained}").out.count("replaces an earlier one") == 2
+    printed = json.loads(lit(f"export {trained} --json").out)
+    assert all(Path(file).is_file() for file in printed["files"])
+    assert printed["checkpoint"].endswith(".ckpt")
     shutil.rmtree(trained / "export")
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 

@@ -76,6 +76,9 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
     assert [metrics(Path(f"repeats/quickstart/quickstart/seed-{seed}")) for seed in (1, 2)] == [*map(metrics, fits)]
     lit(f"repeat {QUICK} --seeds 2 3")  # a further one
     told = summary()
+    printed = lit(f"repeat {QUICK} --seeds 2 3 --json")
+    assert json.loads(printed.out) == {"dir": "repeats/quickstart", **summary()}
+    assert "repeat: repeats/quickstart (0 of 3 runs left)" in printed.err
     assert [(name, run["state"]) for name, run in told["runs"].items()] == [
         (f"seed-{n}", "finished") for n in (1, 2, 3)
     ]

@@ -99,6 +99,18 @@ def test_a_search_needs_an_end(lit, written):
     assert lit("sweep sweep.yaml --report").out.startswith("0 trials: none yet")  # which needs none
 
 
+def test_json_lists_the_trials_and_the_best(lit, written):
+    file = written({"model.optimizer.lr": {"values": [0.01, 0.02]}})
+    result = lit(f"sweep {file} --json")
+    assert result.status == 0, result.err
+    printed = json.loads(result.out)
+    assert (printed["dir"], printed["page"]) == ("sweeps/sweep", "sweeps/sweep/index.html")
+    assert [trial["state"] for trial in printed["trials"]] == ["finished", "finished"]
+    assert printed["best"] == printed["trials"][0]
+    assert {trial["values"]["model.optimizer.lr"] for trial in printed["trials"]} == {0.01, 0.02}
+    assert printed["best"]["value"] == min(trial["value"] for trial in printed["trials"])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

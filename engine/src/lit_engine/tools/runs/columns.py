@@ -26,6 +26,11 @@ class Column(NamedTuple):
     short: str = ""  # displayed name
     sds: Sequence[float] = ()  # standard deviations, if the rows are groups
 
+    def is_constant(self) -> bool:
+        """Return whether several rows all have the same value, so that the column tells nothing about them."""
+        texts = [cell if isinstance(cell, str) else cell[0] for cell in self.cells]
+        return len(texts) > 1 and len(set(texts)) == 1
+
     def lines(self) -> list[str]:
         """Return the name and the cells, padded to equal width. Numeric columns are right-aligned."""
         texts = [self.short or self.name, *(cell if isinstance(cell, str) else cell[0] for cell in self.cells)]
@@ -70,9 +75,9 @@ def in_terminal(columns: Sequence[Column]) -> list[str]:
     """Return lines with the columns that fit the terminal, and one that lists the others. A file gets all columns."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     shown: list[Column] = []
-    for column in sorted(columns, key=lambda column: column.rank):
+    for column in sorted(columns, key=lambda column: (column.is_constant(), column.rank)):
         width = len(column.lines()[0])
-        if width <= room or not column.rank:
+        if width <= room or not (column.rank or column.is_constant()):
             shown.append(column)
             room -= width + 2
     lines = ["  ".join(line).rstrip() for line in zip(*(c.lines() for c in columns if c in shown), strict=True)]

@@ -32,6 +32,7 @@ class Run:
     facts: dict[str, str]  # commit, versions, processes, devices, options changed for the test
     monitor: str | None  # metric that selects the best checkpoint
     maximize: bool
+    headline: str | None  # base name of the metric that the task reports first, such as `accuracy`
     metrics: Numbers  # test metrics, validation metrics of the best epoch, training metrics of the last epoch
     parts: dict[str, Numbers]  # test metrics by class or length, such as `class_accuracy`
     rows: list[dict[str, str]]  # rows of metrics.csv
@@ -70,6 +71,7 @@ class Run:
                 facts=_facts(entries[-1] if entries else {}, test),
                 monitor=monitor,
                 maximize=maximize,
+                headline=entries[-1].get("headline") if entries else None,
                 metrics={**validated, **numbers(test, "test"), **trained},
                 parts=parts_of(test),
                 rows=rows,
