@@ -219,7 +219,7 @@ class TabularData(SplitData):
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
-        """Return the mean and standard deviation of the features (part 0) or targets (1), as given or of training rows."""
+        """Return the given or computed mean and standard deviation of the features (part 0) or the targets (part 1)."""
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)
