@@ -120,7 +120,7 @@ class Connection:
             launched.clear()
 
     def failed_before(self, error: Exception) -> str | None:
-        """Return a line about the process that failed first, or None (after notifying the others) if it was this one."""
+        """Return a line about the process that failed first. If it was this one, notify the others and return None."""
         if self.store is None:
             return None
         own = f"rank {self.strategy.global_rank}"
