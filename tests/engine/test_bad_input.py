@@ -56,7 +56,7 @@ def test_resume_passes_over_a_truncated_checkpoint_and_says_so(lit):
 def test_checkpoint_of_another_model(lit, trained):
     result = lit(f"test -c configs/quickstart.yaml --ckpt_path {trained}/checkpoints/last.ckpt")
     assert result.status == 2
-    assert "another model" in result.err
+    assert "a different model" in result.err
     assert "missing" in result.err
     assert len(result.err.strip().splitlines()) <= 6
 

@@ -103,7 +103,7 @@ def test_a_best_checkpoint_that_is_gone_is_missed(lit, trained):
     best.unlink()
     result = lit(f"test --run {trained}")
     assert result.status == 0
-    assert result.err == f"warning: the best checkpoint, {best.name}, is gone: this is last.ckpt\n"
+    assert result.err == f"warning: the best checkpoint {best.name} does not exist, using last.ckpt\n"
     assert f"checkpoint: {trained}/checkpoints/last.ckpt\n" in result.out
 
 

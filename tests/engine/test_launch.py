@@ -65,7 +65,7 @@ def test_processes_that_ended_while_they_waited_do_not_count(agent, in_a_second)
 def test_who_is_missing_is_named_and_ends_the_others(in_a_second, capsys):
     port = free_port()
     errors = meet(port, 0, 1, size=4)
-    missing = f"for rank 2, 3 of 4 at 127.0.0.1:{port}; here are 0 (a), 1 (a)"
+    missing = f"for rank 2, 3 of 4 at 127.0.0.1:{port}; connected: 0 (a), 1 (a)"
     assert errors == [f"rank 0 (a) has waited 1.5 s ({JOIN_SECONDS}) {missing}"] * 2
     notes = capsys.readouterr().err.splitlines()
     assert sorted(notes) == [f"rank 0 (a) waits {missing}", f"rank 1 (a) waits {missing}"]

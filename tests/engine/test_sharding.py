@@ -88,7 +88,7 @@ def test_shards_in_a_process_of_its_own():
             "there is no 'fsdp3'; did you mean fsdp? A class is given as {class_path: Sharded}",
         ),
         ("--trainer.strategy=Sharded", "given by its name alone. A class is given as {class_path: Sharded}"),
-        (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "tensor_parallel_size 2 does not divide the 3 processes"),
+        (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "3 processes are not divisible by tensor_parallel_size 2"),
     ],
 )
 def test_strategies_that_do_not_fit(lit, options, says):

@@ -30,7 +30,7 @@ def test_what_fits_is_loaded_and_the_rest_is_named_and_keeps_its_weights(tmp_pat
     assert found.other_shape == ["layers.3.weight (3, 8) instead of (5, 8)", "layers.3.bias (3,) instead of (5,)"]
     assert all(torch.equal(new.state_dict()[name], old.state_dict()[name]) for name in body)
     assert all(torch.equal(new.state_dict()[name], before[name]) for name in head)
-    with pytest.raises(CheckpointError, match="are not those of the model"):
+    with pytest.raises(CheckpointError, match="do not match the model"):
         warm_start(net(classes=5), tmp_path / "a.ckpt", strict=True)
 
 

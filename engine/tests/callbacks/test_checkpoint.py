@@ -136,8 +136,8 @@ def test_a_stop_that_waits_for_min_steps_loses_no_batch(trainer, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"monitor": "val/score"}, "watches val/score: give its mode"),
-    ({"every_minutes": 0}, "every_minutes must be above 0, got 0; null is never"),
+    ({"monitor": "val/score"}, "monitors val/score: set mode to"),
+    ({"every_minutes": 0}, "every_minutes must be above 0, got 0; null disables it"),
     ({"every_n_steps": 0}, "every_n_steps must be at least 1, got 0"),
 ])  # fmt: skip
 def test_options_that_say_nothing_are_refused(options, message):

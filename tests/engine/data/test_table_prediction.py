@@ -76,7 +76,7 @@ def test_predictions_of_the_test_split_name_their_lines_in_the_file(lit, run):
 BAD = {
     "absent.csv": (None, ["no such file: absent.csv"]),
     "column.csv": ("A,b\n1,2\n", ["no column 'a'", "did you mean A?"]),
-    "hole.csv": ("a,b\n1,2\n3,\n", ["hole.csv, line 3, column 'b': an empty cell"]),
+    "hole.csv": ("a,b\n1,2\n3,\n", ["hole.csv, line 3, column 'b': the cell is empty"]),
 }
 
 

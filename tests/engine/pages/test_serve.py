@@ -215,7 +215,7 @@ def test_a_row_gets_the_answer_of_predict(serve, regression):
         assert [row["b;c"] for row in post(address, table + b"1;2;3")[1]] == ["-1500", "2"]
         message = post(address, table.replace(b"-1500", b"many"))[1]
         assert message == "line 2, column 'b;c': 'many' is not a finite number"
-        assert post(address, b"a;b\n1;2")[1] == "the table has no column 'a \"big\"', 'b;c'; there are: a, b"
+        assert post(address, b"a;b\n1;2")[1] == "the table has no column 'a \"big\"', 'b;c'; available: a, b"
 
     serve(ask, run)
 
