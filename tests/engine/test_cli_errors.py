@@ -24,16 +24,16 @@ CASES = {
     f"{Q} --model.net.hiden=3": ["model.net.hiden", "did you mean hidden"],
     f"{Q} --model.net CNM": ["model.net", "CNM", "did you mean CNN"],
     f"{Q} --model lit_project.tasks.ImageClasifier": ["ImageClasifier", "did you mean ImageClassifier"],
-    f"{Q} --model.net=mine.Wide": ["model.net: No module named 'mine'", "start in the folder of mine.py"],
+    f"{Q} --model.net=mine.Wide": ["model.net: No module named 'mine'", "in the folder of mine.py"],
     f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
     f"{Q} --model.optimizer.lr=-0.1": ["optimizer: ", "learning rate: -0.1"],
-    f"{Q} --model.optimizer=os.system": ["model.optimizer: ", "os.system", "must not name"],
-    f"{Q} --model.net=torchvision.models.resnet18": ["model.net is a function, where a class is wanted"],
+    f"{Q} --model.optimizer=os.system": ["model.optimizer: ", "os.system", "must not use"],
+    f"{Q} --model.net=torchvision.models.resnet18": ["model.net is a function, but a class is required"],
     f"{Q} --model.optimizer=torch.nn.Linear": ["model.optimizer: ", "torch.nn.Linear", "Optimizer"],
     f"{Q} --model.top_k=30": ["top_k", "30", "10"],
     f"{Q} --model.net.num_classes=3": ["CNN: num_classes comes from Digits", "10", "given as 3", "leave it out"],
     f"{Q} --trainer.callbacks+=EarlyStoping": ["did you mean lightning.pytorch.callbacks.EarlyStopping"],
-    f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last of a list"],
+    f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last element of a list"],
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy": [
         "EarlyStopping monitors val/accuracy without a mode: set max"  # Lightning's default is min
     ],
@@ -60,7 +60,7 @@ CASES = {
     f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
     "predict -c configs/regression_quickstart.yaml --allow_untrained=true --probabilities": ["Regressor does not support"],
     f"{Q} --model.net=timm.create_model --model.net.model_name=resnet10": ["no model 'resnet10'; near: resnet10t, "],
-    "fit configs/quickstart.yaml": ["a config is given by -c configs/quickstart.yaml"],
+    "fit configs/quickstart.yaml": ["did you mean -c configs/quickstart.yaml?"],
     f"{Q} --run_name=~": ["--run_name needs a value"],
     f"test{Q.removeprefix('fit')} --init_strict=true": ["init_strict is not an option of test"],
     "fit -c configs": ["configs is a folder"],
@@ -220,7 +220,7 @@ def test_a_function_is_not_called_where_a_class_is_wanted(lit, workspace, mine, 
     result = lit("fit -c mine.yaml")
     assert result.status == 2
     assert f"error: model.{key}" in result.err
-    assert "is a function, where a class is wanted" in result.err
+    assert "is a function, but a class is required" in result.err
     assert len(result.err.splitlines()) == 1
 
 
