@@ -58,7 +58,9 @@ CASES = {
     f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],
     f"{Q} -c typo.yaml": ["model.metrics", "'avrage' is not accepted; did you mean average?"],
     f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
-    "predict -c configs/regression_quickstart.yaml --allow_untrained=true --probabilities": ["Regressor does not support"],
+    "predict -c configs/regression_quickstart.yaml --allow_untrained=true --probabilities": [
+        "Regressor does not support"
+    ],
     f"{Q} --model.net=timm.create_model --model.net.model_name=resnet10": ["no model 'resnet10'; near: resnet10t, "],
     "fit configs/quickstart.yaml": ["did you mean -c configs/quickstart.yaml?"],
     f"{Q} --run_name=~": ["--run_name needs a value"],
