@@ -1,14 +1,14 @@
-"""Which ingredients of recipes pay on Fashion-MNIST at a fixed budget of ten epochs, and by how much?
+"""Measure how much common recipe ingredients improve Fashion-MNIST accuracy with a fixed budget of ten epochs.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py
     OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py --workers 2 --only mixup swa --seeds 1 2
 
-The base is `configs/fashion_mnist_resnet20.yaml` with a net of depth 8 and width 16 (77 thousand parameters) in
-bfloat16, without smoothed labels and mirror images at test time: crop, mirror, SGD with one cycle, weight decay. Each
-ingredient is added to it, or taken from it, alone; what acts at test time alone is measured on the base's weights.
-Differences of the test accuracy (of the checkpoint that validation chose) are between runs of the same seed; their
-spread says which of them are more than chance. Runs are kept in repeats/ablation/.
-Prints a table, writes benchmarks/results/ablation.json.
+The baseline is `configs/fashion_mnist_resnet20.yaml` with depth 8 and width 16 (77 thousand parameters) in bfloat16,
+without label smoothing and test-time flips. It uses random crops and flips, SGD with a one-cycle schedule, and weight
+decay. Ingredients are added or removed one at a time; test-time ingredients are evaluated on the baseline's weights.
+Gains in test accuracy, using the best checkpoint by validation, compare runs with the same seed. Their spread indicates
+which gains are significant. Runs are stored in repeats/ablation/.
+The script prints a table and writes benchmarks/results/ablation.json.
 """
 
 import argparse
@@ -27,7 +27,7 @@ OVERLAY = "configs/overlays"
 NET = ["--model.net.depth=8", "--model.net.width=16", "--model.label_smoothing=0", "--model.test_time_flips=[]"]
 CROP = "{class_path: lit_project.data.augmentation.RandomCrop, init_args: {padding: 2}}"
 SGD = "--model.optimizer"
-# ingredient → options on top of the base
+# Options that each ingredient adds to the baseline.
 INGREDIENTS: dict[str, list[str]] = {
     "base": [],
     "no crop, no mirror": ["--data.train_transforms=null"],
@@ -46,7 +46,7 @@ INGREDIENTS: dict[str, list[str]] = {
     "EMA": ["-c", f"{OVERLAY}/ema.yaml"],
     "SWA": ["-c", f"{OVERLAY}/swa.yaml"],
 }
-# ingredient → options of a test of the base's weights
+# Options for testing the baseline's weights.
 AT_TEST: dict[str, list[str]] = {
     "mirrored at test time": ["--model.test_time_flips=[horizontal]"],
     "mirrored and shifted at test time": ["--model.test_time_flips=[horizontal]", "--model.test_time_shift=1"],
@@ -54,14 +54,14 @@ AT_TEST: dict[str, list[str]] = {
 
 
 def tested(source: Path, folder: Path, options: list[str], threads: int) -> float:
-    """The test accuracy of a copy of a run, its best checkpoint, with other options."""
+    """Return the test accuracy of a copy of a run with different options, using its best checkpoint."""
     shutil.copytree(source, folder, dirs_exist_ok=True)
     lit_project(["test", "--run", str(folder), *options], threads)
     return json.loads((folder / "metrics.json").read_text())["test"]["test/accuracy"]
 
 
 def known(conditions: dict[str, Any]) -> dict[tuple[str, int], float]:
-    """(ingredient, seed) → test accuracy of the runs in the file of results, if those were of the same conditions."""
+    """Return stored test accuracies by (ingredient, seed), if they were measured under the same conditions."""
     before = json.loads(FILE.read_text()) if FILE.exists() else {}
     if any(before.get(key) != value for key, value in conditions.items()):
         return {}
@@ -70,7 +70,7 @@ def known(conditions: dict[str, Any]) -> dict[tuple[str, int], float]:
 
 
 def table(accuracy: dict[tuple[str, int], float]) -> dict[str, dict[str, Any]]:
-    """Each ingredient's accuracies by seed, their mean, and the gain over the base of the same seeds (mean, spread)."""
+    """Return each ingredient's accuracy by seed and on average, and the mean and std of its gain over the baseline."""
     rows: dict[str, dict[str, Any]] = {}
     for name in [*INGREDIENTS, *AT_TEST]:
         mine = {seed: value for (other, seed), value in accuracy.items() if other == name}
@@ -87,15 +87,15 @@ def table(accuracy: dict[tuple[str, int], float]) -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Runs what the command line asks for."""
+    """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[*INGREDIENTS, *AT_TEST], help="besides the base")
-    parser.add_argument("--epochs", type=int, default=10, help="the budget")
-    parser.add_argument("--again", action="store_true", help="forget the results there are")
+    parser.add_argument("--only", nargs="+", default=[*INGREDIENTS, *AT_TEST], help="ingredients to test besides the baseline")
+    parser.add_argument("--epochs", type=int, default=10, help="training epochs of each run")
+    parser.add_argument("--again", action="store_true", help="discard stored results")
     options = with_seeds(parser).parse_args()
     conditions = {"net": NET, "epochs": options.epochs}
     accuracy = {} if options.again else known(conditions)
-    folder = ROOT / "repeats" / "ablation" / f"{options.epochs}-epochs"  # another budget is another run
+    folder = ROOT / "repeats" / "ablation" / f"{options.epochs}-epochs"  # one folder per budget
     for name in sorted(dict.fromkeys(["base", *options.only]), key=lambda name: name in AT_TEST):
         seeds, place = [seed for seed in options.seeds if (name, seed) not in accuracy], folder / name.replace(" ", "_")
         if not seeds:

@@ -1,4 +1,4 @@
-"""What the template is compared with beside a loop by hand (`plain.py`): the customary pipeline under Lightning."""
+"""Customary Lightning pipeline, a baseline for the template besides the hand-written loop in `plain.py`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ from plain import EVAL_BATCH, MEAN, STD
 
 
 class CustomaryModule(LightningModule):
-    """A module as tutorials write it: `self.log` at every step, torchmetrics updated at every step."""
+    """LightningModule as in tutorials, which calls `self.log` and updates torchmetrics in every step."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class CustomaryModule(LightningModule):
         self.val_accuracy = MulticlassAccuracy(10, average="micro")
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        """Logs loss and accuracy."""
+        """Compute and log the loss and accuracy."""
         x, y = batch
         logits = self.net(x)
         loss = F.cross_entropy(logits, y)
@@ -40,7 +40,7 @@ class CustomaryModule(LightningModule):
         return loss
 
     def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        """Logs loss and accuracy."""
+        """Compute and log the loss and accuracy."""
         x, y = batch
         logits = self.net(x)
         self.val_accuracy.update(logits, y)
@@ -48,15 +48,15 @@ class CustomaryModule(LightningModule):
         self.log("val/accuracy", self.val_accuracy, on_step=False, on_epoch=True, prog_bar=True)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam."""
+        """Return Adam."""
         return torch.optim.Adam(self.parameters(), lr=0.001)
 
 
 def customary(new_net: Callable[[], nn.Module], batch_size: int, workers: int, epochs: int, steps: int | None) -> Times:
-    """Times of the mean of `epochs` epochs, after one to warm up, of the pipeline that is customary under Lightning.
+    """Return the mean time per epoch of the customary Lightning pipeline, after a warm-up epoch.
 
-    torchvision's dataset with ToTensor and Normalize for each sample, DataLoader (workers stay alive from epoch to
-    epoch), `CustomaryModule`, Lightning's default progress bar on a terminal, CSVLogger, ModelCheckpoint.
+    The pipeline consists of torchvision's dataset with ToTensor and Normalize for each sample, a DataLoader with
+    persistent workers, `CustomaryModule`, Lightning's default progress bar, CSVLogger and ModelCheckpoint.
     """
     seed_everything(42, verbose=False)
     to_input = transforms.Compose([transforms.ToTensor(), transforms.Normalize((MEAN,), (STD,))])

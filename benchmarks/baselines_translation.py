@@ -1,4 +1,4 @@
-"""What the translation nets are compared with: one sentence pair at a time, one token step at a time."""
+"""Baseline for the translation nets that trains on single sentence pairs, token by token."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from lit_project.text.vocabulary import BOS
 
 
 class ClassicEncoder(nn.Module):
-    """A GRU that is called for one token of one sentence.
+    """GRU encoder for one token of one sentence at a time.
 
     Args:
-        size: of the source vocabulary.
-        hidden_size: H, also of the embedding.
+        size: Source vocabulary size.
+        hidden_size: Size of the hidden state and the embedding, H.
     """
 
     def __init__(self, size: int, hidden_size: int) -> None:
@@ -23,18 +23,18 @@ class ClassicEncoder(nn.Module):
         self.gru = nn.GRU(hidden_size, hidden_size)
 
     def forward(self, token: Tensor, hidden_11H: Tensor) -> tuple[Tensor, Tensor]:
-        """Output `(1, 1, H)` and the next state."""
+        """Return the output `(1, 1, H)` and the next state."""
         return self.gru(self.embedding(token).view(1, 1, -1), hidden_11H)
 
 
 class ClassicDecoder(nn.Module):
-    """A GRU that is called for one token, with attention over a fixed number of positions (nothing is masked).
+    """GRU decoder for one token at a time, with unmasked attention over a fixed number of positions.
 
     Args:
-        size: of the target vocabulary.
-        hidden_size: H, also of the embedding.
-        max_length: number of positions.
-        dropout: of the embedding.
+        size: Target vocabulary size.
+        hidden_size: Size of the hidden state and the embedding, H.
+        max_length: Number of positions.
+        dropout: Dropout probability of the embedding.
     """
 
     def __init__(self, size: int, hidden_size: int, max_length: int, dropout: float = 0.1) -> None:
@@ -47,7 +47,7 @@ class ClassicDecoder(nn.Module):
         self.output = nn.Linear(hidden_size, size)
 
     def forward(self, token: Tensor, hidden_11H: Tensor, states_LH: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities `(1, V)` of the next token and the next state."""
+        """Return the log-probabilities `(1, V)` of the next token, and the next state."""
         embedded_1H = self.dropout(self.embedding(token).view(1, -1))
         weights_1L = self.attention(torch.cat([embedded_1H, hidden_11H[0]], dim=1)).softmax(dim=1)
         context_1H = torch.bmm(weights_1L[None], states_LH[None])[0]
@@ -57,15 +57,15 @@ class ClassicDecoder(nn.Module):
 
 
 class Classic:
-    """Trains on one pair after another; SGD on encoder and decoder, each with an optimizer of its own.
+    """Training on one pair at a time, with separate SGD optimizers for encoder and decoder.
 
-    The decoder is always given the true token: feeding on its own guesses would only add to what a token costs.
+    The decoder always receives the true token. Feeding back its own predictions would only increase the cost per token.
 
     Args:
-        source_size: of the source vocabulary.
-        target_size: of the target vocabulary.
-        max_length: the longest source, in tokens.
-        hidden_size: H.
+        source_size: Source vocabulary size.
+        target_size: Target vocabulary size.
+        max_length: Maximum source length in tokens.
+        hidden_size: Size of hidden states and embeddings, H.
     """
 
     def __init__(self, source_size: int, target_size: int, max_length: int, hidden_size: int) -> None:
@@ -75,14 +75,14 @@ class Classic:
         self.optimizers = [torch.optim.SGD(part.parameters(), lr=0.01) for part in (self.encoder, self.decoder)]
 
     def step(self, source_S: Tensor, target_T: Tensor) -> float:
-        """One optimizer step on one pair.
+        """Perform an optimizer step on one pair.
 
         Args:
-            source_S: tokens, EOS at the end.
-            target_T: tokens, EOS at the end, no BOS.
+            source_S: Source tokens with EOS at the end.
+            target_T: Target tokens with EOS at the end, without BOS.
 
         Returns:
-            The mean loss of a token.
+            The mean loss per token.
         """
         for optimizer in self.optimizers:
             optimizer.zero_grad()
@@ -102,5 +102,5 @@ class Classic:
         return loss.item() / len(target_T)
 
     def train(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
-        """Trains on `pairs` once; returns the mean loss of a pair."""
+        """Train on `pairs` once, and return the mean of the pairs' losses."""
         return sum(self.step(*pair) for pair in pairs) / len(pairs)

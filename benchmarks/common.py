@@ -1,4 +1,4 @@
-"""What the benchmarks share: fits through the command line on a pseudo terminal, interleaved rounds, tables, JSON."""
+"""Utilities shared by the benchmarks: timed command-line fits, interleaved rounds, tables and JSON results."""
 
 import atexit
 import gc
@@ -29,7 +29,7 @@ from lit_project.text.vocabulary import PAD
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-# a larger CNN on Fashion-MNIST (0.94 M weights), which the speeds of precisions and processes are of
+# A larger CNN on Fashion-MNIST (0.94 M weights), used to compare precisions and numbers of processes.
 LARGER_CNN = [
     "-c", str(ROOT / "configs" / "fashion_mnist_cnn.yaml"),
     "--model.net={class_path: CNN, init_args: {layers: [32, 32, pool, 64, 64, pool, 128], hidden: 128, norm: batch, "
@@ -41,7 +41,7 @@ DATA = ROOT / "data"
 
 
 def as_the_program(threads: int) -> None:
-    """Makes this process, loops by hand included, as fast as that of the command line, with so many threads."""
+    """Apply the command line's performance settings to this process, so that hand-written loops benefit as well."""
     torch.set_num_threads(threads)
     keep_freed_memory()
     remember_missing_cuda()
@@ -50,10 +50,10 @@ def as_the_program(threads: int) -> None:
 
 
 class Times(NamedTuple):
-    """Seconds by the clock on the wall, and of computation by the threads of this process.
+    """Wall-clock seconds, and CPU seconds of all threads of this process.
 
-    On an idle machine they are the same for a program that computes with one thread; on a busy one the second varies
-    less. It lacks what child processes compute.
+    For a single-threaded program on an idle machine, both are the same. On a busy machine, CPU seconds vary less. They
+    exclude child processes.
     """
 
     wall: float
@@ -61,34 +61,35 @@ class Times(NamedTuple):
 
     @classmethod
     def now(cls) -> "Times":
-        """Both clocks."""
+        """Read both clocks."""
         return cls(time.perf_counter(), time.process_time())
 
     def __sub__(self, other: "Times") -> "Times":
-        """What has passed since `other`."""
+        """Return the time elapsed since `other`."""
         return Times(self.wall - other.wall, self.cpu - other.cpu)
 
     @classmethod
     def mean(cls, times: Sequence["Times"]) -> "Times":
-        """Of several epochs."""
+        """Return the mean of several times."""
         return cls(statistics.mean(t.wall for t in times), statistics.mean(t.cpu for t in times))
 
 
 class EpochClock(Callback):
-    """Times the epochs of a fit: from the start of one to the start of the next, or to the end of training.
+    """Callback that times each epoch of a fit, from its start to the start of the next epoch or the end of training.
 
-    That holds everything an epoch costs: its iterator, steps, validation, logging, figures and checkpoints. Put first
-    among the callbacks, so that what the others do at the start of an epoch is counted in it.
+    This includes the iterator, steps, validation, logging, figures and checkpoints. The clock must be the first
+    callback, so that the epoch includes what the other callbacks do at its start.
 
     Args:
-        file: where to write the times of the mean epoch but the first, as FILE.RANK: for a fit in other processes.
+        file: Prefix of the file FILE.RANK for the mean time per epoch, without the first. Needed if the fit runs in
+            other processes.
 
     Attributes:
-        epochs: times of each epoch of the newest fit.
-        metrics: of its end.
+        epochs: Times of the epochs of the newest fit.
+        metrics: Metrics at the end of the newest fit.
     """
 
-    epochs: ClassVar[list[Times]] = []  # of the class, for the command line makes the instance
+    epochs: ClassVar[list[Times]] = []  # class attributes, because the command line creates the instance
     metrics: ClassVar[dict[str, float]] = {}
 
     def __init__(self, file: str | None = None) -> None:
@@ -103,11 +104,11 @@ class EpochClock(Callback):
         self._mark = now
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ends the epoch before."""
+        """Record the time of the previous epoch."""
         self._lap()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ends the last epoch."""
+        """Record the time of the last epoch."""
         self._lap()
         EpochClock.metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         if self._file:
@@ -115,11 +116,11 @@ class EpochClock(Callback):
 
 
 class StepClock(Callback):
-    """Notes when training steps, validations and predictions end; all of the class, as in `EpochClock`."""
+    """Callback that records when steps, validations and predictions end, in class attributes like `EpochClock`."""
 
-    start: ClassVar[float] = 0.0  # of the newest fit or prediction
-    steps: ClassVar[list[tuple[float, int]]] = []  # of its newest epoch: time, and images or target tokens of the batch
-    ends: ClassVar[list[tuple[float, list[str]]]] = []  # seconds from the start, and hypotheses of a translation
+    start: ClassVar[float] = 0.0  # start of the newest fit or prediction
+    steps: ClassVar[list[tuple[float, int]]] = []  # of the newest epoch: time, number of images or target tokens
+    ends: ClassVar[list[tuple[float, list[str]]]] = []  # seconds from the start, translations
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         StepClock.start, StepClock.ends = time.perf_counter(), []
@@ -139,7 +140,7 @@ class StepClock(Callback):
 
 @contextmanager
 def terminal() -> Iterator[None]:
-    """Output goes to a pseudo terminal of 120 columns, so that progress bars are drawn; another process empties it."""
+    """Redirect output to a pseudo terminal with 120 columns, so that progress bars are drawn."""
     master, slave = pty.openpty()
     drain = subprocess.Popen(["cat"], stdin=master, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     os.close(master)
@@ -152,15 +153,15 @@ def terminal() -> Iterator[None]:
 
 
 def command(*words: str | Path) -> None:
-    """Runs `lit-project WORDS` in this process and on a terminal; raises RuntimeError if it fails."""
+    """Run `lit-project WORDS` in this process on a pseudo terminal. Raises RuntimeError if it fails."""
     with terminal():
         status = lit_project([str(word) for word in words])
     if status != 0:
-        raise RuntimeError(f"lit-project {' '.join(map(str, words))} ended with status {status}")
+        raise RuntimeError(f"lit-project {' '.join(map(str, words))} exited with status {status}")
 
 
 def fit(*args: str) -> Times:
-    """Times of the mean epoch but the first of `lit-project fit ARGS`; see `command`."""
+    """Return the mean time per epoch of `lit-project fit ARGS`, without the first epoch. See `command`."""
     with TemporaryDirectory() as runs:
         clock = f"--trainer.callbacks+={json.dumps({'class_path': 'common.EpochClock'})}"
         command("fit", *args, clock, "--runs_dir", runs, f"--data.init_args.root={DATA}")
@@ -168,9 +169,9 @@ def fit(*args: str) -> Times:
 
 
 def interleave(variants: Mapping[str, Callable[[], Times]], rounds: int) -> dict[str, list[Times]]:
-    """Runs the variants one after the other, again and again, and returns the value of each round.
+    """Run all variants in each round, and return the times of each variant by round.
 
-    Every round begins with another variant, so that none always runs after the same one.
+    Each round starts with a different variant.
     """
     names = list(variants)
     values: dict[str, list[Times]] = {name: [] for name in names}
@@ -184,18 +185,18 @@ def interleave(variants: Mapping[str, Callable[[], Times]], rounds: int) -> dict
 
 
 def ratio(times: Sequence[Times], base: Sequence[Times], clock: str = "wall") -> dict[str, float]:
-    """Median, least and greatest of the ratios of each round."""
+    """Return the median, minimum and maximum of the ratios over the rounds."""
     ratios = [getattr(a, clock) / getattr(b, clock) for a, b in zip(times, base, strict=True)]
     return {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
 
 
 def show_ratio(ratios: Mapping[str, float]) -> str:
-    """`1.08 (1.05 to 1.11)`."""
+    """Format ratios as `1.08 (1.05 to 1.11)`."""
     return f"{ratios['median']:.2f} ({ratios['min']:.2f} to {ratios['max']:.2f})"
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows of text under their header; the first column is left-aligned."""
+    """Print a table. The first column is left-aligned, the others are right-aligned."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     print(f"\n{title}")
     for row in [header, ["-" * width for width in widths], *rows]:
@@ -204,7 +205,7 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> N
 
 
 def machine() -> dict[str, Any]:
-    """Where and when the numbers come from."""
+    """Return the hardware, the library versions and the date."""
     info = Path("/proc/cpuinfo")
     models = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")
               ] if info.exists() else []  # fmt: skip
@@ -222,7 +223,7 @@ def machine() -> dict[str, Any]:
 
 
 def save(name: str, content: Mapping[str, Any]) -> None:
-    """Writes `benchmarks/results/NAME.json`, with the machine."""
+    """Write results and machine information to `benchmarks/results/NAME.json`."""
     RESULTS.mkdir(exist_ok=True)
     rounded = json.loads(json.dumps(content), parse_float=lambda text: round(float(text), 5))
     file = RESULTS / f"{name}.json"

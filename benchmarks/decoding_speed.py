@@ -1,17 +1,17 @@
-"""Speed of decoding: sentences and tokens a second, greedy and by beam search.
+"""Measure decoding speed in sentences and tokens per second, for greedy decoding and beam search.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/decoding_speed.py    20 minutes more at first: it trains the nets
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/decoding_speed.py    the first run takes 20 minutes more to train the nets
 
-Data: Multi30k, English to French, joint BPE of 4,000. What is translated are the 1,014 validation sentences, in the
-batches of the data module's loader. The nets, trained for one epoch (the GRU for two) so that they end their sentences
-and kept in runs/decoding_speed, share and tie their embeddings:
+Translates the 1,014 validation sentences of Multi30k from English to French, with a joint BPE vocabulary of 4,000 and
+the batches of the data module's loader. The nets share and tie their embeddings. They are trained for one epoch (the GRU
+for two), so that they learn to end sentences, and stored in runs/decoding_speed:
 
-- gru: embeddings of 256, states of 384, additive attention.
+- gru: embedding size 256, hidden size 384, additive attention.
 - transformer: size 256, 3 + 3 layers.
 - small_transformer: size 128, 4 + 4 layers.
 
-All in one process, in turns, several rounds; a number is the median over the rounds. What is timed is from source
-tokens to translations as tokens, the encoder among it; tokens are those of the translations, the end counted.
+All variants are interleaved in one process for several rounds, and medians over the rounds are reported. Timing covers
+everything from source tokens to translated tokens, including the encoder. Translated tokens include end-of-sentence.
 """
 
 import argparse
@@ -36,7 +36,7 @@ SEARCHES = {"greedy": Decoding(), "beam 5": Decoding(beam_size=5)}
 
 
 def captions() -> Multi30k:
-    """The data, set up for training."""
+    """Return the data module, set up for training."""
     data = Multi30k(
         root=DATA, source="en", target="fr", vocabulary="bpe", vocabulary_size=4000, joint=True, batch_size=64, seed=0
     )
@@ -46,7 +46,7 @@ def captions() -> Multi30k:
 
 
 def nets(data: Multi30k) -> dict[str, Seq2Seq]:
-    """Trained ones, in evaluation mode; from their files, if they are there."""
+    """Return the trained nets in evaluation mode. Nets without a stored file are trained first."""
     torch.manual_seed(42)
     sizes = data.source_size, data.target_size
     shared: dict[str, Any] = {"tied_embeddings": True, "shared_embeddings": True}
@@ -67,7 +67,7 @@ def nets(data: Multi30k) -> dict[str, Seq2Seq]:
 
 
 def train(net: Seq2Seq, data: Multi30k, epochs: int) -> None:
-    """Adam, one cycle of the learning rate."""
+    """Train with Adam and a one-cycle schedule."""
     optimizer, loader = torch.optim.Adam(net.parameters()), data.train_dataloader()
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.002, epochs * len(loader))
     for batch in chain(*[loader] * epochs):
@@ -82,7 +82,7 @@ def train(net: Seq2Seq, data: Multi30k, epochs: int) -> None:
 
 
 def seconds(net: Seq2Seq, decoding: Decoding, batches: list[Any], counts: dict[str, int]) -> Times:
-    """Of translating everything; what was found is counted in `counts`."""
+    """Return the time to translate all batches, and store the numbers of sentences and tokens in `counts`."""
     start = Times.now()
     found = [best for batch in batches for best in decoding.search(net, batch.source, batch.source_lengths)]
     passed = Times.now() - start
@@ -91,7 +91,7 @@ def seconds(net: Seq2Seq, decoding: Decoding, batches: list[Any], counts: dict[s
 
 
 def main() -> None:
-    """Measures all nets and searches, prints a table and writes the JSON file."""
+    """Measure all nets and searches, print a table and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nets", nargs="+", default=["gru", "transformer", "small_transformer"])

@@ -1,10 +1,10 @@
-"""Gradient accumulation and several processes against one big batch: how far are the weights apart after a step?
+"""Compare the weight updates of gradient accumulation and multiple processes with those of one large batch.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/equivalence.py
 
-In float64, plain SGD. The error is ‖Δ - Δ_big‖ / ‖Δ_big‖ of the change of all weights in one epoch, for the tasks of
-this project and for the same tasks with the customary loss, the mean of the micro-batch, which Lightning divides by
-`accumulate_grad_batches`. Prints a table, writes benchmarks/results/equivalence.json.
+Trains in float64 with plain SGD. The error is ‖Δ - Δ_big‖ / ‖Δ_big‖, where Δ is the change of all weights in one epoch.
+It is measured for this project's tasks, and for the same tasks with the customary loss: the mean of the micro-batch,
+which Lightning divides by `accumulate_grad_batches`. Prints a table and writes benchmarks/results/equivalence.json.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 class Rows(TabularData):
-    """Features 0, log x and 5 x of the target x, as float64, so that what is left of a difference is a mistake."""
+    """Features 0, log x and 5 x of the target x in float64, so that remaining differences are not rounding errors."""
 
     def __init__(self, size: int, **kwargs: Any) -> None:
         x = 0.1 + 9.9 * torch.rand(size, generator=torch.Generator().manual_seed(derive(2018)))
@@ -43,50 +43,50 @@ class Rows(TabularData):
         super().__init__(features=features, targets=x[:, None], feature_names=names, target_names=["x"], **kwargs)
 
     def on_after_batch_transfer(self, batch: TableBatch, dataloader_idx: int) -> TableBatch:
-        """Widens."""
+        """Convert to float64."""
         return batch._replace(features=batch.features.double(), targets=batch.targets.double())
 
 
 class Pairs(ToyGrammar):
-    """120 training pairs of the grammar."""
+    """Data with 120 training pairs of the toy grammar."""
 
     def pairs(self, split: Any) -> Any:
-        """The first ones."""
+        """Return the first pairs of a split."""
         return super().pairs(split)[: 120 if split == "train" else 10]
 
 
 class Customary(Task):
-    """The customary loss, mixed in before a task: each micro-batch and process has the same weight."""
+    """Mixin for a task with the customary loss, which weights all micro-batches and processes equally."""
 
     def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
-        """Counts, and leaves the mean of the batch as it is."""
+        """Count the batch, and return its mean unchanged."""
         super().step(mean, count, **sums)
-        self._step_mean = StepMean()  # forgets the count
+        self._step_mean = StepMean()  # discards the count
         return mean
 
 
 class MeanRegressor(Customary, Regressor):
-    """With the customary loss."""
+    """Regression with the customary loss."""
 
 
 class MeanTranslator(Customary, Translator):
-    """With the customary loss."""
+    """Translation with the customary loss."""
 
 
 class Final(Callback):
-    """Brings the weights out of a launched process."""
+    """Callback that saves the final weights, to return them from a launched process."""
 
     def __init__(self, file: str) -> None:
         self.file = file
 
     def on_train_end(self, trainer: Trainer, module: Any) -> None:
-        """Saves them."""
+        """Save the weights."""
         if trainer.is_global_zero:
             torch.save(module.state_dict(), self.file)
 
 
 def rows(size: int, batch_size: int, mean: bool) -> tuple[Any, Any]:
-    """A regression of `size` training rows."""
+    """Return the task and data of a regression with `size` training rows."""
     data = Rows(size=size + 20, val_size=10, test_size=10, batch_size=batch_size, seed=1)
     torch.manual_seed(0)
     task = (MeanRegressor if mean else Regressor)(
@@ -96,7 +96,7 @@ def rows(size: int, batch_size: int, mean: bool) -> tuple[Any, Any]:
 
 
 def pairs(size: int, batch_size: int, mean: bool) -> tuple[Any, Any]:
-    """Translation; `size` is that of `Pairs`."""
+    """Return the task and data of a translation. `size` is ignored, because `Pairs` has a fixed size."""
     data = Pairs(batch_size=batch_size, seed=1)
     data.prepare_data()
     data.setup("fit")
@@ -106,7 +106,7 @@ def pairs(size: int, batch_size: int, mean: bool) -> tuple[Any, Any]:
 
 
 def change(made: tuple[Any, Any], **options: Any) -> Tensor:
-    """The change of the weights in one epoch."""
+    """Return the change of the weights in one epoch."""
     task, data = made
     before = torch.cat([value.flatten() for value in task.state_dict().values()])
     with tempfile.NamedTemporaryFile() as file:
@@ -122,7 +122,7 @@ def change(made: tuple[Any, Any], **options: Any) -> Tensor:
     return after - before
 
 
-# case → (task, training size, batch, options), what it is to equal: (batch, options)
+# Task, training size, batch size and options of each case, and batch size and options of its reference.
 CASES: dict[str, tuple[Any, int, int, dict[str, Any], int, dict[str, Any]]] = {
     "full windows": (rows, 256, 64, {"accumulate_grad_batches": 4}, 256, {}),
     "last window of 2 of 4": (rows, 384, 64, {"accumulate_grad_batches": 4}, 256, {}),
@@ -137,7 +137,7 @@ CASES: dict[str, tuple[Any, int, int, dict[str, Any], int, dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Measures."""
+    """Run the benchmark."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     quiet_lightning()
     table = {}

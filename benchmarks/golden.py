@@ -1,4 +1,4 @@
-"""Golden runs: trains small runs of every kind and prints hashes of their results: a refactoring must not change them.
+"""Train small runs of every kind and print hashes of their results, which a refactoring must not change.
 
     python benchmarks/golden.py --out before.json           before a change; a few minutes
     python benchmarks/golden.py --against before.json       after it; exit status 1 if a hash differs
@@ -37,7 +37,7 @@ TIMINGS = ("seconds", "_per_second")
 KINDS = ("classification", "multilabel", "segmentation", "table", "sequence", "pretrained_sequence")
 SHORT = ["--trainer.max_epochs=2", "--trainer.log_every_n_steps=2"]
 TEXT = ["--data.size=400", "--data.val_size=40", "--data.test_size=40", *SHORT]
-# name of the run → config and options of `fit`
+# Config and `fit` options of each run.
 RUNS = {
     "quickstart": ["quickstart", *SHORT],
     "fashion_mnist_mlp": ["fashion_mnist_mlp", *SHORT, "--trainer.limit_train_batches=12",
@@ -68,7 +68,7 @@ class StopAfter(Callback):
 
 
 def copy_project(folder: Path) -> Path:
-    """Copies the files that git tracks, adds a task of each kind, and returns the copy."""
+    """Copy the files that git tracks, add a task of each kind, and return the copy's path."""
     copy = folder / "project"
     names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, names.split("\0")):
@@ -83,7 +83,7 @@ def copy_project(folder: Path) -> Path:
 
 
 def write_images(folder: Path) -> None:
-    """Writes `images/` with two classes of 60 images."""
+    """Write `images/` with two classes of 60 images each."""
     draw = random.Random(0)
     for number in range(120):
         file = folder / "images" / ("dark", "bright")[number % 2] / f"{number}.png"
@@ -93,14 +93,14 @@ def write_images(folder: Path) -> None:
 
 
 def lit_project(*args: str, expect: tuple[int, ...] = (0,)) -> None:
-    """Runs a command of the copied project in the current folder; exits with its output if it fails."""
+    """Run a command of the copied project in the current folder. Raises RuntimeError with its output on failure."""
     done = subprocess.run([sys.executable, "-m", "lit_project", *args], capture_output=True, text=True)
     if done.returncode not in expect:
         raise RuntimeError(f"lit-project {' '.join(args)}: status {done.returncode}\n{done.stdout}\n{done.stderr}")
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the tensors, numbers and strings of nested mappings and lists with their paths, without timings."""
+    """Yield the tensors, numbers and strings of nested mappings and lists with their paths, except timings."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not str(key).endswith(TIMINGS):
@@ -113,7 +113,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def digest(value: Any) -> str:
-    """Returns the SHA-256 of nested tensors, numbers and strings, independent of the order of mappings."""
+    """Return the SHA-256 of nested tensors, numbers and strings, independent of the order of mappings."""
     found = hashlib.sha256()
     for path, leaf in sorted(leaves(value), key=lambda item: item[0]):
         found.update(path.encode())
@@ -127,7 +127,7 @@ def digest(value: Any) -> str:
 
 
 def results(run: Path, folder: Path) -> dict[str, str]:
-    """Returns the hash of each result of a run; predictions name image files in `folder`."""
+    """Return the hash of each result of a run. Paths of images in `folder` are removed from predictions."""
     last = torch.load(run / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True)
     best = max((run / "checkpoints").glob("best*.ckpt"), default=run / "checkpoints" / "last.ckpt")
     with (run / "metrics.csv").open(newline="") as file:
@@ -146,7 +146,7 @@ def results(run: Path, folder: Path) -> dict[str, str]:
 
 
 def train(name: str, copy: Path, folder: Path) -> dict[str, dict[str, str]]:
-    """Trains one run in the four ways; returns way → result → hash."""
+    """Train one run in all four ways. Return the hash of each result by way."""
     config, *options = RUNS[name]
     config = f"{copy}/configs/{config}.yaml"
     if name == "image_folder":
@@ -174,7 +174,7 @@ def train(name: str, copy: Path, folder: Path) -> dict[str, dict[str, str]]:
 
 
 def main() -> int:
-    """Trains the runs, prints and compares the hashes."""
+    """Train the runs, then print and compare the hashes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
     parser.add_argument("--out", type=Path, help="write the hashes to this JSON file")

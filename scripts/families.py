@@ -1,12 +1,13 @@
-"""What a project made from this template consists of: a family of examples is a list of files and of keys.
+"""Families of examples, from which `init_project.py` assembles a project.
 
-`PACKAGE` in a pattern is the folder of the package; `*` stands for anything, also for slashes. A key is the first word
-of a line, in quotes or not: the line goes if no family is kept that has the key. Files that no family names stay with
-the template.
+A family lists its files, and the keys of its lines in shared files. In file patterns, `PACKAGE` stands for the package
+folder, and `*` matches any characters, including slashes. A key is the first word of a line, with or without quotes.
+Lines are removed if no kept family lists their key. Files not listed by any family remain in the template only.
 
-In Markdown files, `<!-- only: regression, table -->` starts text that a project has only if one of these families is
-kept, and `<!-- end -->` ends it. `<!-- only: template -->` marks text that no project has. Both markers are on lines of
-their own around paragraphs, or within a line; to mark a list item or a table row, end the line above it with the first.
+In Markdown files, `<!-- only: regression, table -->` starts text that a project receives if it keeps one of these
+families, and `<!-- end -->` ends it. Text marked `<!-- only: template -->` appears in no project. Put both markers on
+separate lines around paragraphs, or within a line. For a list item or table row, put the first at the end of the line
+above.
 """
 
 import re
@@ -17,14 +18,14 @@ PYPROJECT, MAIN = "pyproject.toml", "PACKAGE/__main__.py"
 
 
 class Family(NamedTuple):
-    """Patterns of the files of a family, and file → keys of the lines that it needs there."""
+    """Glob patterns for a family's files, and a mapping from each shared file to the keys of the family's lines."""
 
     files: str
     keys: dict[str, str]
 
 
 FAMILIES = {
-    # and what every project has: `make demo` and the tests rest on it
+    # Every project has this family, because `make demo` and the tests need it.
     "classification": Family(
         files="""
             PACKAGE/__init__.py PACKAGE/__main__.py
@@ -60,7 +61,7 @@ FAMILIES = {
             MAIN: "feature_names target_names feature_mean feature_std target_mean target_std input_size output_size"
         },
     ),
-    # kinds of new_task.py
+    # The next families are kinds of new_task.py.
     "lightning": Family(files="scripts/task_kinds/lightning/*", keys={}),
     "multilabel": Family(files="scripts/task_kinds/multilabel/*", keys={}),
     "segmentation": Family(files="scripts/task_kinds/segmentation/*", keys={}),
@@ -89,7 +90,7 @@ FAMILIES = {
     "kubernetes": Family(files="scripts/kubernetes.yaml", keys={}),
 }
 
-# of the template alone
+# Keys of lines that appear in the template only.
 OURS = {
     PYPROJECT: "docs lit-project[docs] benchmarks ipykernel jsonschema kubeflow-trainer-api nbclient playwright timm",
     ".dockerignore": "benchmarks/results",
@@ -97,12 +98,12 @@ OURS = {
 
 
 def belongs(path: str, family: str, package: str) -> bool:
-    """Whether a file is one of a family; `package` is the folder of the package."""
+    """Return whether a file belongs to a family. `package` is the package folder."""
     return any(fnmatchcase(path, pattern) for pattern in FAMILIES[family].files.replace("PACKAGE", package).split())
 
 
 def dropped_keys(keep: tuple[str, ...]) -> dict[str, set[str]]:
-    """File → keys that no kept family has."""
+    """Return the keys to remove from each file because no kept family lists them."""
     kept = {(file, key) for name in keep for file, keys in FAMILIES[name].keys.items() for key in keys.split()}
     found: dict[str, set[str]] = {}
     for owned in (OURS, *(family.keys for family in FAMILIES.values())):
@@ -112,16 +113,16 @@ def dropped_keys(keep: tuple[str, ...]) -> dict[str, set[str]]:
 
 
 def keep_sections(text: str, keep: tuple[str, ...]) -> str:
-    """Resolves the `<!-- only: … -->` markers of a Markdown page: removes them, and the text of families not kept.
+    """Resolve the `<!-- only: … -->` markers of a Markdown page, and remove the text of families that are not kept.
 
     Raises:
-        ValueError: If a marker names no family, or has no counterpart.
+        ValueError: If a marker lists an unknown family or is unpaired.
     """
 
     def resolve(found: re.Match[str]) -> str:
         families = set(re.split(", *", found["families"]))
         if unknown := families - {"template", *FAMILIES}:
-            raise ValueError(f"<!-- only: {found['families']} --> names no family: {', '.join(sorted(unknown))}")
+            raise ValueError(f"<!-- only: {found['families']} --> lists unknown families: {', '.join(sorted(unknown))}")
         return found["text"] if families & set(keep) else ""
 
     def resolve_section(found: re.Match[str]) -> str:
@@ -129,9 +130,9 @@ def keep_sections(text: str, keep: tuple[str, ...]) -> str:
         return text + (found["blank"] or "") if text else ""
 
     start, end = r"<!-- only: (?P<families>[\w, ]+) -->", "<!-- end -->"
-    # a section includes the blank line after it, so that none is left over
+    # Remove the blank line after a section, too, so that two blank lines never follow each other.
     text = re.sub(rf"^{start}\n(?P<text>.*?)^{end}$(?:\n(?P<blank>\n))?", resolve_section, text, flags=re.S | re.M)
     text = re.sub(rf"{start}(?P<text>.*?){end}", resolve, text, flags=re.S)
     if unpaired := re.search(r"<!-- (?:only:.*?|end) -->", text):
-        raise ValueError(f"{unpaired[0]} has no counterpart")
+        raise ValueError(f"{unpaired[0]} is unpaired: enclose the text in <!-- only: FAMILY --> and <!-- end -->")
     return re.sub(r" +$", "", text.rstrip(), flags=re.M) + "\n"

@@ -1,9 +1,9 @@
-"""Makes a project of yours from this template: under your name, with the examples that you keep.
+"""Create your own project from this template, with your name and the examples that you keep.
 
-    python scripts/init_project.py NAME                               in ../NAME, with dashes
+    python scripts/init_project.py NAME                               create ../NAME, with dashes
     python scripts/init_project.py NAME --dir FOLDER --keep classification
-    python scripts/init_project.py NAME --here                        in this folder, a copy of the template
-    python scripts/init_project.py NAME --dry-run                     lists the files
+    python scripts/init_project.py NAME --here                        convert this copy of the template
+    python scripts/init_project.py NAME --dry-run                     only list the files
 
 See docs/make-it-yours.md.
 """
@@ -29,31 +29,32 @@ from vendor import build_wheel, reduce_lock
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ".template.toml"
 LOCK = "requirements.lock"
-OWN_FILES = "scripts/project/"  # files that a project has instead of the template's
+OWN_FILES = "scripts/project/"  # files that replace the template's own in a project
 
 
 class TemplateError(Exception):
-    """Something that the user can put right."""
+    """An error that the user can fix."""
 
 
 class File(NamedTuple):
-    """Content of a file and whether it can be executed."""
+    """Content of a file, and whether it is executable."""
 
     content: bytes
     executable: bool = False
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; exit status 1 for something that the user can put right."""
+    """Run the command. Return exit status 1 for an error that the user can fix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("name", help="of the new package: lower-case letters, digits and underscores; the command gets dashes")
-    add("--dir", type=Path, help="the new folder, empty or missing; default: beside this one")
-    add("--here", action="store_true", help="turn this checkout itself into the project")
-    add("--keep", default=",".join(FAMILIES), help="families of examples; default: %(default)s")
-    add("--no-git", action="store_true", help="no history for the new project")
-    add("--dry-run", action="store_true", help="write nothing, list the files")
-    add("--again", action="store_true", help=argparse.SUPPRESS)  # update_project.py: the name is the project's own
+    add("name", help="package name of lower-case letters, digits and underscores; the command has dashes instead")
+    add("--dir", type=Path, help="folder of the project, empty or missing; default: next to this one")
+    add("--here", action="store_true", help="convert this checkout into the project")
+    add("--keep", default=",".join(FAMILIES), help="families of examples to keep; default: %(default)s")
+    add("--no-git", action="store_true", help="do not create a git repository")
+    add("--dry-run", action="store_true", help="only list the files")
+    # Set by update_project.py, because a project's own name is always taken.
+    add("--again", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(args)
     try:
         return init(options)
@@ -63,7 +64,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def init(options: argparse.Namespace) -> int:
-    """Makes the project. Nothing is written before all of it is checked and in memory."""
+    """Create the project. All checks are done, and all files are in memory, before anything is written."""
     keep = chosen(options.keep)
     sources, commit = template_files()
     if not options.again:
@@ -71,7 +72,7 @@ def init(options: argparse.Namespace) -> int:
     place = (options.dir or ROOT.parent / options.name.replace("_", "-")).expanduser().absolute()
     if options.here:
         if options.dir or not commit:
-            raise TemplateError("--here needs a git repository, and no --dir")
+            raise TemplateError("--here requires a git repository and excludes --dir")
         place = ROOT
     elif place.resolve().is_relative_to(ROOT):
         raise TemplateError(f"{place} is inside the template: choose a folder elsewhere with --dir, or use --here")
@@ -79,7 +80,7 @@ def init(options: argparse.Namespace) -> int:
         raise TemplateError(f"{place} is not an empty folder: choose another with --dir")
     project = generate(sources, options.name, keep, commit)
     if options.dry_run:
-        print(f"would make {place} of {', '.join(keep)}, {len(project)} files:", *sorted(project), sep="\n  ")
+        print(f"would create {place} with {', '.join(keep)} ({len(project)} files):", *sorted(project), sep="\n  ")
         return 0
     if options.here:
         git(ROOT, "rm", "--quiet", "-r", "--", ".")
@@ -90,41 +91,44 @@ def init(options: argparse.Namespace) -> int:
     tidy(place)
     if options.here:
         git(ROOT, "add", "--all", "--force", "--", *project)
-        print(f"{ROOT} is now {options.name}, with {', '.join(keep)}; everything is staged, nothing is committed")
+        print(f"{ROOT} is now {options.name}, with {', '.join(keep)}; all changes are staged, nothing is committed")
         print("next: git commit, then make clean && make demo && make test (`git reset --hard` undoes it)")
         return 0
     if not options.no_git:
         commit_all(place)
-    print(f"{options.name} is in {place}, with {', '.join(keep)}")
+    print(f"created {options.name} in {place}, with {', '.join(keep)}")
     if not commit:
-        print("the template here has no git history: the project cannot be updated from it")
+        print("this template has no git history, so the project cannot be updated from it later")
     print(f"next: cd {shlex.quote(str(place))} && make demo && make test")
     return 0
 
 
 def chosen(keep: str) -> tuple[str, ...]:
-    """The families that `--keep a,b` names, and classification, in the order of the table."""
+    """Return classification and the families listed by `--keep a,b`, in the order of `FAMILIES`."""
     names = {"classification", *(name.strip() for name in keep.split(",") if name.strip())}
     for name in sorted(names - set(FAMILIES)):
-        raise TemplateError(f"--keep {name}: there is no such family; choose from {', '.join(FAMILIES)}")
+        raise TemplateError(f"--keep {name}: unknown family; choose from {', '.join(FAMILIES)}")
     return tuple(name for name in FAMILIES if name in names)
 
 
 def git(folder: Path, *args: str, check: bool = True, env: Mapping[str, str] | None = None) -> str:
-    """What `git ARGS` in a folder prints."""
+    """Run `git ARGS` in a folder and return its output."""
     command = ["git", "-C", str(folder), "-c", "core.quotePath=false", *args]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env)
     if check and done.returncode:
-        raise TemplateError(f"git {args[0]} in {folder}: {done.stderr.strip() or done.stdout.strip()}")
+        raise TemplateError(f"git {args[0]} failed in {folder}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout.strip("\n")
 
 
 def template_files() -> tuple[dict[str, File], str]:
-    """The files that git tracks, and the commit; of an unpacked archive, those not in .gitignore, and no commit."""
+    """Return the files that git tracks, by path, and the commit.
+
+    In an unpacked archive without git, returns the files not listed in .gitignore, and an empty commit.
+    """
     if (ROOT / ".git").exists():
         if changed := git(ROOT, "status", "--porcelain"):
             first = changed.splitlines()[0][3:]
-            raise TemplateError(f"{ROOT} has changes that are not committed ({first}): commit or `git stash -u` them")
+            raise TemplateError(f"{ROOT} has uncommitted changes ({first}): commit them, or run `git stash -u`")
         listed, commit = git(ROOT, "ls-files", "-z"), git(ROOT, "rev-parse", "--verify", "HEAD")
     else:
         with tempfile.TemporaryDirectory() as folder:
@@ -136,25 +140,25 @@ def template_files() -> tuple[dict[str, File], str]:
 
 
 def check_name(name: str, paths: Iterable[str]) -> None:
-    """Raises TemplateError for a name that a package, a distribution or a project of this kind cannot have."""
+    """Raise TemplateError for a name that is invalid or already in use."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
         hint = f"; try {plain}" if re.match(r"[a-z]", plain) else ""
-        raise TemplateError(f"{name!r} is no package name: use lower-case letters a to z, digits and underscores{hint}")
+        raise TemplateError(f"{name!r} is not a package name: use lower-case letters a to z, digits, underscores{hint}")
     modules = {part for path in paths if path.endswith(".py") for part in PurePosixPath(path).with_suffix("").parts}
-    # the lock: its packages are taken whether they are installed here or not
+    # Package names in the lock are taken even if the packages are not installed.
     locked = re.findall(r"^([a-z0-9.-]+)==", (ROOT / LOCK).read_text(), re.MULTILINE)
     for taken, what in (
-        (keyword.iskeyword(name) or name in sys.stdlib_module_names, "a name of Python itself"),
-        (name in modules | {"build", "configs", "dist", "runs", "test", "wandb"}, "a name of the project itself"),
+        (keyword.iskeyword(name) or name in sys.stdlib_module_names, "a keyword or module of Python"),
+        (name in modules | {"build", "configs", "dist", "runs", "test", "wandb"}, "a name used in the project"),
         (importlib.util.find_spec(name) or name.replace("_", "-") in locked, "the name of an installed package"),
     ):
         if taken:
-            raise TemplateError(f"{name} is {what}: choose another, such as {name}_lab")
+            raise TemplateError(f"{name} is {what}: choose a different name, such as {name}_lab")
 
 
 def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], commit: str) -> dict[str, File]:
-    """The files of the project that the user chose."""
+    """Return the files of the project by path."""
     old = next(PurePosixPath(path).parts[1] for path in sources if re.fullmatch(r"src/\w+/__main__\.py", path))
     kept = {path: file for path, file in sources.items() if any(belongs(path, f, f"src/{old}") for f in keep)}
     kept |= {path.removeprefix(OWN_FILES): file for path, file in sources.items() if path.startswith(OWN_FILES)}
@@ -193,12 +197,12 @@ def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], comm
     record = {"commit": commit, "tree": commit and git(ROOT, "rev-parse", f"{commit}^{{tree}}")}
     record |= {"name": name, "keep": list(keep)}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in record.items())
-    made[RECORD] = File(f"# What this project was made from; renewed by each update.\n{lines}".encode())
+    made[RECORD] = File(f"# Template version and options of this project, replaced by each update.\n{lines}".encode())
     return made
 
 
 def without_keys(text: str, keys: Iterable[str], path: str) -> str:
-    """The text without the lines that begin with a key, or else without the items of a line that begin with it."""
+    """Remove lines that start with a key or, if there are none, items that start with it within lines."""
     for key in keys:
         word = rf"{re.escape(key)}(?![\w.-])"
         item = rf'"{word}[^",]*"(?:: "[^"]*")?'
@@ -207,12 +211,12 @@ def without_keys(text: str, keys: Iterable[str], path: str) -> str:
             if count:
                 break
         else:
-            raise TemplateError(f"{path} has no line that begins with {key}, as scripts/families.py says")
+            raise TemplateError(f"{path} has no line that starts with {key}, which scripts/families.py lists")
     return text
 
 
 def table(kept: Mapping[str, File]) -> str:
-    """Rows of the README's table: each config with the first sentence of its header."""
+    """Return the README's table of configs, each with the first sentence of its header."""
     rows = ["| config | what |\n| --- | --- |\n"]
     for path in sorted(path for path in kept if re.fullmatch(r"configs/\w+\.yaml", path)):
         header = re.split(r"\n(?:#\n|(?!#))", kept[path].content.decode())[0]
@@ -222,7 +226,7 @@ def table(kept: Mapping[str, File]) -> str:
 
 
 def rename(text: str, old: str, new: str) -> str:
-    """The text with the old name replaced where it is a word or part of one between underscores, also in capitals.
+    """Replace the old name, in lower or upper case, where it is a whole word or delimited by underscores or dashes.
 
     `lit_x` is replaced in `test_lit_x_runs`, `lit-x` and `LIT_X_DEBUG`, but not in `split_x` or `lit_xs`.
     """
@@ -236,32 +240,32 @@ def rename(text: str, old: str, new: str) -> str:
 
 
 def renamed(file: File, old: str, new: str) -> bytes:
-    """Return the content of a file after `rename`. Binary files are returned unchanged."""
+    """Return the content of a file after `rename`. The content of binary files is returned unchanged."""
     return file.content if b"\0" in file.content else rename(file.content.decode(), old, new).encode()
 
 
 def tidy(place: Path) -> None:
-    """Format the project, because a new name changes the order of imports and the length of lines."""
+    """Format the project, because the new name changes the order of imports and the lengths of lines."""
     folders = [Path(sys.executable).parent, ROOT / ".venv" / "bin", os.environ.get("PATH", "")]
     ruff = shutil.which("ruff", path=os.pathsep.join(map(str, folders)))
     if ruff is None:
-        print("not formatted, because ruff was not found: before `make lint`, run in the new folder")
+        print("not formatted, because ruff was not found; before `make lint`, run this in the new folder:")
         print("  make setup && .venv/bin/ruff check --fix . && .venv/bin/ruff format .")
         return
-    # the last step is for strings and docstrings that a longer name makes too long: the formatter leaves them alone
+    # The formatter does not shorten strings and docstrings, so lines that are now too long get a noqa comment.
     for step in (["check", "--fix-only", "--select=I"], ["format"], ["check", "--select=E501", "--add-noqa"]):
         command = [ruff, *step, "--quiet", "--no-cache", "."]
         subprocess.run(command, cwd=place, capture_output=True)
 
 
 def commit_all(folder: Path) -> None:
-    """A repository of one commit, also if git does not know who commits."""
+    """Create a repository with a single commit, even if no git user is configured."""
     git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "add", "--all", "--force")
     known = git(folder, "config", "user.email", check=False) and git(folder, "config", "user.name", check=False)
     who = [] if known else ["-c", f"user.name={folder.name}", "-c", "user.email=nobody@localhost"]
     settings = [*who, "-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false"]
-    git(folder, *settings, "commit", "--quiet", "--message", f"{folder.name}, from a template")
+    git(folder, *settings, "commit", "--quiet", "--message", f"Create {folder.name} from a template")
 
 
 if __name__ == "__main__":

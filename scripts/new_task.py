@@ -1,9 +1,9 @@
-"""Adds a task to this project: data, config and test, which train in seconds on made-up data.
+"""Add a task to this project: data, a config and a test. The task trains on synthetic data in seconds.
 
-    python scripts/new_task.py NAME --kind KIND               KIND: a folder of scripts/task_kinds/
-    python scripts/new_task.py NAME --kind KIND --dry-run     says what would be written
+    python scripts/new_task.py NAME --kind KIND               KIND: a folder in scripts/task_kinds/
+    python scripts/new_task.py NAME --kind KIND --dry-run     only list the files
 
-Edit the lines with "yours" next.
+Then edit the lines marked "yours".
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATES = ROOT / "scripts" / "task_kinds"
-# templates of a kind → where they go
+# Destination of each template.
 PLACES = {
     "data.txt": "src/PACKAGE/data/TASK_NAME.py",
     "model.txt": "src/PACKAGE/models/TASK_NAME.py",
@@ -29,16 +29,16 @@ PLACES = {
 
 
 class TaskError(Exception):
-    """Something that the user can put right."""
+    """An error that the user can fix."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; exit status 1 for something that the user can put right."""
+    """Run the command. Return exit status 1 for an error that the user can fix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="of the task and its files: lower-case letters, digits and underscores")
+    parser.add_argument("name", help="name of the task and its files, of lower-case letters, digits and underscores")
     kinds = sorted(path.name for path in TEMPLATES.iterdir())
-    parser.add_argument("--kind", required=True, choices=kinds, help="what the task is like")
-    parser.add_argument("--dry-run", action="store_true", help="write nothing, say what would be written")
+    parser.add_argument("--kind", required=True, choices=kinds, help="kind of the task")
+    parser.add_argument("--dry-run", action="store_true", help="only list the files that would be written")
     options = parser.parse_args(args)
     package = next((ROOT / "src").glob("*/__main__.py")).parent.name
     try:
@@ -68,51 +68,51 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def check_name(name: str, package: str) -> None:
-    """Raises TaskError for a name that a module cannot have, or that something here has already."""
+    """Raise TaskError for a name that is not a valid module name or is already in use."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         plain = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
         hint = f"; try {plain}" if re.match(r"[a-z]", plain) else ""
-        raise TaskError(f"{name!r} is no name for a task: use lower-case letters a to z, digits and underscores{hint}")
+        raise TaskError(f"{name!r} is not a task name: use lower-case letters a to z, digits and underscores{hint}")
     if keyword.iskeyword(name):
-        raise TaskError(f"{name} is a keyword of Python: choose another name, such as my_{name}")
+        raise TaskError(f"{name} is a Python keyword: choose a different name, such as my_{name}")
     places = [ROOT / filled(place, name, package) for place in PLACES.values()]
     taken = [path for path in places if path.exists() or path.with_suffix("").is_dir()]
-    # two test files of one name, even in different folders, are an error of pytest
+    # pytest does not allow two test files with the same name, even in different folders.
     if taken := [*taken, *(ROOT / "tests").rglob(f"test_{name}.py")]:
-        raise TaskError(f"{taken[0].relative_to(ROOT)} exists: choose another name; nothing is overwritten")
+        raise TaskError(f"{taken[0].relative_to(ROOT)} already exists: choose a different name")
     suffixes = "Data|Batch|Loader|Net|Classifier|Tagger|Segmenter"
     pattern = re.compile(rf"^class ({camel(name)}(?:{suffixes}))\b", re.MULTILINE | re.IGNORECASE)
     for path in sorted((ROOT / "src" / package).rglob("*.py")):
         if found := pattern.search(path.read_text(encoding="utf-8")):
-            raise TaskError(f"{path.relative_to(ROOT)} has a class {found[1]} already: choose another name")
+            raise TaskError(f"{path.relative_to(ROOT)} already has a class {found[1]}: choose a different name")
 
 
 def camel(name: str) -> str:
-    """`name_language` → `NameLanguage`."""
+    """Convert `name_language` to `NameLanguage`."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 
 def filled(text: str, name: str, package: str) -> str:
-    """A template with its placeholders replaced."""
+    """Fill in the placeholders of a template."""
     words = {"TASK_NAME": name, "TaskName": camel(name), "PACKAGE": package, "COMMAND": package.replace("_", "-")}
     return re.sub("|".join(words), lambda found: words[found[0]], text)
 
 
 def tidy(paths: list[str]) -> None:
-    """Formats Python files, if ruff is there: names change the length of lines."""
+    """Format Python files if ruff is installed, because the name changes the lengths of lines."""
     ruff = shutil.which("ruff", path=Path(sys.executable).parent) or shutil.which("ruff")
     for step in (["check", "--fix-only", "--select=I"], ["format"]) if ruff else ():
         subprocess.run([str(ruff), *step, "--quiet", "--no-cache", *paths], cwd=ROOT, check=False)
 
 
 def refresh_schema(package: str) -> None:
-    """Tells the editor of the new classes, if it is told of classes at all."""
+    """Add the new classes to the editor's schema, if the project has one."""
     if not (ROOT / ".vscode" / "schema.json").exists():
         return
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-m", package, "schema"], cwd=ROOT, env=environment, check=False)
     if done.returncode:
-        print(f"not done:    {package.replace('_', '-')} schema")
+        print(f"failed:      {package.replace('_', '-')} schema")
 
 
 if __name__ == "__main__":

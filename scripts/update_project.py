@@ -1,10 +1,10 @@
-"""Merges what has changed in this template since a project was made from it into the project.
+"""Update a project with the changes made to this template since the project was created.
 
-    python scripts/update_project.py FOLDER_OF_THE_PROJECT            merges it into the project, commits nothing
-    python scripts/update_project.py FOLDER_OF_THE_PROJECT --check    exit status 1 if there is anything newer
+    python scripts/update_project.py PROJECT_FOLDER            merge the changes, but commit nothing
+    python scripts/update_project.py PROJECT_FOLDER --check    exit with status 1 if there are changes
 
-Generates the project again, from the commit recorded in its `.template.toml` and from the current commit, and applies
-the difference to the project: the wheel of the library is replaced, other files are merged line by line. See
+Generates the project from the commit recorded in its `.template.toml` and from the current commit, and applies the
+difference to the project. The wheel of the library is replaced, and other files are merged line by line. See
 docs/make-it-yours.md.
 """
 
@@ -23,10 +23,10 @@ from init_project import RECORD, ROOT, TemplateError, git, template_files
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs the command; exit status 1 for an error, for conflicts, and with `--check` if there is anything newer."""
+    """Run the command. Return exit status 1 for errors, conflicts, and with `--check` if there are changes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("project", type=Path, help="folder of the project, with nothing that is not committed")
-    parser.add_argument("--check", action="store_true", help="only say what is newer here")
+    parser.add_argument("project", type=Path, help="folder of the project, without uncommitted changes")
+    parser.add_argument("--check", action="store_true", help="only list the files that would change")
     options = parser.parse_args(args)
     try:
         return update(options.project.resolve(), options.check)
@@ -36,102 +36,102 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def update(project: Path, check: bool) -> int:
-    """Merges the template's changes into a project, or only lists them."""
+    """Merge the template's changes into a project, or only list them."""
     commit = template_files()[1]
     answers = recorded(project)
     old = commit_of(answers)
     if not git(ROOT, "ls-tree", old, "engine"):
         raise TemplateError(
-            f"{project} has a copy of the engine, from before the library became a package: make a new project with "
-            "init_project.py and move your files into it"
+            f"{project} contains a copy of the engine, from before the library became a package: create a new project "
+            "with init_project.py and move your files into it"
         )
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
         before = regenerated(old, answers, Path(folder, "before"), project)
         after = regenerated(commit, answers, Path(folder, "after"), project)
-        shutil.copy(project / RECORD, before)  # the record is replaced as a whole
+        shutil.copy(project / RECORD, before)  # so that the record never conflicts
         base, new = (tree(project, made, Path(folder)) for made in (before, after))
     newer = [path for path in changed(project, base, new) if path != RECORD]
     if check or not newer:
-        print(f"newer in the template: {', '.join(newer)}" if newer else f"nothing to do: {project} is up to date")
+        print(f"changed in the template: {', '.join(newer)}" if newer else f"nothing to do: {project} is up to date")
         return 1 if newer else 0
     return merge(project, base, new, commit)
 
 
 def commit_of(answers: Mapping[str, Any]) -> str:
-    """Return the commit here from which a project was generated, or one with the same files.
+    """Return the template's commit from which a project was generated, or a commit with the same files.
 
-    A repository created by "Use this template" has the files of a commit, but not the commit.
+    A repository created by "Use this template" has the same files but different commits.
     """
     old, files = answers["commit"], answers.get("tree")
     if git(ROOT, "rev-parse", "--verify", "--quiet", f"{old}^{{commit}}", check=False) == old:
         return old
     commits = dict(line.split() for line in git(ROOT, "log", "--all", "--format=%T %H").splitlines())
     if files not in commits:
-        raise TemplateError(f"the template here has no commit {old[:12]}: `git fetch` it (or `git pull --unshallow`)")
+        raise TemplateError(f"this template has no commit {old[:12]}: run `git fetch` (or `git pull --unshallow`)")
     return commits[files]
 
 
 def recorded(project: Path) -> dict[str, Any]:
-    """What `.template.toml` records, if the project has no changes that are not committed."""
+    """Return the content of `.template.toml`. Raises TemplateError if the project has uncommitted changes."""
     answers = tomllib.loads((project / RECORD).read_text())
     if missing := [name for name in ("commit", "name", "keep") if not answers.get(name)]:
         raise TemplateError(
-            f"{RECORD} names no {missing[0]}: a project that was made without git history cannot be updated; make a "
-            "new one and move your files into it"
+            f"{RECORD} contains no {missing[0]}: a project created without git history cannot be updated; create a new "
+            "project and move your files into it"
         )
     if not (project / ".git").exists():
-        raise TemplateError(f"{project} is not the root of a git repository: `git init` and commit it first")
+        raise TemplateError(f"{project} is not the root of a git repository: run `git init` and commit first")
     if uncommitted := git(project, "status", "--porcelain"):
-        raise TemplateError(f"{project} has changes that are not committed, commit them: {uncommitted.splitlines()[0]}")
+        raise TemplateError(f"{project} has uncommitted changes, commit them: {uncommitted.splitlines()[0]}")
     return answers
 
 
 def regenerated(commit: str, answers: dict[str, Any], folder: Path, project: Path) -> Path:
-    """The project as the template makes it at a commit, by the tool of that commit."""
+    """Generate the project from a commit of the template, with that commit's init_project.py."""
     checkout, made = folder / "template", folder / "project"
     git(ROOT, "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(checkout))
     git(checkout, "checkout", "--quiet", "--detach", commit)
     command = [sys.executable, str(checkout / "scripts" / "init_project.py"), answers["name"], f"--dir={made}"]
     command += [f"--keep={','.join(answers['keep'])}", "--no-git", "--again"]
-    # both are formatted by the same ruff
+    # Format both versions with the same ruff.
     path = os.pathsep.join([*(str(root / ".venv" / "bin") for root in (project, ROOT)), os.environ.get("PATH", "")])
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env={**os.environ, "PATH": path})
     if not (made / RECORD).exists():
-        raise TemplateError(f"the template's commit {commit[:12]} does not make the project: {done.stderr.strip()}")
+        raise TemplateError(f"cannot generate the project from commit {commit[:12]}: {done.stderr.strip()}")
     return made
 
 
 def tree(project: Path, files: Path, scratch: Path) -> str:
-    """The tree of files that are put into the project's object store, not into the project."""
+    """Add files to the project's object store without changing the project, and return their tree."""
     index = {**os.environ, "GIT_INDEX_FILE": str(scratch / f"index-{files.parent.name}")}
     git(project, f"--work-tree={files}", "add", "--all", "--force", ".", env=index)
     return git(project, "write-tree", env=index)
 
 
 def changed(project: Path, *what: str) -> list[str]:
-    """Files that differ, by the arguments of `git diff`."""
+    """Return the files that `git diff` lists with these arguments."""
     return [path for path in git(project, "diff", "--name-only", "-z", *what).split("\0") if path]
 
 
 def merge(project: Path, base: str, new: str, commit: str) -> int:
-    """Applies what differs between two trees to the project, as `git cherry-pick` does."""
+    """Apply the difference between two trees to the project with `git cherry-pick`."""
     who = {f"GIT_{role}_{what}": "template@localhost" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     environment = {**os.environ, **who}
-    parent = git(project, "commit-tree", base, "-m", "the template before", env=environment)
+    parent = git(project, "commit-tree", base, "-m", "the template before the update", env=environment)
     child = git(project, "commit-tree", new, "-p", parent, "-m", f"the template at {commit[:12]}", env=environment)
     git(project, "cherry-pick", "--no-commit", child, check=False, env=environment)
     conflicts = set(changed(project, "--diff-filter=U"))
     if stay := sorted(conflicts & set(changed(project, "--diff-filter=D", parent, "HEAD"))):
         git(project, "rm", "--quiet", "--force", "--", *stay)
-        print(f"deleted in the project, stays so: {', '.join(stay)}")
+        print(f"still deleted in the project: {', '.join(stay)}")
         conflicts -= set(stay)
     staged = [path for path in changed(project, "--cached") if path not in conflicts]
     if not conflicts and not staged:
-        raise TemplateError(f"git cannot merge into {project}: see `git cherry-pick --no-commit {child}` there")
-    print(f"{project} has what the template changed up to {commit[:12]}, staged: {', '.join(staged) or 'nothing'}")
+        raise TemplateError(f"git cannot merge into {project}: run `git cherry-pick --no-commit {child}` there")
+    print(f"updated {project} to the template's commit {commit[:12]}, staged: {', '.join(staged) or 'nothing'}")
     if conflicts:
-        print(f"error: both sides changed {', '.join(sorted(conflicts))}: edit and `git add` them", file=sys.stderr)
-    print("next: `git diff --cached`, make test, git commit (or `git reset --hard` to undo it)")
+        print(f"error: both sides changed {', '.join(sorted(conflicts))}: resolve and `git add` them", file=sys.stderr)
+    print("next: git diff --cached, make test, git commit (`git reset --hard` undoes the update)")
     return 1 if conflicts else 0
 
 

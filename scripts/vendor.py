@@ -1,7 +1,6 @@
-"""The library as a wheel for generated projects, and a lock that pins it and only what a project needs.
+"""Build the library's wheel for generated projects, and reduce the lock to the packages that a project needs.
 
-Needs neither a network nor a build tool, and the same sources give the same bytes, so that an update of a project can
-tell whether its wheel has changed.
+No network or build tool is needed. The build is reproducible, so that an update can tell whether the wheel has changed.
 """
 
 import base64
@@ -19,10 +18,10 @@ def build_wheel(files: Mapping[str, bytes]) -> tuple[str, bytes]:
     """Build the wheel of the library.
 
     Args:
-        files: path → content of the template's files.
+        files: Content of the template's files by path.
 
     Returns:
-        The file name and the content of the wheel.
+        File name and content of the wheel.
     """
     project = tomllib.loads(files[PYPROJECT].decode())["project"]
     version = re.search(r'^__version__ = "(.*)"', files[f"{SOURCES}lit_engine/__init__.py"].decode(), re.MULTILINE)
@@ -48,7 +47,7 @@ def build_wheel(files: Mapping[str, bytes]) -> tuple[str, bytes]:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
         for path, file in content.items():
-            entry = zipfile.ZipInfo(path)  # with the time 1980-01-01
+            entry = zipfile.ZipInfo(path)  # has the fixed time 1980-01-01
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
             wheel.writestr(entry, file)
     return f"{name}-py3-none-any.whl", buffer.getvalue()
@@ -59,13 +58,13 @@ def _digest(content: bytes) -> str:
 
 
 def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
-    """Return the lock of a project: the wheel, pinned by its hash, and the packages that the project needs.
+    """Return the lock of a project, with the wheel pinned by its hash and the packages that the project needs.
 
     Args:
-        lock: requirements.lock of the template, whose comments list for each package what requires it.
-        pyproject: of the project, without the dependencies that it does not need.
-        wheel: file name of the wheel.
-        content: of the wheel.
+        lock: The template's requirements.lock, whose comments list the dependents of each package.
+        pyproject: The project's pyproject.toml, without unneeded dependencies.
+        wheel: File name of the wheel.
+        content: Content of the wheel.
     """
     project = tomllib.loads(pyproject)["project"]
     needs = [*project["dependencies"], *(n for extra in project["optional-dependencies"].values() for n in extra)]
@@ -79,5 +78,5 @@ def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
 
 
 def _normalized(requirement: str) -> str:
-    """Return the name of a distribution in a requirement, as the lock spells it."""
+    """Return the distribution name of a requirement, normalized as in the lock."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()

@@ -105,7 +105,7 @@ def test_folders_without_a_test_split_are_trained_on_and_not_tested(lit, image_f
         shutil.copytree(image_folder / name, split / "val" / name)
     result = lit(f"{FOLDER} --test_after_fit=true --data.root={split}")
     assert result.status == 0, result.err
-    assert result.out.count("ImageFolder has no test split: nothing is tested after the training") == 1
+    assert result.out.count("ImageFolder has no test split, so the run is not tested after training") == 1
     assert "test/accuracy" not in result.out
     tested = lit(f"test --run {result.run}")
     assert tested.status == 2

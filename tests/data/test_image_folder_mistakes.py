@@ -14,7 +14,7 @@ from picture_data import CLASSES, batches, small, write
     ("renamed", "message"),
     [
         ({"train": None}, r"has split folders \(test, val\), but no `train`"),
-        ({"train": "Fit", "val": "Check", "test": None}, r"the folders in .* \(Check, Fit\) hold no images"),
+        ({"train": "Fit", "val": "Check", "test": None}, r"the folders in .* \(Check, Fit\) contain no images"),
         ({"val": "training"}, "several folders for the train split: train, training"),
     ],
     ids=["no train", "unknown names", "twice"],
@@ -42,7 +42,7 @@ def test_classes_that_differ_between_splits_or_from_class_names_are_an_error(spl
         small(root, class_names=["bee", "ant", "cat"])
     assert small(root, class_names=list(CLASSES)).class_names == list(CLASSES)
     (root / "val" / "cat").rename(root / "val" / "dog")
-    with pytest.raises(DataError, match="val has other classes than expected: no cat; also dog"):
+    with pytest.raises(DataError, match="val are not as expected: no cat; also dog"):
         small(root)
 
 
@@ -70,7 +70,7 @@ def test_unreadable_image_is_an_error_that_names_the_file(splits, workers, monke
 
 def test_folder_without_classes_or_with_an_empty_class_is_an_error(tmp_path, splits):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="empty needs two class folders at least; it has: none"):
+    with pytest.raises(DataError, match="empty needs at least two class folders; it has: none"):
         small(tmp_path / "empty")
     root, _ = splits
     (root / "train" / "zebra").mkdir()
@@ -82,7 +82,7 @@ def test_folder_without_classes_or_with_an_empty_class_is_an_error(tmp_path, spl
 def test_impossible_val_size_is_an_error(splits, val_size):
     root, _ = splits
     shutil.rmtree(root / "val")
-    with pytest.raises(DataError, match="leaves no training or no validation sample of 21"):
+    with pytest.raises(DataError, match="leaves no training or validation samples of 21"):
         small(root, val_size=val_size).setup("fit")
 
 

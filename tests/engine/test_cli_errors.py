@@ -61,8 +61,8 @@ CASES = {
     "predict -c configs/regression_quickstart.yaml --allow_untrained=true --probabilities": [
         "Regressor does not support"
     ],
-    f"{Q} --model.net=timm.create_model --model.net.model_name=resnet10": ["no model 'resnet10'; near: resnet10t, "],
-    "fit configs/quickstart.yaml": ["did you mean -c configs/quickstart.yaml?"],
+    f"{Q} --model.net=timm.create_model --model.net.model_name=resnet10": ["no model 'resnet10'; similar: resnet10t, "],
+    "fit configs/quikstart.yaml": ["configs/quikstart.yaml is neither a config nor a run", "did you mean quickstart"],
     f"{Q} --run_name=~": ["--run_name needs a value"],
     f"test{Q.removeprefix('fit')} --init_strict=true": ["init_strict is not an option of test"],
     "fit -c configs": ["configs is a folder"],

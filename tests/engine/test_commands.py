@@ -13,7 +13,6 @@ import yaml
 
 import lit_engine
 from lit_engine.cli.main import COMMANDS
-from lit_engine.tools.examples import available
 from lit_project import __version__
 from lit_project.__main__ import PROJECT, main
 
@@ -111,7 +110,7 @@ def test_version_is_that_of_the_package(capsys):
 def test_a_wrong_command_is_told_those_there_are(lit):
     result = lit("exampels")
     assert result.status == 2
-    assert "did you mean examples" in result.err
+    assert "Did you mean `examples`?" in result.err
     for name in ("fit", "validate", "test", "predict", *COMMANDS, *PROJECT.commands):
         assert (name in result.err) == (not name.startswith("-"))
 
@@ -143,7 +142,7 @@ def test_a_wheel_brings_the_configs_along(tmp_path):
     source = ROOT / "configs" / "overlays" / "debug.yaml"
     assert done.stdout == source.read_text()
     inside = tmp_path / "site" / "lit_project" / "configs"
-    assert {p.relative_to(inside).with_suffix("").as_posix() for p in inside.rglob("*.yaml")} == set(available())
+    assert {p.relative_to(inside).with_suffix("").as_posix() for p in inside.rglob("*.yaml")} == set(PROJECT.configs())
 
 
 def completed(script: Path, *words: str) -> list[str]:

@@ -60,7 +60,7 @@ def test_an_error_says_where_and_the_run_goes_on_from_its_last_save(lit, monkeyp
             lit(f"{options} --run_name=cut")
     where, advice = error.value.__notes__
     assert where.startswith("in epoch ")
-    assert "twice the trainer.accumulate_grad_batches" in advice
+    assert "double trainer.accumulate_grad_batches" in advice
     cut = Path("runs/quickstart/cut")
     assert lit(f"fit --run {cut}").status == 0
     assert kills.differences(kills.content(whole.run), kills.content(cut)) == []
@@ -181,5 +181,5 @@ def test_within_an_epoch_the_samples_of_a_step_stay_as_many(lit, monkeypatch):
         cut = lit(f"{FIT} --model.schedulers=null")
     other = lit(f"fit --run {cut.run} --data.batch_size=64")
     assert other.status == 2
-    assert "stopped within an epoch, in batches of 128 samples (of all processes)" in other.err
+    assert "stopped within an epoch with steps of 128 samples (over all processes)" in other.err
     assert read(cut.run / "checkpoints" / "last.ckpt")["global_step"] == 3

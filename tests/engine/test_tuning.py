@@ -96,4 +96,4 @@ def test_find_batch_size_of_several_processes_is_refused_before_they_start(lit):
         "fit -c configs/quickstart.yaml -c configs/overlays/ddp.yaml --trainer.accelerator=cpu --find batch_size"
     )
     assert result.status == 2
-    assert result.err.startswith("error: --find batch_size works in one process: --trainer.devices=1")
+    assert result.err.startswith("error: --find batch_size needs one process: set --trainer.devices=1")

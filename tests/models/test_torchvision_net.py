@@ -15,7 +15,7 @@ def test_without_network_it_says_which_file_to_put_where(imagenet_weights, tmp_p
     with pytest.raises(ValueError, match=f"{file} is damaged: delete it"):
         TorchvisionNet(COLOUR, 7, weights="DEFAULT")
     file.unlink()
-    with pytest.raises(ValueError, match=f"{file} is not there: put the file of https"):
+    with pytest.raises(ValueError, match=f"{file} does not exist: download it from https"):
         TorchvisionNet(COLOUR, 7, weights="DEFAULT")
 
 
@@ -33,7 +33,7 @@ def test_small_images_are_not_shrunk_at_the_beginning():
         net.backbone.layer4.register_forward_hook(lambda _m, _i, out: shapes.append(tuple(out.shape[2:])))
         net.eval()(torch.rand(2, 1, 28, 28))
     assert shapes == [(4, 4), (1, 1)]
-    with pytest.raises(ValueError, match="for residual nets, not for mobilenet_v2"):
+    with pytest.raises(ValueError, match="need a residual network, not mobilenet_v2"):
         TorchvisionNet(GREY, 10, architecture="mobilenet_v2", small_images=True)
 
 
@@ -61,7 +61,7 @@ def test_weights_under_other_names(tmp_path):
     net = models.resnet18()
     state = {f"encoder.{name}": value for name, value in net.state_dict().items() if not name.startswith("fc.")}
     file = save(state, tmp_path / "a.pt")
-    with pytest.raises(ValueError, match="are not those of resnet18"):
+    with pytest.raises(ValueError, match="do not match resnet18"):
         TorchvisionNet(COLOUR, 4, weights=file)
     loaded = TorchvisionNet(COLOUR, 4, weights=file, prefixes={"encoder.": "backbone."})
     assert torch.equal(loaded.backbone.conv1.weight, net.conv1.weight)
@@ -69,12 +69,12 @@ def test_weights_under_other_names(tmp_path):
 
 def test_weights_of_another_architecture(tmp_path):
     file = save(models.resnet34().state_dict(), tmp_path / "a.pt")
-    with pytest.raises(ValueError, match="are not those of resnet18") as caught:
+    with pytest.raises(ValueError, match="do not match resnet18") as caught:
         TorchvisionNet(COLOUR, 4, weights=file)
     assert "unexpected: " in str(caught.value)
     assert "\n" not in str(caught.value)  # the command line shows the first line only
     partly = TorchvisionNet(COLOUR, 4, weights=file, strict=False)
-    for kind in ("loaded: ", "unexpected: ", "of another shape: "):
+    for kind in ("loaded: ", "unexpected: ", "of a different shape: "):
         assert kind in partly.pretrained
     file = save(models.mobilenet_v2().state_dict(), tmp_path / "b.pt")
     with pytest.raises(ValueError, match="no weight"):

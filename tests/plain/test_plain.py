@@ -232,7 +232,7 @@ def test_plot_lr_plans_the_rates_that_a_run_has(lit, name):
         patch.setattr("lit_engine.session.ProgressLines", Rates)
         assert lit(command_, "--trainer.accumulate_grad_batches=2").status == 0
     (line,) = (line for line in planned.out.splitlines() if line.startswith("lr: "))
-    assert line == f"lr: {seen[0]:.3g} at first, {max(seen):.3g} at most, {seen[-1]:.3g} at last"
+    assert line == f"lr: starts at {seen[0]:.3g}, peaks at {max(seen):.3g}, ends at {seen[-1]:.3g}"
 
 
 @pytest.mark.parametrize("option", ["--find lr", "--plot_lr=true"])
@@ -273,7 +273,7 @@ NEEDS_MORE = {
     "serve {run} --port 0": "Data cannot predict on new samples: it has no `predict_from`",
     "fit --run {run} --data.folds=2": "data.folds needs a data module that extends lit_engine's SplitData",
     "fit --run {run} --data.global_batch_size=8": "data.global_batch_size needs a data module that extends",
-    "fit --run {run} --data.batch_size=16": "the run was stopped within an epoch of 10 batches, and would continue in",
+    "fit --run {run} --data.batch_size=16": "the run was stopped within an epoch of 10 batches, but an epoch now has",
 }
 
 

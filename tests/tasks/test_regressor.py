@@ -41,7 +41,7 @@ def regressor(data, net=None, lr=0.1, **kwargs):
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
 def test_a_precision_that_would_round_targets_in_their_units_is_refused(trainer, precision):
     data = table()
-    with pytest.raises(UserError, match=f"precision {precision} rounds .*: take {precision[:-5]}-mixed"):
+    with pytest.raises(UserError, match=f"precision {precision} rounds .*: use {precision[:-5]}-mixed"):
         trainer(max_epochs=1, precision=precision).fit(regressor(data), datamodule=data)
 
 
@@ -74,7 +74,7 @@ def test_large_offsets_lose_no_digits(trainer):
     predicted, _ = predictions(task, data, "test")
     assert len(predicted.unique()) > 150
     assert (predicted - data.splits["test"][1]).abs().max() < 100  # seconds, of 2,000
-    with pytest.raises(UserError, match="a mean is over 10,000 standard deviations: use 32-true"):
+    with pytest.raises(UserError, match="a mean exceeds 10,000 standard deviations: use 32-true"):
         trainer(max_epochs=1, precision="bf16-mixed").fit(task, datamodule=data)
 
 

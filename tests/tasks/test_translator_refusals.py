@@ -16,7 +16,7 @@ from lit_project.tasks.translation.task import Translator
 def test_a_checkpoint_of_another_vocabulary_is_refused():
     task = translator(few())
     checkpoint = {"hyper_parameters": {"vocabularies": few(lowercase=True).vocabularies}}
-    with pytest.raises(CheckpointError, match=r"another vocabulary.*preparation"):
+    with pytest.raises(CheckpointError, match=r"different vocabulary.*preparation"):
         task.on_load_checkpoint(checkpoint)
     task.on_load_checkpoint({"hyper_parameters": {"vocabularies": few().vocabularies}})
 

@@ -57,12 +57,12 @@ def wheel_of(project):
         ("MyProject", "try myproject"),
         ("проект", "lower-case letters a to z"),
         ("a__b", "try a_b"),
-        ("class", "name of Python"),
-        ("json", "name of Python"),
+        ("class", "module of Python"),
+        ("json", "module of Python"),
         ("torch", "installed package"),
         ("import_linter", "installed package"),  # a distribution, whose module has another name
-        ("tiny", "of the project itself"),
-        (OLD, "of the project itself"),
+        ("tiny", "used in the project"),
+        (OLD, "used in the project"),
     ],
 )
 def test_names_that_cannot_be(name, words):
@@ -72,7 +72,7 @@ def test_names_that_cannot_be(name, words):
 
 
 def test_families_that_cannot_be():
-    with pytest.raises(TemplateError, match="no such family; choose from classification"):
+    with pytest.raises(TemplateError, match="unknown family; choose from classification"):
         chosen("speech")
     assert chosen("regression, classification") == chosen("regression") == ("classification", "regression")
     assert ",".join(chosen(ALL)) == ",".join(FAMILIES) == ALL
@@ -88,7 +88,7 @@ def test_keys_go_with_their_lines_or_items():
     text = 'a = {\n    "mean": "mean",\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {"one": "f:g"}\n'
     assert without_keys(text, ["mean", "one"], "x") == 'a = {\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {}\n'
     assert without_keys('f = ["src", "docs"]\n', ["docs"], "x") == 'f = ["src"]\n'
-    with pytest.raises(TemplateError, match="no line that begins with other"):
+    with pytest.raises(TemplateError, match="no line that starts with other"):
         without_keys(text, ["other"], "x")
 
 
@@ -115,7 +115,7 @@ The last one.
     both = keep_sections(page, ("classification", "regression", "translation"))
     assert both == "# Page\n\nA sentence.\n\n- an image\n- a row\n\n| name |\n\nRead it twice.\n"
     for wrong in ("<!-- only: speech -->x<!-- end -->", "<!-- only: table -->x", "x<!-- end -->"):
-        with pytest.raises(ValueError, match=r"names no family: speech|has no counterpart"):
+        with pytest.raises(ValueError, match=r"unknown families: speech|is unpaired"):
             keep_sections(wrong, ("table",))
 
 
@@ -290,7 +290,7 @@ def test_the_smallest_project_is_read_in_an_afternoon(made):
 def test_a_template_with_changes_is_refused_and_an_unpacked_archive_has_no_commit(tmp_path):
     template = checkout(tmp_path / "template")
     (template / "src" / "new.py").touch()
-    refused(run(template / "scripts" / "init_project.py", "kite_lab"), "not committed", "src/new.py", "stash")
+    refused(run(template / "scripts" / "init_project.py", "kite_lab"), "uncommitted changes", "src/new.py", "stash")
     shutil.rmtree(template / ".git")
     (template / "src" / "__pycache__").mkdir()
     (template / "src" / "__pycache__" / "x.pyc").touch()

@@ -45,9 +45,9 @@ def project(made, tmp_path_factory):
         ("NameLanguage", "try name_language"),
         ("язык", "lower-case letters a to z"),
         ("../a", "lower-case letters"),
-        ("class", "keyword of Python"),
-        ("digits", "data/digits.py exists"),
-        ("image", "has a class Image"),
+        ("class", "Python keyword"),
+        ("digits", "data/digits.py already exists"),
+        ("image", "already has a class Image"),
     ],
 )
 def test_names_that_cannot_be(name, words):
@@ -59,7 +59,7 @@ def test_dry_run_writes_nothing_and_nothing_is_overwritten(project):
     done = new_task(project, "only_said", "--kind", "sequence", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "would write src/kite_lab/tasks/only_said.py" in done.stdout
-    refused(new_task(project, "tried_sequence", "--kind", "classification"), "exists", "choose another name")
+    refused(new_task(project, "tried_sequence", "--kind", "classification"), "exists", "choose a different name")
     assert git(project, "status", "--porcelain") == ""
 
 

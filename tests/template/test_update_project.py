@@ -70,12 +70,12 @@ def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
 
     checked = update(template, project, "--check")
     assert checked.returncode == 1
-    assert "newer in the template: configs/overlays/both.yaml, configs/overlays/ema.yaml, " in checked.stdout
+    assert "changed in the template: configs/overlays/both.yaml, configs/overlays/ema.yaml, " in checked.stdout
     assert git(project, "status", "--porcelain") == ""
 
     done = update(template, project)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: both sides changed configs/overlays/both.yaml: edit")
+    assert done.stderr.startswith("error: both sides changed configs/overlays/both.yaml: resolve")
     both_added = (ours / "both.yaml").read_text()
     assert "<<<<<<< HEAD\n# ours\n" in both_added
     assert "# kite-lab fit\n" in both_added
@@ -90,7 +90,7 @@ def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
         assert wheel.name in (project / file).read_text()
     assert (ours / "größer.yaml").read_text().endswith("# kite-lab test\n")
     assert not any((ours / f"{gone}.yaml").exists() for gone in ("ema", "swa", "mixup"))
-    assert "deleted in the project, stays so: src/kite_lab/models/resnet.py" in done.stdout
+    assert "still deleted in the project: src/kite_lab/models/resnet.py" in done.stdout
     assert not (project / "src" / "kite_lab" / "models" / "resnet.py").exists()
     assert (project / "scripts" / "new_task.py").stat().st_mode & 0o100
     assert (project / "src" / "kite_lab" / "tasks" / "kites.py").exists()
@@ -129,7 +129,7 @@ def test_the_commit_of_the_template_is_found_by_its_files(both):
     commit(project)
     checked = update(template, project, "--check")
     assert checked.returncode == 1
-    assert "newer in the template: requirements.lock, vendor/lit_engine" in checked.stdout
+    assert "changed in the template: requirements.lock, vendor/lit_engine" in checked.stdout
 
 
 def test_a_project_with_a_copy_of_the_engine_is_rejected(both):
@@ -141,7 +141,7 @@ def test_a_project_with_a_copy_of_the_engine_is_rejected(both):
     commit(template, "the library apart")
     record.write_text(re.sub(r'commit = "\w+"', f'commit = "{before}"', record.read_text()))
     commit(project)
-    refused(update(template, project), "before the library became a package", "make a new project")
+    refused(update(template, project), "before the library became a package", "create a new project")
 
 
 def test_what_cannot_be_updated_is_said_in_one_line(both, tmp_path):
@@ -150,13 +150,13 @@ def test_what_cannot_be_updated_is_said_in_one_line(both, tmp_path):
     record = project / ".template.toml"
     text = record.read_text()
     record.write_text(text + "# mine\n")
-    refused(update(template, project), "not committed", ".template.toml")
+    refused(update(template, project), "uncommitted changes", ".template.toml")
     for wrong, words in (
         (re.sub(r'(commit|tree) = "\w+"', rf'\1 = "{40 * "1"}"', text), ("no commit 111111111111", "git fetch")),
-        (text.replace(git(template, "rev-parse", "HEAD"), ""), ("names no commit", "make a new one")),
+        (text.replace(git(template, "rev-parse", "HEAD"), ""), ("contains no commit", "create a new project")),
     ):
         record.write_text(wrong)
         commit(project)
         refused(update(template, project), *words)
     (template / "new.txt").touch()
-    refused(update(template, project), "not committed", "new.txt")
+    refused(update(template, project), "uncommitted changes", "new.txt")

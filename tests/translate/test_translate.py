@@ -63,8 +63,8 @@ def test_words_never_seen_are_named_and_long_sentences_are_cut(translate):
     status, lines, err = translate("The zorglub is small.", "My foo!", "The bird is small " * 40)
     assert (status, len(lines)) == (0, 3)
     assert err.splitlines() == [
-        "note: never seen in training: zorglub, foo, !",
-        "note: cut at the 100 tokens that the checkpoint takes: 1 of 3 sentences",
+        "note: not in the vocabulary: zorglub, foo, !",
+        "note: truncated 1 of 3 sentences to the checkpoint's maximum of 100 tokens",
     ]
     assert translate("a1 b2 c3 d4 e5 f6 g7 is.")[2].strip().endswith("a1, b2, c3, d4, e5 and 2 more")
 

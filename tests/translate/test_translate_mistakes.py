@@ -17,7 +17,7 @@ BAD = {
     "--ckpt_path nowhere.ckpt": ["nowhere.ckpt"],
     "--output .": ["cannot write ."],
     "--attention map.xyz": ["map.xyz", "xyz"],
-    "--attention a.png extra": ["--attention", "one sentence", "2"],
+    "--attention a.png extra": ["--attention", "one sentence", "got 2"],
     "--input x.txt": ["TEXT or --input"],
 }
 

@@ -43,6 +43,18 @@ class Project:
         """The folder of the package."""
         return package_folder(self.name)
 
+    def configs(self) -> dict[str, Path]:
+        """Return the files of all shipped configs by name: `quickstart`, `overlays/debug`, `sweeps/quickstart_cnn`.
+
+        A checkout has them in `configs/`, and a wheel contains them within the package. Their paths are relative if
+        they are below the current folder.
+        """
+        root = self.folder / "configs" if (self.folder / "configs").is_dir() else self.folder.parents[1] / "configs"
+        files = sorted(root.glob("*.yaml")) + sorted(root.glob("*/*.yaml"))
+        names = {file.relative_to(root).with_suffix("").as_posix(): file for file in files}
+        here = Path.cwd()
+        return {name: file.relative_to(here) if file.is_relative_to(here) else file for name, file in names.items()}
+
 
 _used: list[Project] = []
 

@@ -174,7 +174,7 @@ def test_a_position_among_other_batches_is_refused():
     begun = iter(order)
     next(begun)
     for other in ({"batch_size": 3}, {"batch_size": 6, "num_replicas": 2}):
-        with pytest.raises(DataError, match=r"in batches of 6 samples .* continue in batches of"):
+        with pytest.raises(DataError, match=r"steps of 6 samples .* but a step now has"):
             loader(**other).load_state_dict(order.state_dict())
     loader(batch_size=3, num_replicas=2).load_state_dict(order.state_dict())  # the same in all
     list(begun)
@@ -188,7 +188,7 @@ def test_too_few_samples_are_an_error():
         (7, 1, 2, False),
     ):
         with pytest.raises(
-            DataError, match=f"{size} samples do not make equally many batches for {processes} process"
+            DataError, match=f"{size} samples cannot be divided into equally many batches for {processes} process"
         ) as error:
             EpochBatches(size, batch_size, shuffle=True, drop_last=drop_last, num_replicas=processes)
         assert ("--trainer.devices=1" in str(error.value)) == (processes > 1)

@@ -1,1 +1,1 @@
-"""Data: LightningDataModules, a file per family. They know nothing of any model."""
+"""Data: LightningDataModules, which do not depend on a specific model."""

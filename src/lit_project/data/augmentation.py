@@ -1,7 +1,7 @@
-"""Augmentation of whole batches on the device, with random choices for each sample.
+"""Augmentation of whole batches on the device, with separate random parameters for each sample.
 
-`torchvision.transforms.v2` applied to a batch draws once per call: one crop offset, one flip for all images. Here each
-sample gets its own draw, and the batch is computed at once.
+If `torchvision.transforms.v2` is applied to a batch, all images get the same crop offset or flip. Here, each sample
+gets its own random parameters, and the batch is still processed at once.
 """
 
 import math
@@ -12,22 +12,22 @@ from torch.nn import functional as F
 
 
 class RandomHorizontalFlip(nn.Module):
-    """Mirrors each image of a batch, of any dtype, with probability `p`."""
+    """Flips each image of a batch horizontally with probability `p`. Supports any dtype."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
         self.p = p
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` → `(B, C, H, W)`."""
+        """Augment a batch `(B, C, H, W)`, which keeps its shape."""
         flip_B = torch.rand(len(images), device=images.device) < self.p
         return torch.where(flip_B[:, None, None, None], images.flip(-1), images)
 
 
 class RandomCrop(nn.Module):
-    """Pads each image by `padding` pixels of `fill` on all sides and cuts the old size out at a random place.
+    """Pads each image with `padding` pixels of value `fill` on all sides, and crops it randomly to the original size.
 
-    The usual augmentation of small images, of any dtype (He et al. 2016, section 4.2); `padding=4` suits 32×32.
+    It supports any dtype and is usual for small images (He et al. 2016, section 4.2), with `padding=4` for 32×32.
     """
 
     def __init__(self, padding: int, fill: int = 0) -> None:
@@ -35,28 +35,28 @@ class RandomCrop(nn.Module):
         self.padding, self.fill = padding, fill
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` → `(B, C, H, W)`."""
+        """Augment a batch `(B, C, H, W)`, which keeps its shape."""
         batch, _, height, width = images.shape
         device = images.device
         padded = F.pad(images, [self.padding] * 4, value=self.fill)
         top_B, left_B = torch.randint(0, 2 * self.padding + 1, (2, batch), device=device)
-        # all windows as views (B, C, 2p+1, 2p+1, H, W); copying one per sample is faster than gathering pixels
+        # create all windows as views (B, C, 2p+1, 2p+1, H, W); copying one per sample is faster than gathering pixels
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(batch, device=device), :, top_B, left_B]
 
 
 class RandomResizedCrop(nn.Module):
-    """Cuts a random part out of each image and resizes it: Szegedy et al. 2015, the augmentation of ImageNet.
+    """Crops a random region of each image and resizes it: the usual augmentation for ImageNet (Szegedy et al. 2015).
 
-    The part has `scale` of the area and proportions (width / height) whose logarithm is uniform in `ratio`, at a
-    uniform place; if ten draws do not fit into the image, it is the largest one in the middle that does. Like
-    torchvision's transform of that name (bilinear, no antialiasing), but for a whole batch at once, with a draw per
-    image.
+    The area of the region and the logarithm of its aspect ratio (width / height) are uniform in the given ranges, and
+    so is its position. If none of ten draws fits into the image, the region is the largest centred one that does. It
+    works like torchvision's transform of this name (bilinear, no antialiasing), but processes a whole batch at once,
+    with different random parameters for each image.
 
     Args:
-        size: of the results, height and width in pixels.
-        scale: smallest and largest share of the area.
-        ratio: smallest and largest proportions.
+        size: output height and width in pixels.
+        scale: minimum and maximum share of the image area.
+        ratio: minimum and maximum aspect ratio.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class RandomResizedCrop(nn.Module):
         self.size, self.scale, self.ratio = size, scale, ratio
 
     def boxes(self, count: int, height: int, width: int) -> Tensor:
-        """Top, left, height and width of the part of each of `count` images: int64 `(count, 4)`."""
+        """Draw top, left, height and width of the regions of `count` images. Returns int64 `(count, 4)`."""
         tries = 10
         area = height * width * torch.empty(count, tries).uniform_(*self.scale)
         ratio = torch.empty(count, tries).uniform_(math.log(self.ratio[0]), math.log(self.ratio[1])).exp()
         w, h = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
         fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-        first = fits.long().argmax(dim=1, keepdim=True)  # the first of equal values
+        first = fits.long().argmax(dim=1, keepdim=True)  # argmax returns the first maximum
         w, h = w.gather(1, first)[:, 0], h.gather(1, first)[:, 0]
         middle_w, middle_h = width, height
         if width / height < self.ratio[0]:
@@ -87,10 +87,10 @@ class RandomResizedCrop(nn.Module):
         return torch.stack([top, left, h, w], dim=1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` → `(B, C, size, size)`; uint8 or float in, the same out."""
+        """Augment uint8 or float images `(B, C, H, W)`. Returns `(B, C, size, size)` with the same dtype."""
         height, width = images.shape[2:]
         top, left, h, w = self.boxes(len(images), height, width).to(images.device, non_blocking=True).float().unbind(1)
-        # centres of the target's pixels, in pixels of the source; beyond the part its edge is repeated
+        # centres of the output pixels in source coordinates, clamped to the edges of the region
         steps = (torch.arange(self.size, device=images.device) + 0.5) / self.size
         y = (top[:, None] + (steps * h[:, None] - 0.5).clamp(min=0).minimum(h[:, None] - 1) + 0.5) * 2 / height - 1
         x = (left[:, None] + (steps * w[:, None] - 0.5).clamp(min=0).minimum(w[:, None] - 1) + 0.5) * 2 / width - 1
@@ -101,16 +101,16 @@ class RandomResizedCrop(nn.Module):
 
 
 class RandomAffine(nn.Module):
-    """Rotates, scales, shears and shifts each image about its centre; beyond its edges it is black.
+    """Rotates, scales, shears and shifts each image about its centre, and fills the outside with black.
 
-    Like torchvision's transform of that name (bilinear), but for a whole batch at once, with a draw per image. Each
-    number is uniform in its range.
+    It works like torchvision's transform of this name (bilinear), but processes a whole batch at once, with different
+    random parameters for each image. All parameters are uniform in their ranges.
 
     Args:
-        degrees: rotates by up to so many, either way.
-        translate: shifts by up to this share of height and width, either way.
-        scale: smallest and largest factor.
-        shear: shears parallel to the x axis by up to so many degrees, either way.
+        degrees: maximum rotation in degrees, in both directions.
+        translate: maximum shift as a share of height and width, in both directions.
+        scale: minimum and maximum scale factor.
+        shear: maximum shear parallel to the x axis in degrees, in both directions.
     """
 
     def __init__(
@@ -120,17 +120,17 @@ class RandomAffine(nn.Module):
         self.degrees, self.translate, self.scale, self.shear = degrees, translate, scale, shear
 
     def draw(self, count: int, height: int, width: int) -> Tensor:
-        """Degrees, shift to the right and down in pixels, scale, degrees of shear: `(5, count)`."""
+        """Draw rotation (degrees), shift to the right and down (pixels), scale and shear (degrees), `(5, count)`."""
         right, down = self.translate * width, self.translate * height
         ranges = [*((-limit, limit) for limit in (self.degrees, right, down)), self.scale, (-self.shear, self.shear)]
         return torch.stack([torch.empty(count).uniform_(*each) for each in ranges])
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` → `(B, C, H, W)`; uint8 or float in, the same out."""
+        """Augment uint8 or float images `(B, C, H, W)`, which keep their shape and dtype."""
         height, width = images.shape[2:]
         degrees, right, down, scale, shear = self.draw(len(images), height, width).to(images.device, non_blocking=True)
         angle, slope = degrees.deg2rad(), shear.deg2rad().tan()
-        # where a pixel of the result comes from: the inverse of scale · rotation · shear, in pixels from the centre
+        # map output pixels to source pixels: the inverse of scale · rotation · shear, in pixels from the centre
         cos, sin = angle.cos() / scale, angle.sin() / scale
         xx, xy, yx, yy = cos - slope * sin, sin + slope * cos, -sin, cos
         across = torch.stack([xx, xy * height / width, -(xx * right + xy * down) * 2 / width], dim=1)
@@ -140,19 +140,19 @@ class RandomAffine(nn.Module):
 
 
 def _sampled(images: Tensor, grid_BHW2: Tensor, beyond: str) -> Tensor:
-    """The images at the places of a grid of `F.grid_sample`, bilinear, in their dtype; `beyond` their edges."""
+    """Run bilinear `F.grid_sample` and keep the dtype; `beyond` is the padding mode outside the images."""
     found = F.grid_sample(images.float(), grid_BHW2, mode="bilinear", padding_mode=beyond, align_corners=False)
     return found if images.is_floating_point() else found.round().to(images.dtype)
 
 
 class ImageNetTrain(nn.Sequential):
-    """Random part, resized, and random mirror: training on ImageNet since Szegedy et al. 2015.
+    """Random resized crop and horizontal flip: the usual training augmentation on ImageNet since Szegedy et al. 2015.
 
     Args:
-        size: of the results in pixels. Networks do best when trained at a somewhat smaller size than they are
-            used at (Touvron et al. 2019, "FixRes"; torchvision's recipes train at 176 and evaluate at 224).
-        scale: smallest and largest share of the area of a part.
-        flip: probability of mirroring.
+        size: output height and width in pixels. Results are best if it is somewhat smaller than in evaluation
+            (Touvron et al. 2019, "FixRes"; torchvision's recipes train at 176 and evaluate at 224).
+        scale: minimum and maximum share of the image area in a crop.
+        flip: probability of a flip.
 
     Shapes:
         `(B, C, H, W)` → `(B, C, size, size)`.
@@ -163,14 +163,14 @@ class ImageNetTrain(nn.Sequential):
 
 
 class ImageNetEval(nn.Sequential):
-    """The shorter side resized, and the middle cut out.
+    """Resizes the shorter side and crops the centre.
 
     Args:
-        size: of the results in pixels.
-        resize: length of the shorter side before the cut; default: 8/7 of the size, such as 256 for 224.
+        size: output height and width in pixels.
+        resize: length of the shorter side before cropping; default: 8/7 of the size, such as 256 for 224.
 
     Raises:
-        ValueError: it is resized to less than is cut out.
+        ValueError: `resize` is smaller than `size`.
 
     Shapes:
         `(B, C, H, W)` → `(B, C, size, size)`.

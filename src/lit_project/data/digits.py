@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 real scans of 8×8 pixels (Alpaydin & Kaynak 1998), a file of this package."""
+"""Handwritten digits: 1,797 scans of 8×8 pixels (Alpaydin & Kaynak 1998), included in this package."""
 
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ from lit_engine.data.module import Split, random_split
 
 
 class Digits(ImageData):
-    """Ten classes, 8×8 grey. There is no official split: a fixed 360 are test, a fixed `val_size` validation.
+    """Grey images of 8×8 pixels in ten classes. As there is no official split, the test split is a fixed set of 360.
 
     Args:
-        val_size: samples of validation, of the 1,437 that are not test.
-        **kwargs: of `ImageData` and `SplitData`; `root` is not used.
+        val_size: number of validation samples, a fixed subset of the 1,437 samples that are not in the test split.
+        **kwargs: arguments of `ImageData` and `SplitData`; `root` is not used.
     """
 
     TEST_SIZE = 360
@@ -26,12 +26,12 @@ class Digits(ImageData):
         self.val_size = val_size
         self.class_names = [str(digit) for digit in range(10)]
         self.input_shape = (1, 8, 8)
-        self.mean, self.std = [0.305], [0.376]  # of the training split; those of any fold differ by 0.001
+        self.mean, self.std = [0.305], [0.376]  # of the training split; with folds, they differ by 0.001
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Images, uint8 `(N, 1, 8, 8)`, and targets, int64 `(N,)`."""
+        """Return uint8 images `(N, 1, 8, 8)` and int64 targets `(N,)`."""
         digits = np.load(Path(__file__).with_name("files") / "digits.npz")
-        # 17 grey levels (0 to 16) to 256
+        # scale 17 grey levels (0 to 16) to 256
         images = torch.from_numpy(digits["images"]).double().mul(255 / 16).round().to(torch.uint8)[:, None]
         targets = torch.from_numpy(digits["target"]).long()
         rest, test = self.hold_out(len(targets), self.TEST_SIZE, targets)

@@ -1,4 +1,4 @@
-"""Images of your own: one folder per class."""
+"""Your own images, in one folder per class."""
 
 import re
 from collections.abc import Sequence
@@ -16,31 +16,31 @@ SPLIT_FOLDERS = {"train": "train|training", "val": "val|valid|validation", "test
 
 
 class Pictures(Dataset):
-    """`(image, class)` of the files in `folder/CLASS/`, by name.
+    """A dataset of `(image, class)` for the files in `folder/CLASS/`, sorted by name.
 
     Args:
-        folder: the folder.
-        class_names: the names that the class folders must have; default: any.
-        image_size: the size in pixels that images are resized to later; JPEG files are decoded at least twice as large.
+        folder: folder with one subfolder per class.
+        class_names: expected names of the class folders; default: any names.
+        image_size: size in pixels to which images are resized later; JPEG files are decoded at least twice as large.
 
     Raises:
-        DataError: other classes than `class_names`, fewer than two, or one without an image.
+        DataError: the classes differ from `class_names`, there are fewer than two, or a class has no images.
     """
 
     def __init__(self, folder: Path, class_names: list[str] | None, image_size: int) -> None:
         self.image_size = image_size
         self.classes = [path.name for path in _folders_in(folder)]
         if len(self.classes) < 2:
-            raise DataError(f"{folder} needs two class folders at least; it has: {', '.join(self.classes) or 'none'}")
+            raise DataError(f"{folder} needs at least two class folders; it has: {', '.join(self.classes) or 'none'}")
         if class_names and self.classes != list(class_names):
             here, there = set(self.classes), set(class_names)
             sides = (("no", there - here), ("also", here - there))
             facts = [f"{word} {', '.join(sorted(names))}" for word, names in sides if names]
             why = "; ".join(facts) or "their order must be sorted"
-            raise DataError(f"{folder} has other classes than expected: {why}")
+            raise DataError(f"the classes in {folder} are not as expected: {why}")
         found = {name: pictures_in(folder / name) for name in self.classes}
         if empty := [name for name, files in found.items() if not files]:
-            raise DataError(f"{folder}/{empty[0]} has no images: each folder is a class, so add some or delete it")
+            raise DataError(f"{folder}/{empty[0]} has no images: each folder is a class, so add images or delete it")
         self.samples = [(file, target) for target, files in enumerate(found.values()) for file in files]
         self.targets = [target for _, target in self.samples]
 
@@ -59,29 +59,29 @@ class Pictures(Dataset):
 
 
 class ImageFolder(DatasetImages):
-    """Images in `root/train/CLASS/`, `root/val/CLASS/`, `root/test/CLASS/`; or all in `root/CLASS/`.
+    """Images in `root/train/CLASS/`, `root/val/CLASS/` and `root/test/CLASS/`, or all in `root/CLASS/`.
 
-    Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without them a fixed `test_size` of
-    all images becomes the test split; without a `val` folder a fixed `val_size` of the rest becomes validation; both
-    keep the proportions of the classes. With split folders but no test folder only `folds` make a test. Hidden files
-    and folders are left out.
+    Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without split folders, a fixed
+    `test_size` of all images becomes the test split. Without a `val` folder, a fixed `val_size` of the remaining images
+    becomes the validation split. Both are stratified by class. With split folders but no test folder, the only way to
+    get a test split is `folds`. Hidden files and folders are ignored.
 
     Args:
-        root: the folder.
-        image_size: height and width that images are resized to, in pixels.
-        crop: keep their proportions and cut off what is too long; otherwise they are squashed.
+        root: folder of the images.
+        image_size: height and width in pixels to which images are resized.
+        crop: keep the aspect ratio of images and crop the longer side; otherwise images are squashed.
         channels: 3 for colour, 1 for grey.
-        test_size: share of the images for the test split where there are no split folders; 0 for none.
-        class_names: default: the names of the class folders, sorted. If given they must be the same; they are needed
-            where all class folders hold folders and no images, which look like splits of unknown names.
-        mean: of each channel, of values in [0, 1]; default: ImageNet's, for grey their mean over the colours,
-            which weights of ImageNet want (those of GoogLeNet and Inception want 0.5 and 0.5).
-        std: of each channel.
-        **kwargs: of `DatasetImages`, `ImageData` and `SplitData`.
+        test_size: share of the images for the test split if there are no split folders; 0 for no test split.
+        class_names: expected names of the class folders, sorted; default: the names found. Required if all class
+            folders contain only subfolders, because they could be splits with unknown names.
+        mean: mean of each channel for values in [0, 1]; default: ImageNet's, averaged over the colours for grey images.
+            This suits ImageNet weights, except for GoogLeNet and Inception on grey images (mean and std 0.5).
+        std: standard deviation of each channel.
+        **kwargs: arguments of `DatasetImages`, `ImageData` and `SplitData`.
 
     Raises:
-        DataError: no such folder, no class folder in it, other classes than `class_names` or than in training; split
-            folders without one for training, or two for the same split; another number of channels, no share.
+        DataError: the folder does not exist or has no class folders; classes differ from `class_names` or between
+            splits; the training folder is missing, or a split has two folders; an invalid `channels` or `test_size`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ImageFolder(DatasetImages):
         if channels not in (1, 3):
             raise DataError(f"channels must be 1 (grey) or 3 (colour), got {channels}")
         if not 0 <= test_size < 1:
-            raise DataError(f"test_size must be a share from 0 to below 1, got {test_size}")
+            raise DataError(f"test_size must be at least 0 and below 1, got {test_size}")
         root = Path(root).expanduser()
         splits = _read_splits(root, class_names, image_size)
         colour = channels == 3
@@ -118,7 +118,7 @@ class ImageFolder(DatasetImages):
         self.crop = crop
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """The `file` of each image of a split, for the table of predictions."""
+        """Return the `file` of each image of a split, for the prediction table."""
         return {number: {"file": file} for number, file in enumerate(_files_of(self.splits[split]))}
 
 
@@ -130,7 +130,7 @@ def _files_of(dataset: Any) -> list[str]:
 
 
 def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> dict[str, Any]:
-    """The datasets by split; none if `root` is missing and the classes are known (to predict elsewhere)."""
+    """Return the datasets by split, or none if `root` is missing but the classes are known (for prediction)."""
     if not root.is_dir():
         if class_names:
             return {}
@@ -140,24 +140,24 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
         classes = _folders_in(root)
         if classes and not class_names and not any(is_picture(file) for path in classes for file in path.iterdir()):
             raise DataError(
-                f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) hold no images: expected "
-                "train/CLASS, val/CLASS and test/CLASS, or CLASS with images; give class_names if they are classes"
+                f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) contain no images: expected "
+                "train/CLASS, val/CLASS and test/CLASS, or CLASS with images; set class_names if they are classes"
             )
         return {"train": Pictures(root, class_names, image_size)}
     if "train" not in folders:
-        raise DataError(f"{root} has split folders ({', '.join(sorted(folders))}), but no `train` to learn from")
+        raise DataError(f"{root} has split folders ({', '.join(sorted(folders))}), but no `train`: add it")
     train = Pictures(folders.pop("train"), class_names, image_size)
     others = {split: Pictures(folder, train.classes, image_size) for split, folder in folders.items()}
     return {"train": train, **others}
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """By name; hidden ones are left out."""
+    """Return the subfolders of a folder, sorted by name, without hidden ones."""
     return sorted((p for p in folder.iterdir() if p.is_dir() and p.name[0] != "."), key=lambda path: path.name)
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """The folder of each split that there is. A single one that holds images and no folder is a class of that name."""
+    """Return the folder of each existing split. A single one with images but no subfolders counts as a class."""
     found: dict[str, Path] = {}
     for split, names in SPLIT_FOLDERS.items():
         pattern = re.compile(rf"({names})([ _-]?(set|data|images))?", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Fashion-MNIST (Xiao et al. 2017) and MNIST (LeCun et al. 1998) from their official archives."""
+"""Fashion-MNIST (Xiao et al. 2017) and MNIST (LeCun et al. 1998), read from their official archives."""
 
 from typing import Any, ClassVar
 
@@ -8,22 +8,22 @@ from lit_engine.data.images import ImageData
 from lit_engine.data.module import Split, random_split
 from lit_engine.errors import DataError
 
-# what torchvision raises on files that are missing, cut short or of another format
+# errors that torchvision raises if files are missing, truncated or malformed
 BROKEN_ARCHIVE = (OSError, RuntimeError, ValueError, AssertionError, KeyError)
 
 
 class FashionMNIST(ImageData):
-    """70,000 grey images of 28×28 pixels, ten kinds of clothing.
+    """70,000 grey images of clothing in ten classes, 28×28 pixels.
 
-    The official 10,000 test images stay untouched; validation is a fixed `val_size` of the 60,000 training images.
-    The archives are read from `root/FashionMNIST/raw`, downloaded there by torchvision (md5 checked) if missing.
+    The test split is the official one with 10,000 images. The validation split is a fixed subset of the 60,000 training
+    images. If the archives are missing in `root/FashionMNIST/raw`, torchvision downloads them and checks their md5.
 
     Args:
-        val_size: samples of validation.
-        **kwargs: of `ImageData` and `SplitData`.
+        val_size: number of validation samples.
+        **kwargs: arguments of `ImageData` and `SplitData`.
 
     Raises:
-        DataError: an archive is missing or corrupt and cannot be downloaded; the message says where to put it.
+        DataError: an archive is missing or corrupt and cannot be downloaded. The message says where to put it.
     """
 
     NAME: ClassVar[str] = "FashionMNIST"
@@ -41,7 +41,7 @@ class FashionMNIST(ImageData):
         self.mean, self.std = [self.MEAN_STD[0]], [self.MEAN_STD[1]]
 
     def prepare_data(self) -> None:
-        """Downloads the archives that are missing or corrupt, and unpacks them. Runs in one process."""
+        """Download missing or corrupt archives, and unpack them. Runs in only one process."""
         if self.new is not None:
             return
         from torchvision.datasets.utils import check_integrity
@@ -50,7 +50,7 @@ class FashionMNIST(ImageData):
         raw = self.root / self.NAME / "raw"
         try:
             dataset(str(self.root), download=True)
-        except BROKEN_ARCHIVE as error:  # it reads the files, too
+        except BROKEN_ARCHIVE as error:  # the constructor also reads the files
             missing = [
                 archive
                 for archive, md5 in dataset.resources
@@ -66,7 +66,7 @@ class FashionMNIST(ImageData):
             ) from error
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Images, uint8 `(N, 1, 28, 28)`, and targets, int64 `(N,)`."""
+        """Return uint8 images `(N, 1, 28, 28)` and int64 targets `(N,)`."""
         try:
             dataset = self._torchvision()(str(self.root), train=split != "test")
         except BROKEN_ARCHIVE as error:
@@ -92,7 +92,7 @@ class FashionMNIST(ImageData):
 
 
 class MNIST(FashionMNIST):
-    """70,000 grey images of 28×28 pixels, handwritten digits; see `FashionMNIST`."""
+    """70,000 grey images of handwritten digits, 28×28 pixels; see `FashionMNIST`."""
 
     NAME = "MNIST"
     CLASSES: ClassVar[list[str]] = [str(digit) for digit in range(10)]

@@ -1,4 +1,4 @@
-"""Tables: measurements of diabetes patients, a file of this package; and your own CSV files."""
+"""Tabular data: the diabetes dataset, which is included in this package, and your own CSV files."""
 
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,13 @@ from lit_engine.errors import DataError
 
 
 class Diabetes(TabularData):
-    """442 patients: ten measurements, and how far the disease had progressed a year later.
+    """Ten measurements of 442 diabetes patients, and the progression of the disease one year later.
 
-    Efron, Hastie, Johnstone & Tibshirani (2004), "Least angle regression". Age in years, sex (1 or 2), body mass index,
-    blood pressure and six blood values in the units of the source; the target is a score from 25 to 346.
+    Source: Efron, Hastie, Johnstone & Tibshirani (2004), "Least angle regression". The features are age in years, sex
+    (1 or 2), body mass index, blood pressure and six blood values in original units. The target is between 25 and 346.
 
     Args:
-        **kwargs: of `TabularData`.
+        **kwargs: arguments of `TabularData`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -33,21 +33,21 @@ class Diabetes(TabularData):
 
 
 class CSV(TabularData):
-    """Numbers of a CSV file whose first line names the columns.
+    """Numeric columns of a CSV file, whose first line contains the column names.
 
-    Blank lines are left out. Columns that are neither feature nor target may hold anything. Without the file a
-    trained run can still predict on another (`predict --run RUN --table FILE`).
+    Blank lines are ignored, and unused columns may contain anything. If the file is missing, a trained run can still
+    predict on a different file (`predict --run RUN --table FILE`).
 
     Args:
-        file: where it is; UTF-8.
-        target_names: the column to predict, or several.
-        feature_names: the columns to predict from; default: all others that have a name, or those of the
-            checkpoint that is evaluated.
-        delimiter: between the columns of a line; `tab` for a tab.
-        **kwargs: of `TabularData`.
+        file: path of the CSV file, in UTF-8.
+        target_names: name or names of the columns to predict.
+        feature_names: names of the columns to predict from; default: all other columns with a name, or the features of
+            the evaluated checkpoint.
+        delimiter: character between columns; `tab` for a tab.
+        **kwargs: arguments of `TabularData`.
 
     Raises:
-        DataError: see `CSVFile` and `TabularData`; a column is given twice, or there is no feature.
+        DataError: see `CSVFile` and `TabularData`; also if a column is listed twice or there is no feature.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class CSV(TabularData):
             features = others if feature_names is None else list(feature_names)
             named = [*features, *targets]
             if twice := [name for name in named if named.count(name) > 1]:
-                raise DataError(f"{twice[0]!r} is given twice among features and targets")
+                raise DataError(f"{twice[0]!r} is listed twice among features and targets")
             if not features:
-                raise DataError(f"{file}: there is no feature column")
+                raise DataError(f"{file} has no feature column: add one, or change target_names")
             last = source.read(targets, "; targets must be numbers")
             table = torch.cat([source.read(features, "; feature_names can leave the column out"), last], dim=1)
         super().__init__(
@@ -86,6 +86,6 @@ class CSV(TabularData):
         self.file = file
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
-        """Return the inputs of `PredictionTable`: the line and the cells of each sample, by its row in the file."""
+        """Return the inputs for `PredictionTable`: line number and cells of each sample, by row in the file."""
         rows = list(CSVFile(self.file, self.delimiter).inputs().items())
         return dict(rows[row] for row in super().inputs(split))

@@ -1,1 +1,1 @@
-"""Plain nn.Modules: they run without Lightning."""
+"""Models: plain `nn.Module`s that do not depend on Lightning."""

@@ -1,7 +1,7 @@
-"""Autograd functions of your own: two examples to copy, whose tests compare them with finite differences (`gradcheck`).
+"""Two examples of custom autograd functions. Their tests compare them with finite differences (`gradcheck`).
 
-`backward` gets the gradient by the output and returns one by each argument of `forward`, None if that is no tensor. It
-may leave out what `ctx.needs_input_grad` does not ask for.
+`backward` receives the gradient with respect to the output. It returns the gradient for each argument of `forward`, or
+None for arguments that are not tensors or that `ctx.needs_input_grad` does not request.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from torch.autograd import Function
 class _ScaleGradient(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: float) -> Tensor:
-        ctx.factor = factor  # no tensor: kept on the context
+        ctx.factor = factor  # not a tensor, so it is stored directly on the context
         return x.view_as(x)
 
     @staticmethod
@@ -22,9 +22,9 @@ class _ScaleGradient(Function):
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
-    """`x` itself, of any shape; the gradient that flows back through it is multiplied by `factor`.
+    """Return `x` unchanged, and multiply its gradient by `factor` in the backward pass. `x` may have any shape.
 
-    A negative factor in front of a domain classifier makes features that fool it (Ganin & Lempitsky 2015).
+    With a negative factor before a domain classifier, the features learn to fool it (Ganin & Lempitsky 2015).
     """
     return _ScaleGradient.apply(x, factor)
 
@@ -33,7 +33,7 @@ class _Exp(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         result = x.exp()
-        ctx.save_for_backward(result)  # (eˣ)' = eˣ: the output is enough, the input may be freed
+        ctx.save_for_backward(result)  # (eˣ)' = eˣ, so only the output is needed, and the input can be freed
         return result
 
     @staticmethod
@@ -43,5 +43,5 @@ class _Exp(Function):
 
 
 def exp(x: Tensor) -> Tensor:
-    """eˣ, element by element, which keeps its output for the backward pass."""
+    """Return eˣ for each element, storing only the output for the backward pass."""
     return _Exp.apply(x)

@@ -1,4 +1,4 @@
-"""Small convolutional nets written as a list of layers, so that the two classic ones are two configurations."""
+"""Small convolutional networks, configured by a list of layers."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ KERNEL_SIZE = 3
 
 
 def output_size(size: Sequence[int], layers: Sequence[int | str], padding: int) -> tuple[int, int]:
-    """Height and width after `layers` of an image of `size` = (H, W).
+    """Return the height and width of the output of `layers` for an image of `size` = (H, W).
 
     Raises:
-        ValueError: nothing is left.
+        ValueError: a layer's output would be empty.
     """
     height, width = size
     for position, layer in enumerate(layers):
@@ -26,30 +26,30 @@ def output_size(size: Sequence[int], layers: Sequence[int | str], padding: int) 
             height, width = height + change, width + change
         if min(height, width) < 1:
             raise ValueError(
-                f"layer {position} ({layer}) of {list(layers)} leaves nothing of images of {size[0]}×{size[1]} pixels: "
-                f"use fewer 'pool'{'' if padding else ', or padding 1'}"
+                f"layer {position} ({layer}) of {list(layers)} has an empty output for images of {size[0]}×{size[1]} "
+                f"pixels: use fewer 'pool'{'' if padding else ', or padding 1'}"
             )
     return height, width
 
 
 class CNN(nn.Module):
-    """Convolutions and max-pooling as listed, then one hidden layer and a linear head that gives logits.
+    """A configurable sequence of convolutions and max-pooling, followed by one hidden layer and a linear head.
 
-    Two classic nets for 28×28 images:
+    Two classic networks for 28×28 images:
 
-    - `layers=[32, pool, 64, pool, 64], hidden=64, padding=0`: the net of the TensorFlow/Keras CNN tutorial;
-    - `layers=[32, 64, pool], hidden=128, padding=0, dropout=0.25, head_dropout=0.5`: the net of PyTorch's
+    - `layers=[32, pool, 64, pool, 64], hidden=64, padding=0`: the network of the TensorFlow/Keras CNN tutorial.
+    - `layers=[32, 64, pool], hidden=128, padding=0, dropout=0.25, head_dropout=0.5`: the network of PyTorch's
       `examples/mnist`.
 
     Args:
-        input_shape: `(C, H, W)` of one image; comes from the data.
-        num_classes: number of outputs; comes from the data.
-        layers: output channels of each 3×3 convolution; `pool` is a 2×2 max-pooling.
-        hidden: units of the hidden layer of the head; 0 for none.
-        padding: pixels of zero padding around each convolution; 1 keeps the size.
-        norm: `batch` puts batch norm between each convolution and its ReLU.
+        input_shape: shape `(C, H, W)` of one image; set from the data.
+        num_classes: number of outputs; set from the data.
+        layers: a number is a 3×3 convolution with this many output channels; `pool` is a 2×2 max-pooling.
+        hidden: width of the hidden layer of the head; 0 for none.
+        padding: zero padding of each convolution in pixels; 1 keeps the size.
+        norm: `batch` adds batch norm between each convolution and its ReLU.
         dropout: probability of zeroing a feature between the convolutions and the head.
-        head_dropout: the same between the hidden layer and the output.
+        head_dropout: probability of zeroing a unit of the hidden layer.
 
     Raises:
         ValueError: the image is too small for the layers.
@@ -73,7 +73,7 @@ class CNN(nn.Module):
             if layer == "pool":
                 features.append(nn.MaxPool2d(2))
                 continue
-            # a bias before batch norm is cancelled by its mean
+            # batch norm subtracts the mean, so a bias before it would have no effect
             features.append(nn.Conv2d(channels, layer, kernel_size=KERNEL_SIZE, padding=padding, bias=norm == "none"))
             if norm == "batch":
                 features.append(nn.BatchNorm2d(layer))
@@ -89,5 +89,5 @@ class CNN(nn.Module):
         self.head = nn.Sequential(*head)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` → logits `(B, num_classes)`."""
+        """Return logits `(B, num_classes)` for images `(B, C, H, W)`."""
         return self.head(self.features(x))

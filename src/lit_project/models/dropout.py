@@ -7,7 +7,7 @@ LEVELS = 2**16  # number of values of a random int16
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout` that uses 16 random bits per element on a CPU. On other devices, it is torch's own dropout.
+    """`nn.Dropout` that uses only 16 random bits per element on a CPU, and torch's own dropout on other devices.
 
     The probability is rounded to a multiple of 1 / 65536, and the scaling factor uses the rounded probability. Random
     numbers are drawn from the default generator.

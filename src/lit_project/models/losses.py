@@ -1,4 +1,4 @@
-"""Losses of classifiers, and a penalty for large weights."""
+"""Classification losses, and a penalty for large weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -12,15 +12,15 @@ from torch.nn import functional as F
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Half precision becomes float32, for sums of exponentials, as in torch's own losses; of any shape."""
+    """Convert half precision to float32 for sums of exponentials, as in torch's own losses. Accepts any shape."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class SmoothedCrossEntropy(nn.CrossEntropyLoss):
-    """Cross-entropy with a target of 1 - ε for the right class and ε/(K - 1) for each other.
+    """Cross-entropy with a target of 1 - ε for the correct class and ε/(K - 1) for every other class.
 
-    That is the "smoothed target" of the classic translation codes. torch's `label_smoothing` spreads ε over all K
-    classes, the right one included (Szegedy et al. 2016): with ε K / (K - 1) it is this one.
+    This is the "smoothed target" of classic translation code. torch's `label_smoothing` spreads ε over all K classes,
+    including the correct one (Szegedy et al. 2016). It is equivalent with a value of ε K / (K - 1).
 
     Args:
         smoothing: ε, at most (K - 1) / K.
@@ -39,12 +39,12 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
 
 
 class WeightedCrossEntropy(nn.Module):
-    """Cross-entropy in which a sample counts by the weight of its class, averaged over the samples of the batch.
+    """Cross-entropy with class weights, averaged over the samples of the batch.
 
-    torch's own divides by the sum of the weights in the batch, so that the mean over batches is not that over samples.
+    torch's own loss divides by the sum of weights in a batch, so its mean over batches is not its mean over samples.
 
     Args:
-        weights: of each class.
+        weights: weight of each class.
         label_smoothing: share of the target that is spread evenly over all classes.
 
     Shapes:
@@ -66,15 +66,15 @@ class WeightedCrossEntropy(nn.Module):
 
 
 class FocalLoss(nn.Module):
-    """Cross-entropy that counts easy samples less: `(1 - p)^γ` times it (Lin et al. 2017).
+    """Focal loss: cross-entropy times `(1 - p)^γ`, which gives easy samples less weight (Lin et al. 2017).
 
     Args:
-        gamma: γ; 0 is cross-entropy.
-        weight: of each class, in the order of the class names (which folders and tables sort), such as the inverse of
-            its frequency. With γ = 0 this is `WeightedCrossEntropy`.
+        gamma: γ; 0 is plain cross-entropy.
+        weight: weight of each class, such as its inverse frequency, in the order of the class names (sorted for folders
+            and tables). With γ = 0, this is `WeightedCrossEntropy`.
 
     Shapes:
-        logits `(B, K)`, targets int64 `(B,)`; a scalar, averaged over the batch.
+        logits `(B, K)`; targets int64 `(B,)`; the loss is a scalar, averaged over the batch.
     """
 
     weight: Tensor | None
@@ -86,7 +86,7 @@ class FocalLoss(nn.Module):
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         log_p = at_least_float32(logits).log_softmax(dim=1).gather(1, targets[:, None]).squeeze(1)
-        # 1 - p, kept from 0, where the power of a γ below 1 has no derivative
+        # 1 - p, clamped above 0, because its power has no derivative there if γ < 1
         rest = (-log_p.expm1()).clamp_min(torch.finfo(log_p.dtype).tiny)
         loss = -(rest**self.gamma) * log_p
         return (loss if self.weight is None else loss * self.weight[targets]).mean()
@@ -94,21 +94,21 @@ class FocalLoss(nn.Module):
 
 @dataclass
 class WeightPenalty:
-    """`l1 Σ|w| + l2 Σ w²` over the weights that train, added to the loss.
+    """The penalty `l1 Σ|w| + l2 Σ w²` over all trainable weights, to be added to the loss.
 
-    Weights are the parameters with two axes or more: no biases, no scales of norms. Under SGD an `l2` of λ/2 is a
-    `weight_decay` of λ; under adaptive optimizers the two differ (Loshchilov & Hutter 2019).
+    Weights are parameters with at least two axes, so biases and the scales of norms are excluded. With SGD, an `l2` of
+    λ/2 is equivalent to a `weight_decay` of λ. With adaptive optimizers they differ (Loshchilov & Hutter 2019).
 
     Args:
-        l1: of the sum of absolute values.
-        l2: of the sum of squares.
+        l1: factor of the sum of absolute values.
+        l2: factor of the sum of squares.
     """
 
     l1: float = 0.0
     l2: float = 0.0
 
     def __call__(self, module: nn.Module) -> Tensor:
-        """The penalty of a module's weights, a scalar; 0 where none trains."""
+        """Return the penalty of a module's weights as a scalar, which is 0 if no weight is trainable."""
         weights = [p for p in module.parameters() if p.requires_grad and p.ndim > 1]
         total = torch.zeros((), device=next((p.device for p in module.parameters()), None))
         if self.l1:
@@ -131,13 +131,13 @@ def build_loss(
         ValueError: if there are fewer than two classes, or an option does not apply to the loss.
     """
     if len(class_names) < 2:
-        raise ValueError(f"a classifier needs two classes at least, got {', '.join(class_names) or 'none'}")
+        raise ValueError(f"a classifier needs at least two classes, got {', '.join(class_names) or 'none'}")
     for name, value in (("label_smoothing", label_smoothing), ("class_weights", class_weights)):
         if loss is not None and value:
-            raise ValueError(f"{name} is for the default loss: leave out either {name} or the loss")
+            raise ValueError(f"{name} is only for the default loss: remove either {name} or the loss")
     weight, classes = getattr(loss, "weight", None), len(class_names)
     if isinstance(weight, Tensor) and len(weight) != classes:
-        raise ValueError(f"the loss has {len(weight)} weights for {classes} classes; class_weights takes names")
+        raise ValueError(f"the loss has {len(weight)} weights for {classes} classes; class_weights sets them by name")
     if class_weights:
         return WeightedCrossEntropy(weights_by_class(class_weights, class_names, class_counts), label_smoothing)
     return loss or nn.CrossEntropyLoss(label_smoothing=label_smoothing)
@@ -153,7 +153,7 @@ def weights_by_class(
     """
     if given == "balanced":
         if counts is None or not all(counts):
-            raise ValueError("class_weights balanced: the data have no class_counts; give the weights by class name")
+            raise ValueError("class_weights balanced: the data have no class_counts; set the weights by class name")
         return [sum(counts) / len(counts) / count for count in counts]
     assert not isinstance(given, str)
     for name, weight in given.items():
@@ -171,4 +171,4 @@ def without_smoothing(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     loss = copy(loss)
     if hasattr(loss, "label_smoothing"):
         loss.label_smoothing = 0.0  # type: ignore[assignment]
-    return loss.forward  # not the module, which a task would save in checkpoints a second time
+    return loss.forward  # not the module, which the task would save in checkpoints a second time

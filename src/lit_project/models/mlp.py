@@ -1,4 +1,4 @@
-"""Perceptrons."""
+"""Multilayer perceptrons."""
 
 import math
 from collections.abc import Sequence
@@ -21,15 +21,15 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class MLP(nn.Module):
-    """Flattens its input and applies `hidden_sizes` fully connected layers and a linear head.
+    """A multilayer perceptron for inputs of any shape, which it flattens. The linear head returns logits.
 
-    Each hidden layer is linear → norm → activation → dropout. No activation follows the head: it gives logits.
+    Each hidden layer consists of linear layer → norm → activation → dropout.
 
     Args:
-        input_shape: shape of one sample, such as `(C, H, W)`; comes from the data.
-        num_classes: number of outputs; comes from the data.
+        input_shape: shape of one sample, such as `(C, H, W)`; set from the data.
+        num_classes: number of outputs; set from the data.
         hidden_sizes: width of each hidden layer; an empty list is a linear classifier.
-        activation: nonlinearity after each hidden layer.
+        activation: activation function of the hidden layers.
         dropout: probability of zeroing a hidden unit (Srivastava et al. 2014).
         norm: normalisation before the activation: `batch` (Ioffe & Szegedy 2015) or `layer` (Ba et al. 2016).
     """
@@ -47,7 +47,7 @@ class MLP(nn.Module):
         layers: list[nn.Module] = [nn.Flatten()]
         width = math.prod(input_shape)
         for hidden in hidden_sizes:
-            # a bias before batch norm is cancelled by its mean
+            # batch norm subtracts the mean, so a bias before it would have no effect
             layers.append(nn.Linear(width, hidden, bias=norm != "batch"))
             if norm != "none":
                 layers.append(nn.BatchNorm1d(hidden) if norm == "batch" else nn.LayerNorm(hidden))
@@ -59,27 +59,27 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, *input_shape)` → logits `(B, num_classes)`."""
+        """Return logits `(B, num_classes)` for inputs `(B, *input_shape)`."""
         return self.layers(x)
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
-        """Hidden layers are split by their outputs, which are then gathered: a norm or dropout sees all of them."""
+        """Split the hidden layers by their outputs, which are then gathered, because norms need all of them."""
         linear = [f"layers.{number}" for number, layer in enumerate(self.layers) if isinstance(layer, nn.Linear)]
         return {name: ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}
 
 
 class FFNN(MLP):
-    """`hidden_layers` fully connected layers of the same width, and a linear output layer.
+    """A feed-forward network with hidden layers of equal width and a linear output layer.
 
-    Each hidden layer is linear → activation → dropout. No activation follows the output layer: it gives any number.
+    Each hidden layer consists of linear layer → activation → dropout.
 
     Args:
-        input_size: number of features; comes from the data.
-        output_size: number of targets; comes from the data.
-        hidden_layers: 0 is a linear map.
-        hidden_size: units of each hidden layer.
+        input_size: number of features; set from the data.
+        output_size: number of targets; set from the data.
+        hidden_layers: number of hidden layers; 0 is a linear map.
+        hidden_size: width of each hidden layer.
         dropout: probability of zeroing a hidden unit (Srivastava et al. 2014).
-        activation: nonlinearity after each hidden layer.
+        activation: activation function of the hidden layers.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Networks of torchvision, and loading of pretrained weights."""
+"""Models from torchvision, and loading of pretrained weights."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -28,8 +28,8 @@ def download(architecture: str, name: str) -> dict[str, Tensor]:
     known = list(get_model_weights(architecture).__members__)
     if name not in known:
         raise ValueError(
-            f"torchvision has no weights {name!r} of {architecture}: there are {', '.join(known)}, and a file of that "
-            f"name does not exist{did_you_mean(name.upper(), known)}"
+            f"{name!r} is neither a file nor one of torchvision's weights for {architecture}: "
+            f"{', '.join(known)}{did_you_mean(name.upper(), known)}"
         )
     weights = get_model_weights(architecture)[name]
     try:
@@ -38,7 +38,7 @@ def download(architecture: str, name: str) -> dict[str, Tensor]:
     except Exception as error:  # no network, or a truncated file: pickle, zip and hash errors of many types
         file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        what = "is damaged: delete it" if file.exists() else f"is not there: put the file of {weights.url} there"
+        what = "is damaged: delete it" if file.exists() else f"does not exist: download it from {weights.url}"
         raise ValueError(f"{file} {what} ({reason})") from error
 
 
@@ -76,21 +76,21 @@ def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> 
             continue
         new = start + name.removeprefix(old or "")
         if new in found:
-            raise ValueError(f"the prefixes {dict(prefixes)} give two weights the name {new!r}")
+            raise ValueError(f"the prefixes {dict(prefixes)} map two weights to the same name {new!r}")
         found[new] = value
     if unused:
         starts = ", ".join(sorted({name.partition(".")[0] for name in state}))
-        raise ValueError(f"no weight begins with {min(unused)!r}; they begin with {starts}")
+        raise ValueError(f"no weight name starts with {min(unused)!r}; the names start with {starts}")
     return found
 
 
 def differences(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Compare a state dict with a network's own one, and return the names of the tensors by kind of difference."""
     return {
-        # files of old versions have no `num_batches_tracked`, which torch does not require either
+        # files of old versions have no `num_batches_tracked`, and torch does not require it either
         "missing": [name for name in own if name not in state and not name.endswith("num_batches_tracked")],
         "unexpected": [name for name in state if name not in own],
-        "of another shape": [
+        "of a different shape": [
             f"{name} {tuple(state[name].shape)} instead of {tuple(own[name].shape)}"
             for name in own
             if name in state and own[name].shape != state[name].shape
@@ -117,29 +117,29 @@ def did_you_mean(name: str, known: list[str], otherwise: str = "") -> str:
 class TorchvisionNet(nn.Module):
     """A model of `torchvision.models` whose last linear layer is replaced by a head for the task.
 
-    The parts are `backbone` (torchvision's names inside: `backbone.conv1`, `backbone.layer4`…) and `head`. Grey images
-    go into a first convolution whose weights are summed over the colours, which gives exactly what the image repeated
-    in all colours would, at a third of its cost. The weights of GoogLeNet and Inception v3 expect values in [-1, 1]:
-    give colour images by ImageNet's mean and standard deviation, which these nets convert (torchvision's option
-    `transform_input`), and grey ones by 0.5 and 0.5; both are what `ImageFolder` does.
+    Its parts are `backbone`, with torchvision's names inside (`backbone.conv1`, `backbone.layer4`…), and `head`. For
+    grey images, the weights of the first convolution are summed over the colours. The output is exactly the same as for
+    images repeated in all colours, at a third of the cost. The weights of GoogLeNet and Inception v3 expect values in
+    [-1, 1]. For grey images, set mean and standard deviation to 0.5. For colour images, use ImageNet's statistics, the
+    default of `ImageFolder`, which these models convert (option `transform_input`).
 
     Args:
-        input_shape: `(C, H, W)` of one image; comes from the data.
-        num_classes: number of outputs; comes from the data.
+        input_shape: shape `(C, H, W)` of one image; set from the data.
+        num_classes: number of outputs; set from the data.
         architecture: name in `torchvision.models.list_models()`: `resnet18`, `resnet50`, `efficientnet_b0`,
             `convnext_tiny`, `vit_b_16`…
-        weights: where to start: the name of torchvision's weights (`DEFAULT`, `IMAGENET1K_V1`…, downloaded to its
-            cache), a file with a state dict of this net or of torchvision's, or null for random ones. They are not
-            asked for if a checkpoint gives the weights.
-        prefixes: for a file: how names there begin → how they begin here, such as `{"encoder.": "backbone."}`. Default:
-            the names of torchvision, or those of this net.
-        strict: for a file: anything missing, unexpected or of another shape is an error; otherwise it is reported.
-            A head for other classes and the stem of small images are never expected to fit.
-        grey: how a net for colours takes grey images: `sum` of the first convolution's weights, or `repeat` the image.
-        small_images: for residual nets: 3×3 convolution of stride 1 and no max-pooling at the beginning, so that 28×28
-            or 32×32 pixels are not shrunk to nothing.
-        pooling: `average`, or `bilinear` (see `BilinearPool`); the latter for residual nets.
-        bilinear_channels: to which bilinear pooling first reduces the features.
+        weights: initial weights: a name in torchvision (`DEFAULT`, `IMAGENET1K_V1`…, downloaded to its cache), a file
+            with a state dict of this class or of torchvision's model, or null for random weights. Ignored if the
+            weights come from a checkpoint.
+        prefixes: for a file: prefix in the file → prefix in this model, such as `{"encoder.": "backbone."}`. Default:
+            the file has the names of torchvision or of this class.
+        strict: for a file: raise an error if tensors are missing, unexpected or of a different shape, instead of
+            reporting them. A new head, or a new stem for small images, never counts as an error.
+        grey: how to process grey images: `sum` the weights of the first convolution, or `repeat` the image.
+        small_images: for residual networks: start with a 3×3 convolution of stride 1 and no max-pooling, so that 28×28
+            or 32×32 pixels are not reduced too early.
+        pooling: `average`, or for residual networks `bilinear` (see `BilinearPool`).
+        bilinear_channels: number of channels to which features are reduced before bilinear pooling.
         dropout: probability of zeroing a feature before the head.
         options: further arguments of torchvision's model, such as `{stochastic_depth_prob: 0.1}`.
 
@@ -174,18 +174,18 @@ class TorchvisionNet(nn.Module):
             _replace(self.backbone, first, _like(old, channels * self.repeat))
         residual = all(hasattr(self.backbone, name) for name in ("conv1", "maxpool", "layer4", "avgpool"))
         if (small_images or pooling == "bilinear") and not residual:
-            raise ValueError(f"small_images and bilinear pooling are for residual nets, not for {architecture}")
+            raise ValueError(f"small_images and bilinear pooling need a residual network, not {architecture}")
         if small_images:
             old = _first_convolution(self.backbone)[1]
             self.backbone.conv1 = _like(old, old.in_channels, kernel_size=3, stride=1, padding=1)
             self.backbone.maxpool = nn.Identity()
         if pooling == "bilinear":
             pool = BilinearPool(size, bilinear_channels)
-            self.backbone.avgpool, size = pool, pool.size  # torchvision flattens what it gives
+            self.backbone.avgpool, size = pool, pool.size  # torchvision flattens the output
         elif bilinear_channels is not None:
-            raise ValueError("bilinear_channels belongs to pooling: bilinear")
+            raise ValueError("bilinear_channels requires pooling: bilinear")
         self.head = nn.Sequential(Dropout(dropout), nn.Linear(size, num_classes, bias=old_head.bias is not None))
-        self.pretrained: str | None = None  # what was loaded, for people to read
+        self.pretrained: str | None = None  # human-readable report of the loaded weights
         if weights is not None:
             self.pretrained = f"weights {weights}:\n{self._load(architecture, weights, prefixes, strict)}"
 
@@ -199,30 +199,30 @@ class TorchvisionNet(nn.Module):
         elif official or not any(name.startswith("backbone.") for name in state):
             state = {self._own_name(name): value for name, value in state.items()}
         first = "backbone." + _first_convolution(self.backbone)[0] + ".weight"
-        own = self.state_dict()  # with torch's version numbers, by which some networks convert the names of old files
+        own = self.state_dict()  # includes torch's version metadata, which some models use to convert old names
         if first in state and own[first].shape[1] == 1 < state[first].shape[1]:
             state[first] = state[first].sum(dim=1, keepdim=True)
         others = differences(own, state)
         fitting = {name: state[name] for name in own if name in state and own[name].shape == state[name].shape}
         lines = report(len(fitting), others)
-        # new on purpose: a head for other classes, the stem for small images, a pooling layer with weights
+        # these layers may differ: a head for other classes, the stem for small images, a pooling layer with weights
         new = ("head.", first, "backbone.avgpool.")
         if (strict or official) and not all(n.startswith(new) for names in others.values() for n in names):
-            raise ValueError(f"the weights of {source} are not those of {architecture} ({'; '.join(lines)})")
+            raise ValueError(f"the weights of {source} do not match {architecture} ({'; '.join(lines)})")
         if fitting.keys().isdisjoint(name for name, _ in self.named_parameters()):
-            raise ValueError(f"no weight of {source} fits the model ({'; '.join(lines)})")
+            raise ValueError(f"no weight of {source} matches the model ({'; '.join(lines)})")
         own.update(fitting)
         self.load_state_dict(own)
         return "\n".join(f"  {line}" for line in lines)
 
     def _own_name(self, name: str) -> str:
-        """Torchvision's name of a weight → ours."""
+        """Convert torchvision's name of a weight to the name in this class."""
         if name.startswith(self.original_head + "."):
             return "head.1" + name.removeprefix(self.original_head)
         return "backbone." + name
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` → logits `(B, num_classes)`."""
+        """Return logits `(B, num_classes)` for images `(B, C, H, W)`."""
         if self.repeat > 1:
             images = images.expand(-1, self.repeat, -1, -1)
         return self.head(self.backbone(images))
@@ -231,9 +231,9 @@ class TorchvisionNet(nn.Module):
 def _make(architecture: str, options: dict[str, Any], channels: int) -> nn.Module:
     from torchvision import models
 
-    known = models.list_models(module=models)  # those that classify images
+    known = models.list_models(module=models)  # only image classifiers
     if architecture not in known:
-        hint = did_you_mean(architecture.lower(), known, f"; there are {', '.join(known)}")
+        hint = did_you_mean(architecture.lower(), known, f"; available: {', '.join(known)}")
         raise ValueError(f"torchvision has no classifier {architecture!r}{hint}")
     if architecture in ("googlenet", "inception_v3"):
         options = {"aux_logits": False, "init_weights": True, "transform_input": channels == 3, **options}
@@ -246,10 +246,10 @@ def _replace(module: nn.Module, path: str, new: nn.Module) -> None:
 
 
 def _remove_head(backbone: nn.Module, architecture: str) -> tuple[str, nn.Linear]:
-    """Replaces the last linear layer by an identity; gives its name and itself."""
+    """Replace the last linear layer with an identity, and return its name and the layer."""
     linear = [(name, module) for name, module in backbone.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
-        raise ValueError(f"{architecture} has no linear layer at its end that could be replaced")
+        raise ValueError(f"{architecture} has no final linear layer that could be replaced")
     name, head = linear[-1]
     _replace(backbone, name, nn.Identity())
     return name, head
@@ -260,7 +260,7 @@ def _first_convolution(backbone: nn.Module) -> tuple[str, nn.Conv2d]:
 
 
 def _like(old: nn.Conv2d, channels: int, **changes: Any) -> nn.Conv2d:
-    """A convolution of other inputs or another size, whose outputs begin with the variance of the old one's."""
+    """Create a convolution with different inputs or size, initialised for the same output variance as the old one."""
     shape = {name: getattr(old, name) for name in ("kernel_size", "stride", "padding")}
     new = nn.Conv2d(channels, old.out_channels, **{**shape, **changes}, bias=old.bias is not None)
     inputs = new.weight[0].numel() / old.weight[0].numel()

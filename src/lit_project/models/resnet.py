@@ -1,4 +1,4 @@
-"""Residual nets for small images."""
+"""Residual networks for small images."""
 
 from typing import Literal
 
@@ -8,15 +8,15 @@ from torch.nn import functional as F
 
 
 class BilinearPool(nn.Module):
-    """Products of all pairs of channels, averaged over the places, signed square root, length 1.
+    """Bilinear pooling of a network with itself (Lin, RoyChowdhury & Maji 2015).
 
-    Bilinear pooling of one net with itself (Lin, RoyChowdhury & Maji 2015): with features `x_p` of the places p,
-    `z = Σ_p x_p x_pᵀ / P`, `y = sign(z) √|z|`, `y / ‖y‖`. It tells fine-grained classes apart by which features occur
-    together, and needs channels² weights per class: `channels` first maps the features to fewer.
+    For features `x_p` at P positions, it computes `z = Σ_p x_p x_pᵀ / P`, `y = sign(z) √|z|` and `y / ‖y‖`. This
+    distinguishes fine-grained classes by which features occur together. The head has as many weights per class as the
+    square of the number of channels, so `channels` can reduce them first.
 
     Args:
-        in_channels: of the features, C.
-        channels: K of a 1×1 convolution before the products; null for none.
+        in_channels: number of channels of the features, C.
+        channels: output channels K of a 1×1 convolution before the products; null for no convolution.
     """
 
     def __init__(self, in_channels: int, channels: int | None = None) -> None:
@@ -25,13 +25,13 @@ class BilinearPool(nn.Module):
         self.size = (channels or in_channels) ** 2
 
     def forward(self, features: Tensor) -> Tensor:
-        """`(B, C, H, W)` → `(B, K²)`."""
+        """Pool features `(B, C, H, W)` to `(B, K²)`."""
         x_BKP = self.reduce(features).flatten(2)
         given = x_BKP.dtype
-        with torch.autocast(x_BKP.device.type, enabled=False):  # in half precision 1e-10 is 0
+        with torch.autocast(x_BKP.device.type, enabled=False):  # in half precision, 1e-10 would be 0
             x_BKP = x_BKP if given == torch.double else x_BKP.float()
             z_BKK = x_BKP @ x_BKP.mT / x_BKP.shape[2]
-            # the root has no derivative at 0: its argument is kept from it by far less than features differ by
+            # add a value that is negligible for features, because the root has no derivative at 0
             root = z_BKK.sign() * (z_BKK.abs() + 1e-10).sqrt()
             return nn.functional.normalize(root.flatten(1), dim=1).to(given)
 
@@ -39,7 +39,7 @@ class BilinearPool(nn.Module):
 class ResidualBlock(nn.Module):
     """Two 3×3 convolutions and a shortcut: `relu(norm(conv(relu(norm(conv(x))))) + shortcut(x))`.
 
-    Where the shape changes, the shortcut is a 1×1 convolution with batch norm (option B of the paper).
+    If the shape changes, the shortcut is a 1×1 convolution with batch norm (option B of the paper).
     """
 
     def __init__(self, in_channels: int, out_channels: int, stride: int = 1) -> None:
@@ -55,24 +55,24 @@ class ResidualBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C_in, H, W)` → `(B, C_out, H/stride, W/stride)`."""
+        """Map `(B, C_in, H, W)` to `(B, C_out, H/stride, W/stride)`."""
         out = F.relu(self.norm1(self.conv1(x)))
         out = self.norm2(self.conv2(out))
         return F.relu(out + self.shortcut(x))
 
 
 class SmallResNet(nn.Module):
-    """A stem, three stages of `(depth - 2) / 6` residual blocks, global average pooling and a linear head.
+    """A residual network with a stem, three stages of `(depth - 2) / 6` blocks, pooling and a linear head.
 
-    The first stage keeps the image size, the second and third halve it and double the channels. `depth=20, width=16`
-    is the paper's ResNet-20 with option B in place of A: 0.27 M parameters.
+    The first stage keeps the image size; the second and third halve it and double the channels. `depth=20, width=16` is
+    the paper's ResNet-20, but with option B instead of A. It has 0.27 M parameters.
 
     Args:
-        input_shape: `(C, H, W)` of one image; comes from the data.
-        num_classes: number of outputs; comes from the data.
+        input_shape: shape `(C, H, W)` of one image; set from the data.
+        num_classes: number of outputs; set from the data.
         depth: number of layers, 6n + 2: 8, 14, 20, 32, 44, 56…
         width: channels of the first stage.
-        pooling: `average` over the places, or `bilinear` (see `BilinearPool`).
+        pooling: global `average` pooling, or `bilinear` (see `BilinearPool`).
 
     Raises:
         ValueError: `depth` is not 6n + 2.
@@ -104,10 +104,10 @@ class SmallResNet(nn.Module):
         self.pool = BilinearPool(channels) if pooling == "bilinear" else None
         self.head = nn.Linear(self.pool.size if self.pool else channels, num_classes)
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):  # He et al. 2015: the initialisation that keeps variance under ReLU
+            if isinstance(module, nn.Conv2d):  # He et al. 2015: keeps the variance constant through ReLU
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` → logits `(B, num_classes)`."""
+        """Return logits `(B, num_classes)` for images `(B, C, H, W)`."""
         features = self.blocks(self.stem(x))
         return self.head(features.mean(dim=(2, 3)) if self.pool is None else self.pool(features))

@@ -1,4 +1,4 @@
-"""Nets of timm (https://github.com/huggingface/pytorch-image-models)."""
+"""Models from timm (https://github.com/huggingface/pytorch-image-models)."""
 
 from difflib import get_close_matches
 from typing import Any
@@ -7,20 +7,20 @@ from torch import Tensor, nn
 
 
 class TimmNet(nn.Module):
-    """What `timm.create_model` makes, by which name configs may call it: images `(B, C, H, W)` → logits `(B, K)`.
+    """A timm model that maps images `(B, C, H, W)` to logits `(B, K)`. Configs may call it `timm.create_model`.
 
-    The parts are `backbone` (timm's names inside: `backbone.conv1`, `backbone.stages.3`…) and `head`, its last linear
-    layer. A model whose classifier is anything else, such as two heads, is all `backbone`, and `head` does nothing.
+    Its parts are `backbone`, with timm's names inside (`backbone.conv1`, `backbone.stages.3`…), and `head`, the last
+    linear layer. A classifier of any other kind, such as two heads, stays in `backbone`, and `head` is an identity.
 
     Args:
-        model_name: in `timm.list_models()`: `resnet10t`, `convnext_atto`, `vit_tiny_patch16_224`…
-        input_shape: `(C, H, W)` of one image; comes from the data.
-        num_classes: K; comes from the data.
-        pretrained: begin with timm's weights, which are downloaded, unless a checkpoint gives them.
-        options: further arguments, such as `{drop_rate: 0.1}`; `img_size` is that of the data where nets have one.
+        model_name: a name in `timm.list_models()`: `resnet10t`, `convnext_atto`, `vit_tiny_patch16_224`…
+        input_shape: shape `(C, H, W)` of one image; set from the data.
+        num_classes: number of classes K; set from the data.
+        pretrained: download timm's weights and start from them, unless the weights come from a checkpoint.
+        options: further arguments, such as `{drop_rate: 0.1}`; models with fixed `img_size` get it from the data.
 
     Raises:
-        ImportError: timm is not installed; ValueError: it has no such model.
+        ImportError: timm is not installed; ValueError: timm has no such model.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class TimmNet(nn.Module):
             raise ImportError("timm is not installed: pip install timm") from error
         if not timm.is_model(model_name):
             near = ", ".join(get_close_matches(model_name, timm.list_models(), 5))
-            raise ValueError(f"timm has no model {model_name!r}; near: {near or 'none, see timm.list_models()'}")
+            raise ValueError(f"timm has no model {model_name!r}; similar: {near or 'none, see timm.list_models()'}")
         given: dict[str, Any] = {"in_chans": input_shape[0], "num_classes": num_classes}
         if getattr(timm.models.get_pretrained_cfg(model_name), "fixed_input_size", False):
             given["img_size"] = input_shape[1:]

@@ -1,1 +1,1 @@
-"""Tasks: LightningModules that train a model on data. They know nothing of any dataset."""
+"""Tasks: LightningModules that train a model. They do not depend on a specific dataset."""

@@ -1,4 +1,4 @@
-"""Classification with one class per sample: a generic task, and a task for images with the usual training recipes."""
+"""Single-label classification: a generic task, and a task for images with the usual training recipes."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,18 +34,18 @@ class Classifier(Task):
     `test` also `top{k}_accuracy`, `class_accuracy/NAME` (recall) and `samples`. Only `train/loss` uses label smoothing.
 
     Args:
-        net: returns logits (no softmax).
-        optimizer: creates the optimizer of the parameters.
-        class_names: in the order of the logits; set from the data and stored in the checkpoint.
-        loss: of logits `(B, num_classes)` and classes `(B,)`, averaged over the batch; default: cross-entropy.
+        net: model that returns logits (no softmax).
+        optimizer: creates the optimizer for the parameters.
+        class_names: class names in the order of the logits; set from the data and stored in the checkpoint.
+        loss: maps logits `(B, num_classes)` and classes `(B,)` to the mean loss of the batch; default: cross-entropy.
         label_smoothing: share of the target that is spread evenly over all classes in training (Szegedy et al. 2016);
             only for the default loss.
-        class_weights: weights in the default loss by class name, 1 for all other classes; or `balanced`: inversely
-            proportional to the number of training samples of the class, with a mean of 1 over these samples.
+        class_weights: weight of each class in the default loss, by name (default: 1). `balanced` makes the weights
+            inversely proportional to the class's number of training samples, with a mean of 1 over these samples.
         class_counts: number of training samples of each class; set from the data if known.
-        top_k: also log how often the target is among the k most likely classes; 1: do not; default: 3 if there are more
-            than 3 classes.
-        **kwargs: of `Task`: schedulers, parameter_groups, channels_last, compile, metrics.
+        top_k: also log the share of samples whose target is among the k most likely classes; 1 turns this off;
+            default: 3 if there are more than 3 classes.
+        **kwargs: arguments of `Task`: schedulers, parameter_groups, channels_last, compile, metrics.
 
     Raises:
         ValueError: if there are fewer than two classes, an option does not apply to the loss, or a value is invalid.
@@ -75,7 +75,7 @@ class Classifier(Task):
         self.confusion_matrix: Tensor | None = None  # counts of the last evaluation: [target, prediction]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Inputs `(B, …)` → logits `(B, num_classes)`."""
+        """Return logits `(B, num_classes)` for inputs `(B, …)`."""
         return self.net(inputs)
 
     def configure_optimizers(self) -> Any:
@@ -94,7 +94,7 @@ class Classifier(Task):
         return self.evaluate(batch, "test")
 
     def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
-        """Count a batch of `val` or `test`. Returns `logits` `(B, num_classes)` and `targets` `(B,)` for callbacks."""
+        """Update the sums with a batch. Returns `logits` `(B, num_classes)` and `targets` `(B,)` for callbacks."""
         inputs, targets = batch[0], batch[1]
         logits = self(inputs).float() if split == "val" else self.test_logits(inputs)
         sums = {}
@@ -118,23 +118,23 @@ class Classifier(Task):
         if self.in_detail:
             self.notes["confusion"] = confusion_by_name(counts, self.class_names)
             self.notes["calibration"] = self.calibration.compute()
-        # `totals` has the loss, top-k accuracy, and the sums that a subclass adds
+        # `totals` contains the loss, top-k accuracy and any sums that a subclass adds
         return {**totals.means(), **accuracies(counts, self.class_names)}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
-        """Probabilities `(B, num_classes)`, because metrics mistake logits in [0, 1] for them, and targets `(B,)`."""
+        """Return probabilities `(B, num_classes)`, as metrics mistake logits in [0, 1] for them, and targets `(B,)`."""
         return outputs["logits"].softmax(dim=1), outputs["targets"]
 
     def test_logits(self, inputs: Tensor) -> Tensor:
-        """Logits that `test` and `predict` use, float32 `(B, num_classes)`."""
+        """Return the logits that `test` and `predict` use, float32 `(B, num_classes)`."""
         return self(inputs).float()
 
     def probabilities(self, inputs: Tensor) -> Tensor:
-        """Class probabilities that `test` and `predict` use, float32 `(B, num_classes)`."""
+        """Return the class probabilities that `test` and `predict` use, float32 `(B, num_classes)`."""
         return self.test_logits(inputs).softmax(dim=1)
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Columns of the table of predictions; see `prediction_columns`."""
+        """Return the columns of the prediction table; see `prediction_columns`."""
         inputs, targets, indices = batch
         if len(indices) == 0:
             return {}
@@ -142,28 +142,28 @@ class Classifier(Task):
         return prediction_columns(indices, targets, probabilities, names, self.all_probabilities)
 
     def exported(self, batch: Any) -> "Exported":
-        """The function that `export` writes: inputs as `predict` gets them → `probabilities`."""
+        """Return the function for `export`, which maps the inputs of a prediction batch to `probabilities`."""
         return exported(self, batch)
 
 
 class ImageClassifier(Classifier):
-    """A `Classifier` for images `(B, C, H, W)` that normalizes them, with recipes for training and testing.
+    """A `Classifier` for images `(B, C, H, W)`, with normalization and common recipes for training and testing.
 
-    `mean` and `std` are hyperparameters that the config gets from the data. They and the class names are stored in the
-    checkpoint, so that prediction needs nothing else.
+    `mean`, `std` and the class names are set from the data and stored in the checkpoint, so prediction needs no other
+    file.
 
     Args:
-        net: maps images to logits (no softmax).
-        optimizer: creates the optimizer of the parameters.
-        class_names: in the order of the logits; set from the data.
-        mean: of each channel, for values in [0, 1]; set from the data.
+        net: model that maps images to logits (no softmax).
+        optimizer: creates the optimizer for the parameters.
+        class_names: class names in the order of the logits; set from the data.
+        mean: mean of each channel for pixel values in [0, 1]; set from the data.
         std: standard deviation of each channel; set from the data.
-        mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then its expected value: the share
+        mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then an expected value: the share
             of the target on the predicted class.
-        penalty: for large weights, added to the loss in training; logged as `train/penalty`, not part of `train/loss`.
-        test_time_flips: `test` and `predict` average the probabilities over the image and these mirror images of it.
+        penalty: penalty for large weights, added to the training loss but logged separately, as `train/penalty`.
+        test_time_flips: `test` and `predict` average the probabilities over the image and these flips of it.
         test_time_shift: also average over the image shifted by this many pixels towards each corner; see `views`.
-        **kwargs: of `Classifier` and `Task`.
+        **kwargs: arguments of `Classifier` and `Task`.
 
     Raises:
         ValueError: if `test_time_shift` is negative, or the loss does not support the soft targets of `mixing`.
@@ -190,30 +190,30 @@ class ImageClassifier(Classifier):
         self.mixing, self.penalty = mixing, penalty
         self.notes["task"] = "image-classification"  # as the Hugging Face Hub calls it
         self.test_time_flips, self.test_time_shift = test_time_flips, test_time_shift
-        self.epochs: int | None = None  # length of the run, if it has an end
+        self.epochs: int | None = None  # length of the run; None if it is unlimited
         self.mean: Tensor
         self.std: Tensor
-        # not weights, so that a warm start on other data uses the statistics of these data
+        # non-persistent: a warm start on a different dataset must use the statistics of that dataset
         self.register_buffer("mean", torch.tensor(list(mean)).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(list(std)).view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Float images in [0, 1] `(B, C, H, W)` → logits `(B, num_classes)`."""
+        """Return logits `(B, num_classes)` for float images `(B, C, H, W)` in [0, 1]."""
         normalized = (images - self.mean).div_(self.std)
-        return self.net(normalized.to(self.mean.dtype))  # the dtype depends on the precision
+        return self.net(normalized.to(self.mean.dtype))  # the buffers have the dtype set by the trainer's precision
 
     def test_logits(self, images: Tensor) -> Tensor:
-        """Logits `(B, num_classes)`, or the logarithm of the mean probabilities over several views of the images."""
+        """Return logits `(B, num_classes)`, or log mean probabilities if there are several views of each image."""
         return mean_logits(self, images, self.test_time_flips, self.test_time_shift)
 
     def configure_model(self) -> None:
         """Shard the network. Raises UserError if there is a penalty, which needs unsharded weights."""
         if self.device_mesh is not None and self.penalty is not None:
-            raise UserError("a penalty of the weights needs whole ones, and those of this run are sharded")
+            raise UserError("model.penalty needs unsharded weights, but this run shards them")
         super().configure_model()
 
     def on_train_start(self) -> None:
-        """Store the length of the run, for mixing that is turned off in its last epochs."""
+        """Store the length of the run, because mixing may be turned off in the last epochs."""
         super().on_train_start()
         self.epochs = self.length("epoch")
 

@@ -1,4 +1,4 @@
-"""Results of a classifier: accuracies, confusion matrix, calibration, table of predictions, exported function."""
+"""Results of a classifier: accuracies, confusion matrix, calibration, prediction table and exported function."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,13 @@ class Calibration(Metric):
     def update(self, logits: Tensor, targets: Tensor) -> None:
         """Count logits `(B, num_classes)` and targets `(B,)`."""
         confidence, predicted = logits.softmax(dim=1).max(dim=1)
-        confidence = confidence.nan_to_num()  # RunRecord reports diverged networks
+        confidence = confidence.nan_to_num()  # RunRecord already reports diverged models
         bins = (confidence * 15).long().clamp(max=14)
         columns = torch.stack([torch.ones_like(confidence), confidence, (predicted == targets).to(confidence)])
         self.sums = self.sums.float().index_add(1, bins, columns.float())  # bfloat16 would round the counts
 
     def compute(self) -> dict[str, Any]:
-        """Return `ece`, the expected calibration error, and lists of 15 `samples`, mean `confidence` and `accuracy`."""
+        """Return the expected calibration error `ece`, and `samples`, mean `confidence` and `accuracy` of each bin."""
         samples, confidence, right = self.sums.cpu().double()  # Apple GPUs have no float64
         means = [
             [round(float(s / n), 6) if n else None for s, n in zip(x, samples, strict=True)]
@@ -41,7 +41,7 @@ class Calibration(Metric):
 
 
 def check_top_k(top_k: int | None, num_classes: int) -> int:
-    """Return `top_k`, or its default: 3 if there are more than 3 classes, else 1. Raises ValueError out of range."""
+    """Return `top_k`, by default 3 if there are more than 3 classes, else 1. Raises ValueError if out of range."""
     if top_k is None:
         top_k = 3 if num_classes > 3 else 1
     if not 1 <= top_k <= num_classes:
@@ -53,8 +53,8 @@ def accuracies(counts: Tensor, class_names: Sequence[str]) -> dict[str, float]:
     """Return accuracy, number of samples, and recall of each class that has samples.
 
     Args:
-        counts: confusion matrix `(num_classes, num_classes)`: [target, prediction], float64.
-        class_names: in the order of the rows.
+        counts: float64 confusion matrix `(num_classes, num_classes)`, indexed by [target, prediction].
+        class_names: class names in the order of the rows.
     """
     correct, samples = counts.diagonal(), counts.sum(dim=1)
     values = {"accuracy": (correct.sum() / counts.sum()).item(), "samples": counts.sum().item()}
@@ -65,7 +65,7 @@ def accuracies(counts: Tensor, class_names: Sequence[str]) -> dict[str, float]:
 
 
 def confusion_by_name(counts: Tensor, class_names: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return the positive entries of a confusion matrix: true class → predicted class → samples."""
+    """Return the nonzero entries of a confusion matrix as a nested mapping: true class → predicted class → samples."""
     found: dict[str, dict[str, int]] = {name: {} for name in class_names}
     for (true, predicted), count in zip(counts.nonzero().tolist(), counts[counts > 0].tolist(), strict=True):
         found[class_names[true]][class_names[predicted]] = int(count)
@@ -75,9 +75,9 @@ def confusion_by_name(counts: Tensor, class_names: Sequence[str]) -> dict[str, d
 def prediction_columns(
     indices: Tensor, targets: Tensor, probabilities_BK: Tensor, class_names: Sequence[str], all_probabilities: bool
 ) -> dict[str, list[Any]]:
-    """Return columns with a row per sample: index, class, its name and probability, and the target if it is known.
+    """Return prediction columns: index, predicted class, its name and probability, and the target if it is known.
 
-    With `all_probabilities` there is a column `probability/CLASS` for each class.
+    `all_probabilities` adds a column `probability/CLASS` for each class.
     """
     probabilities, classes = probabilities_BK.max(dim=1)
     columns: dict[str, list[Any]] = {
@@ -94,7 +94,7 @@ def prediction_columns(
 
 
 def exported(task: "Classifier", batch: Any) -> "Exported":
-    """Return the function that `export` writes: inputs as `predict` gets them → `probabilities`."""
+    """Return the function for `export`, which maps the inputs of a prediction batch to `probabilities`."""
     from lit_engine.tools.export.parts import Exported, Part
 
     name = getattr(batch, "_fields", ("inputs",))[0]

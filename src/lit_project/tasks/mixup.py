@@ -1,4 +1,4 @@
-"""Training on mixtures of images: mixup and cutmix."""
+"""Mixup and cutmix."""
 
 from dataclasses import dataclass
 
@@ -9,23 +9,23 @@ from torch.nn import functional as F
 
 @dataclass
 class Mixing:
-    """Mixes each image of a batch with another one, and their targets in the same proportion λ ~ Beta(α, α).
+    """Mixes each image of a batch with another image, and their targets in the same proportion λ ~ Beta(α, α).
 
-    - mixup (Zhang et al. 2018): `λ x + (1 - λ) x'`;
-    - cutmix (Yun et al. 2019): a rectangle of `1 - λ` of the area comes from x' (cut off at the border, and λ is then
-      the share that is really left).
+    - mixup (Zhang et al. 2018): `λ x + (1 - λ) x'`
+    - cutmix (Yun et al. 2019): a rectangle that covers `1 - λ` of the area is copied from x'. It is clipped at the
+      border, and λ is then set to the remaining share of x.
 
-    λ, the place and the partner are drawn for every image.
+    λ, the rectangle's position and the partner x' are drawn separately for each image.
 
     Args:
-        mixup_alpha: α of mixup; 0 for none.
-        cutmix_alpha: α of cutmix; 0 for none.
-        cutmix_share: how likely a batch is given cutmix where both are on.
-        probability: how likely a batch is mixed at all.
-        off_last_epochs: the last epochs see whole images; `max_steps` also ends a run.
+        mixup_alpha: α of mixup; 0 disables it.
+        cutmix_alpha: α of cutmix; 0 disables it.
+        cutmix_share: probability of cutmix instead of mixup, if both are enabled.
+        probability: probability that a batch is mixed.
+        off_last_epochs: number of epochs without mixing at the end of the run, which may be set by `max_steps`.
 
     Raises:
-        ValueError: nothing to do, or a number out of its range.
+        ValueError: if both methods are disabled, or a value is out of range.
     """
 
     mixup_alpha: float = 0.0
@@ -40,14 +40,14 @@ class Mixing:
                 f"mixing needs a positive mixup_alpha or cutmix_alpha, got {self.mixup_alpha} and {self.cutmix_alpha}"
             )
         if not (0 <= self.cutmix_share <= 1 and 0 <= self.probability <= 1 and self.off_last_epochs >= 0):
-            raise ValueError("mixing: cutmix_share and probability are from 0 to 1, off_last_epochs is not negative")
+            raise ValueError("mixing: cutmix_share and probability must be in [0, 1], off_last_epochs at least 0")
 
     def active(self, epoch: int, epochs: int | None) -> bool:
-        """Whether an epoch, counted from 0, is mixed, in a run of `epochs`; None where its end is unknown."""
+        """Return whether to mix in epoch number `epoch` (from 0) of `epochs`, which is None for an unlimited run."""
         return not self.off_last_epochs or epochs is None or epoch < epochs - self.off_last_epochs
 
     def __call__(self, images: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-        """Float images `(B, C, H, W)`, int64 targets `(B,)` → mixed images and probabilities `(B, K)`."""
+        """Mix float images `(B, C, H, W)` and int64 targets `(B,)`. Returns images and probabilities `(B, K)`."""
         target_BK = F.one_hot(targets, num_classes).to(images.dtype)
         mix, cut = torch.rand(2).tolist()
         if mix >= self.probability:
@@ -67,12 +67,10 @@ class Mixing:
 
 
 def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Where the other image shows, and the share of the first that is left.
+    """Return cutmix masks (bool `(B, H, W)`, true where the other image shows) and the remaining shares `(B,)`.
 
-    Rectangles of √(1 - λ) of height and width (in pixels) around a uniformly drawn centre (Yun et al. 2019, eq. 2).
-
-    Returns:
-        bool `(B, H, W)`, and `(B,)`.
+    Each rectangle has √(1 - λ) times the image's height and width, around a uniformly drawn centre (Yun et al. 2019,
+    eq. 2).
     """
     side_B = (1 - share_B).sqrt()
     spans = []
@@ -86,7 +84,7 @@ def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor
 
 
 def check_soft_targets(loss: nn.Module, num_classes: int) -> None:
-    """Raises ValueError unless a loss accepts probabilities `(B, K)` as targets."""
+    """Raise ValueError unless a loss accepts probabilities `(B, K)` as targets."""
     soft = torch.full((2, num_classes), 1 / num_classes)
     try:
         value = loss(torch.zeros_like(soft), soft)
@@ -95,6 +93,6 @@ def check_soft_targets(loss: nn.Module, num_classes: int) -> None:
         fine = False
     if not fine:
         raise ValueError(
-            f"mixing needs a loss that takes probabilities (B, K) as targets; {type(loss).__name__} does not: take the "
-            "default loss, or SmoothedCrossEntropy"
+            f"mixing needs a loss that accepts probabilities (B, K) as targets, but {type(loss).__name__} does not: "
+            "use the default loss or SmoothedCrossEntropy"
         )

@@ -1,4 +1,4 @@
-"""Regression: predicts numbers from numbers."""
+"""Regression: predicts numeric targets from numeric features."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,33 +19,33 @@ SUMS = ("residual", "absolute", "first", "second")  # of each target; see `Regre
 
 
 class Regressor(Task):
-    """Trains a net that gives T standardised targets `(B, T)` of F standardised features `(B, F)`.
+    """Trains a model that maps F standardised features `(B, F)` to T standardised targets `(B, T)`.
 
-    The checkpoint holds all that prediction needs: names and statistics are hyper-parameters that the config takes from
-    the data; `forward` standardises features and gives predictions in the units of the targets.
+    Names and statistics are set from the data and stored in the checkpoint, so prediction needs no other file.
+    `forward` standardises the features and returns predictions in the units of the targets.
 
-    Logged at each epoch's end, over all samples and processes: `train/loss`; for `val` and `test`:
+    Logged at the end of each epoch, over all samples and processes: `train/loss`; for `val` and `test` also:
 
-    - `loss` of the standardised targets, and `samples`;
-    - of one target, `mse` and `mae` in its unit; of several, `mse/NAME` and `mae/NAME` of each in its own unit, with
-      `mse_standardised` and `mae_standardised`, the means over the targets in units of their `target_std`;
-    - `r2`, the mean over the targets: 1 - SS_res / SS_tot, with SS_tot about the mean of the split that is evaluated. A
-      target that is constant there has no R² and is left out; without any other, `r2` is not logged.
+    - `loss` on the standardised targets, and `samples`.
+    - `mse` and `mae` in the unit of the target. With several targets they are logged per target, as `mse/NAME` and
+      `mae/NAME`; `mse_standardised` and `mae_standardised` are their means over the targets in units of `target_std`.
+    - `r2`, the mean over the targets of 1 - SS_res / SS_tot, where SS_tot is relative to the mean of the evaluated
+      split. A target that is constant in this split has no R² and is left out. If all are, `r2` is not logged.
 
     Args:
-        net: `(B, F)` → `(B, T)`.
-        optimizer: makes the optimizer of the parameters.
-        target_names: in the order of the net's outputs; from the data.
-        feature_names: in the order of the net's inputs; from the data.
-        feature_mean: of each feature; from the data.
-        feature_std: the same.
-        target_mean: of each target; from the data.
-        target_std: the same.
-        loss: of two `(B, T)`, averaged over both axes; default: the squared error.
-        **kwargs: of `Task`: schedulers, parameter_groups, compile, metrics.
+        net: model that maps `(B, F)` to `(B, T)`.
+        optimizer: creates the optimizer for the parameters.
+        target_names: target names in the order of the model's outputs; set from the data.
+        feature_names: feature names in the order of the model's inputs; set from the data.
+        feature_mean: mean of each feature; set from the data.
+        feature_std: standard deviation of each feature; set from the data.
+        target_mean: mean of each target; set from the data.
+        target_std: standard deviation of each target; set from the data.
+        loss: maps outputs and targets, both `(B, T)`, to their mean loss; default: squared error.
+        **kwargs: arguments of `Task`: schedulers, parameter_groups, compile, metrics.
 
     Attributes:
-        r2: R² of each target that has one, in the last evaluation.
+        r2: R² by target name in the last evaluation, without constant targets.
     """
 
     headline_metrics = ("loss", "r2")
@@ -72,7 +72,7 @@ class Regressor(Task):
         self.loss = loss or nn.MSELoss()
         self.target_names = list(target_names)
         self.feature_names = list(feature_names)
-        # hyper-parameters and not weights: a warm start on other data keeps the statistics of its own
+        # non-persistent: a warm start on a different dataset must use the statistics of that dataset
         for name, values in (
             ("feature_mean", feature_mean), ("feature_std", feature_std),
             ("target_mean", target_mean), ("target_std", target_std),
@@ -82,34 +82,34 @@ class Regressor(Task):
         self.r2: dict[str, float] = {}
 
     def setup(self, stage: str) -> None:
-        """Raises UserError for a precision to which Lightning would round features and targets in their units."""
+        """Raise UserError for a low precision, because Lightning would cast the unnormalized features and targets."""
         precision = str(self.trainer.precision)
-        rounds = f"precision {precision} rounds features and targets in their units"
+        rounds = f"precision {precision} rounds the unnormalized features and targets"
         if precision in ("16-true", "bf16-true"):
-            raise UserError(f"{rounds}: take {precision.replace('true', 'mixed')}")
+            raise UserError(f"{rounds}: use {precision.replace('true', 'mixed')}")
         offsets = [self.feature_mean.abs() / self.feature_std, self.target_mean.abs() / self.target_std]
         if "mixed" in precision and torch.cat(offsets).max() > 10_000:  # float32 leaves 3 digits of the deviation
-            raise UserError(f"{rounds} to float32, and a mean is over 10,000 standard deviations: use 32-true")
+            raise UserError(f"{rounds} to float32, but a mean exceeds 10,000 standard deviations: use 32-true")
         super().setup(stage)
 
     def standardised(self, targets: Tensor) -> Tensor:
-        """Targets `(B, T)` in their units → what the loss compares with the net's outputs."""
+        """Standardise targets `(B, T)`, for comparison with the model's outputs."""
         return ((targets - self.target_mean) / self.target_std).to(self.dtype)
 
     def outputs(self, features: Tensor) -> Tensor:
-        """Features `(B, F)` in their units → outputs of the net `(B, T)`, standardised.
+        """Return the model's standardised outputs `(B, T)` for unnormalized features `(B, F)`.
 
         Raises:
-            UserError: the net gives another shape, which the loss might stretch to fit.
+            UserError: the outputs have a different shape, which the loss might silently broadcast.
         """
         outputs = self.net(((features - self.feature_mean) / self.feature_std).to(self.dtype))
         expected = (features.shape[0], len(self.target_names))
         if outputs.shape != expected:
-            raise UserError(f"the net gives {tuple(outputs.shape)}, and the targets are {expected}")
+            raise UserError(f"the model returns shape {tuple(outputs.shape)}, but the targets have shape {expected}")
         return outputs
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features `(B, F)` → predictions `(B, T)`, both in their units."""
+        """Return predictions `(B, T)` for features `(B, F)`, both in their original units."""
         return self.outputs(features).float() * self.target_std + self.target_mean
 
     def configure_optimizers(self) -> Any:
@@ -128,12 +128,12 @@ class Regressor(Task):
         return self.evaluate(batch, "test")
 
     def evaluation_step(self, batch: Any, split: str) -> dict[str, Tensor]:
-        """Adds one batch to the sums; gives `predictions` and `targets`, both `(B, T)` in their units, to callbacks."""
+        """Update the sums with a batch. Returns `predictions` and `targets`, `(B, T)` in original units."""
         features, targets = batch[0], batch[1]
         outputs = self.outputs(features).float()
         predictions = outputs * self.target_std + self.target_mean
         true, error = _double(targets), _double(predictions) - _double(targets)
-        # moments of the standardised targets: near zero, so that no digits cancel in SS_tot; R² is the same
+        # standardised targets are near zero, so no digits cancel in SS_tot; R² is the same
         z = (true - _double(self.target_mean)) / _double(self.target_std)
         sums = dict(zip(SUMS, (error**2, error.abs(), z, z**2), strict=True))
         columns = {f"{name}/{k}": s for name, v in sums.items() for k, s in enumerate(v.sum(dim=0).unbind())}
@@ -141,7 +141,7 @@ class Regressor(Task):
         return {"predictions": predictions, "targets": targets}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
-        """Predictions and targets in their units, `(B, T)`, of one target `(B,)`."""
+        """Return predictions and targets in their original units, `(B, T)`, or `(B,)` if there is one target."""
         return [values.squeeze(1) for values in outputs.values()]
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
@@ -152,13 +152,13 @@ class Regressor(Task):
         )
         std = _double(self.target_std.cpu())
         r2 = 1 - squared / std**2 / (second - first**2)
-        varies = second - first**2 > 1e-12 * second  # of equal numbers, rounding may leave something
+        varies = second - first**2 > 1e-12 * second  # rounding may leave a tiny variance in equal numbers
         self.r2 = {name: float(value) for name, value, real in zip(self.target_names, r2, varies, strict=True) if real}
         values = {"loss": means["loss"]}
         for name, each, scale in (("mse", squared, std**2), ("mae", absolute, std)):
             if len(each) == 1:
                 values[name] = each.item()
-            else:  # whose units differ
+            else:  # their units differ
                 values |= {f"{name}/{target}": e.item() for target, e in zip(self.target_names, each, strict=True)}
                 values[f"{name}_standardised"] = (each / scale).mean().item()
         if self.r2:
@@ -166,9 +166,9 @@ class Regressor(Task):
         return {**values, "samples": float(totals.count)}
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Rows of a table, one per sample: index, prediction, and the target if it is known.
+        """Return the columns of the prediction table: index, prediction, and the target if it is known.
 
-        With several targets these are columns `prediction/NAME` and `target/NAME`.
+        With several targets, the columns are named `prediction/NAME` and `target/NAME`.
         """
         features, targets, indices = batch
         if len(indices) == 0:
@@ -183,7 +183,7 @@ class Regressor(Task):
         return rows
 
     def exported(self, batch: Any) -> "Exported":
-        """For `export`: features → predictions, both in their units."""
+        """Return the function for `export`, which maps features to predictions, both in their original units."""
         from lit_engine.tools.export.parts import Exported, Part
 
         part = Part(self, self.forward, {"features": batch[0]}, ["predictions"])
@@ -198,5 +198,5 @@ class Regressor(Task):
 
 
 def _double(values: Tensor) -> Tensor:
-    """In float64, in which sums of many samples are exact to the digits shown; some devices do not have it."""
+    """Convert to float64, where sums over many samples stay accurate. Moves MPS tensors to the CPU first."""
     return values.cpu().double() if values.device.type == "mps" else values.double()

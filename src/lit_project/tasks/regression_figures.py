@@ -1,4 +1,4 @@
-"""Figures of a regression: predicted against true values, and residuals."""
+"""Figures for regression: predicted against true values, and residuals."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lit_engine.distributed.processes import all_gathered
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_POINTS = 5000  # more would hide each other
+MOST_POINTS = 5000  # more points would overlap too much
 
 
 def predicted_against_true(
     panels: Mapping[str, tuple[Tensor, Tensor]], title: str = "", residuals: bool = False
 ) -> Figure:
-    """One panel per target, with the line on which a perfect prediction lies.
+    """Draw one panel per target, with a line that marks perfect predictions.
 
     Args:
-        panels: title → true values and predictions, both `(N,)`; of many, points at even distances are drawn.
-        title: of the figure.
-        residuals: instead, true minus predicted against predicted: a trend or a funnel is what the net has missed.
+        panels: title of each panel → true values and predictions, both `(N,)`, thinned evenly to 5000 points at most.
+        title: title of the figure.
+        residuals: plot true minus predicted against predicted instead; a trend or funnel shows what the model misses.
     """
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)
@@ -55,8 +55,8 @@ def predicted_against_true(
 
 
 class PredictedAgainstTrue(DrawsEvaluation):
-    """Writes `figures/SPLIT_predicted.png` and `SPLIT_residuals.png` after `validate` and `test`, from tasks whose
-    steps give `predictions` and `targets` `(B, T)`. TensorBoard and W&B get it too, if they are among the loggers.
+    """Writes `figures/SPLIT_predicted.png` and `SPLIT_residuals.png` after `validate` and `test` if the task's
+    evaluation steps return `predictions` and `targets` `(B, T)`. TensorBoard and W&B loggers get the figures too.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class PredictedAgainstTrue(DrawsEvaluation):
         task: Any = pl_module
         split = "test" if trainer.testing else "val"
         true, predicted = (torch.cat(values) for values in zip(*points, strict=True))
-        # R² is of all samples, also if not all are drawn; a target that is constant has none
+        # R² covers all samples, even if not all are drawn; a constant target has no R²
         titles = [f"{name}: R² {task.r2[name]:.4f}" if name in task.r2 else name for name in task.target_names]
         panels = {title: (true[:, k], predicted[:, k]) for k, title in enumerate(titles)}
         for residuals, name in enumerate(("predicted", "residuals")):

@@ -1,7 +1,7 @@
-"""Several optimizers in one task, each with its own part of the net: an example of manual optimisation.
+"""An example of manual optimisation: several optimizers in one task, each for a different part of the model.
 
-`class TranslatorOfParts(SeveralOptimizers, Translator)` below trains encoder and decoder by optimizers of their own:
-`configs/translation_two_optimizers.yaml`. For parts that only differ in rate or decay, `ParameterGroups` will do.
+`class TranslatorOfParts(SeveralOptimizers, Translator)` below trains encoder and decoder with separate optimizers; see
+`configs/translation_two_optimizers.yaml`. If only learning rate or weight decay differ, `ParameterGroups` is enough.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ from lit_project.tasks.translation.task import Translator
 
 @dataclass
 class Part:
-    """Parameters with an optimizer of their own.
+    """A set of parameters with its own optimizer.
 
     Args:
-        name: in logs, as `lr/NAME`.
+        name: name of the learning rate in logs (`lr/NAME`).
         match: module paths or patterns of parameter names; see `Group`.
-        optimizer: makes the optimizer of them.
-        schedulers: learning rate schedules of that optimizer.
+        optimizer: creates the optimizer for these parameters.
+        schedulers: learning rate schedules of this optimizer.
     """
 
     name: str
@@ -39,26 +39,26 @@ class Part:
 
 
 class SeveralOptimizers(Task):
-    """Mixed in before a task: one optimizer per part, all stepped together, as one step.
+    """Mixin that gives a task one optimizer per part. All optimizers step together, which counts as one step.
 
-    Lightning leaves accumulation, clipping and schedules to a task that optimises by itself, and refuses the trainer's
-    options for them: they are options of the task. The gradient is still that of the mean over the whole step.
+    With manual optimisation, Lightning leaves accumulation, clipping and schedules to the task and rejects the
+    trainer's options for them, so they are options of the task. The loss is still averaged over the whole step.
 
     Args:
-        parts: together they hold every trainable parameter once.
+        parts: groups of parameters; each trainable parameter must belong to exactly one part.
         accumulate: micro-batches per optimizer step.
-        clip_norm: greatest norm of the gradient of all parts together; null for any.
-        kwargs: of the task; it takes no `optimizer`, `schedulers` or `parameter_groups`.
+        clip_norm: maximum norm of the gradient over all parts together; null disables clipping.
+        kwargs: arguments of the task, except `optimizer`, `schedulers` and `parameter_groups`.
 
     Raises:
-        GroupError: a parameter in no part or in two, or a pattern that matches nothing.
+        GroupError: a parameter belongs to no part or to two, or a pattern matches nothing.
     """
 
     untrained: ClassVar[dict[str, Any]] = {"parts": [Part("all", [], no_optimizer)]}
 
     def __init__(self, parts: list[Part], accumulate: int = 1, clip_norm: float | None = None, **kwargs: Any) -> None:
         if not parts:
-            raise ValueError("parts is empty: give at least one")
+            raise ValueError("parts is empty: add at least one part")
         super().__init__(optimizer=parts[0].optimizer, schedulers=None, parameter_groups=None, **kwargs)
         self.automatic_optimization = False
         self.parts = parts
@@ -66,37 +66,37 @@ class SeveralOptimizers(Task):
         self.clip_norm = clip_norm
 
     def configure_optimizers(self) -> Any:
-        """One optimizer per part, with its schedules; refuses what cannot work with several of them."""
+        """Return one optimizer per part with its schedules. Raises UserError for unsupported options."""
         if scales_loss(self.trainer):
             raise UserError(
-                f"precision {self.trainer.precision} scales the loss, which several optimizers cannot undo together: "
-                "take bf16-mixed"
+                f"precision {self.trainer.precision} scales the loss, which several optimizers do not support: "
+                "use bf16-mixed"
             )
         groups = ParameterGroups([Group(part.name, part.match) for part in self.parts])(self)
         by_name = {group["name"]: group for group in groups}
         if "base" in by_name:
             lost = by_name["base"]["params"]
             name = next(name for name, parameter in self.named_parameters() if parameter is lost[0])
-            raise GroupError(f"parts: {name} ({len(lost)} parameters in all) belongs to no part")
+            raise GroupError(f"parts: {name} belongs to no part ({len(lost)} such parameters in total)")
         optimizers: list[Any] = []
         configs: list[dict[str, Any]] = []
         for part in self.parts:
             if part.name not in by_name:
-                raise GroupError(f"parts: nothing in {part.name} is to be trained")
+                raise GroupError(f"parts: {part.name} has no trainable parameters")
             own, schedules = build_optimizers([by_name[part.name]], part.optimizer, part.schedulers, self.length)
             if any("monitor" in config and config["interval"] == "step" for config in schedules):
-                raise ScheduleError(f"parts: a schedule of {part.name} watches a metric: its interval must be epoch")
+                raise ScheduleError(f"parts: a schedule of {part.name} monitors a metric: its interval must be epoch")
             optimizers += own
             configs += [{**config, "name": f"{part.name}/{config['name']}"} for config in schedules]
         return optimizers, configs
 
     @property
     def all_schedules(self) -> list[Schedule]:
-        """Those of all parts."""
+        """The schedules of all parts."""
         return [schedule for part in self.parts for schedule in part.schedulers]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The task's loss, its gradients, and at the end of a window a step of all optimizers."""
+        """Run the backward pass on the task's loss. The last micro-batch of a step also steps all optimizers."""
         loss: Any = super().training_step(batch, batch_idx)
         self.manual_backward(loss)
         done = batch_idx + 1
@@ -105,7 +105,7 @@ class SeveralOptimizers(Task):
         return loss.detach()
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Nothing: it is done for all optimizers together."""
+        """Do nothing: `_step_optimizers` rescales the gradients of all optimizers together."""
 
     def _step_optimizers(self) -> None:
         found: Any = self.optimizers()
@@ -115,7 +115,8 @@ class SeveralOptimizers(Task):
         self._note_norm(together)
         if self.clip_norm is not None:
             clip_norm(gradients(together), self.clip_norm)
-        optimizers[0].step()  # Lightning counts this one, and callbacks look at all gradients before it
+        # Lightning counts only this step, and callbacks inspect all gradients before it
+        optimizers[0].step()
         for optimizer in optimizers[1:]:
             optimizer.optimizer.step()
         for optimizer in optimizers:
@@ -124,24 +125,24 @@ class SeveralOptimizers(Task):
 
     def _step_schedules(self, interval: str, done: int) -> None:
         for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):
-            watches = isinstance(config.scheduler, ReduceLROnPlateau)  # stepped by the task at the end of an epoch
+            watches = isinstance(config.scheduler, ReduceLROnPlateau)  # the task steps it at the end of an epoch
             if schedule.interval == interval and done % schedule.frequency == 0 and not watches:
                 config.scheduler.step()  # type: ignore[call-arg]
 
     def log_reduced(self, values: Mapping[str, float]) -> None:
-        """Logs values at the current optimizer step; by default, Lightning would use the number of micro-batches."""
+        """Log values at the current optimizer step. By default, Lightning would log at the number of micro-batches."""
         if (self.accumulate or 1) > 1:
-            # like Lightning, number steps from 0 while training, and log a test after it at the next step
+            # like Lightning, number training steps from 0, and log a test after training at the next step
             step = self.trainer.global_step - (self.trainer.state.fn == "fit")
             values = {**values, "epoch": self.current_epoch, "step": step}
         super().log_reduced(values)
 
     def on_train_epoch_end(self) -> None:
-        """Logs, and steps the schedules that go by epochs."""
+        """Log the epoch's metrics and step the schedules with interval `epoch`."""
         super().on_train_epoch_end()
-        if self.trainer.is_last_batch:  # the training may end within an epoch
+        if self.trainer.is_last_batch:  # false if training stops mid-epoch
             self._step_schedules("epoch", self.current_epoch + 1)
 
 
 class TranslatorOfParts(SeveralOptimizers, Translator):
-    """A `Translator` with several optimizers, such as one for the encoder and one for the decoder."""
+    """A `Translator` with several optimizers, for example one for the encoder and one for the decoder."""

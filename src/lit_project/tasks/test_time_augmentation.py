@@ -1,4 +1,4 @@
-"""Several views of an image, over which predictions are averaged at test time."""
+"""Test-time augmentation: predictions averaged over several views of an image."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +13,15 @@ AXES = {"horizontal": -1, "vertical": -2}
 
 
 def views(images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Iterator[Tensor]:
-    """The images first, and then other views of them.
+    """Yield the images, followed by augmented views of them.
 
-    With a shift these are the four corners of the image padded with zeros on each side, and the mirror images of all
-    of them: with one flip the ten crops of Krizhevsky et al. 2012.
+    A shift adds the four corner crops of the zero-padded images. Flips are added for every crop, so a shift with one
+    flip yields the ten crops of Krizhevsky et al. 2012.
 
     Args:
         images: `(B, C, H, W)`.
-        flips: mirror images; two of them add the image turned by half, too.
-        shift: pixels; 0 for none.
+        flips: axes to flip; two flips also add the image rotated by 180°.
+        shift: padding in pixels; 0 for no crops.
     """
     height, width = images.shape[-2:]
     padded = F.pad(images, [shift] * 4)
@@ -34,7 +34,7 @@ def views(images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Iterato
 
 
 def mean_logits(net: Callable[[Tensor], Tensor], images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Tensor:
-    """The logarithm of the mean probabilities over the `views`, `(B, K)`; with one view the logits as they are."""
+    """Return the log of the mean probabilities over the `views`, `(B, K)`, or the plain logits if there is one view."""
     logits = [net(view).float() for view in views(images, flips, shift)]
     if len(logits) == 1:
         return logits[0]

@@ -228,7 +228,7 @@ def test_nothing_of_the_measuring_outlives_an_error(trainer):
         (
             {"waiting for data": 31.0},
             50,
-            "31 % of the time is waiting for data; try this: make a sample of Rainy cheaper",
+            "31 % of the time is waiting for data; try this: make the samples of Rainy cheaper",
         ),
         ({"transfer and transforms": 31.0}, 50, "transforms"),
         ({"validation": 31.0}, 50, "--trainer.check_val_every_n_epoch"),

@@ -162,7 +162,7 @@ def test_different_tasks_share_no_curve(make_run):
     regressor = {**make_run.config, "model": {"class_path": "p.Regressor"}}
     make_run("a"), make_run("b", config=regressor)
     found = compared()
-    assert "different tasks, whose losses cannot be compared: Classifier, Regressor" in found.notes()
+    assert "the losses of different tasks cannot be compared: Classifier, Regressor" in found.notes()
     assert curves(found) is None
 
 
@@ -305,7 +305,7 @@ def test_bad_input_is_an_error_of_a_line(make_run, say):
         ("runs nothing", "no such run or folder: nothing"),
         ("compare runs --over seed_everythin", "no run has the option seed_everythin; did you mean seed_everything?"),
         ("compare runs --metric val/los", "no run has the metric val/los; did you mean val/loss?"),
-        ("compare runs --metric bleu", "there are: val/loss, test/loss, "),
+        ("compare runs --metric bleu", "available: val/loss, test/loss, "),
         (f"compare runs --html {run}/file/page.html", "cannot write the page runs/x/a/file/page.html: "),
         (f"compare runs --csv {run}", "cannot write the table runs/x/a: "),
     ):

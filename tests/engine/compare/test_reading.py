@@ -148,7 +148,7 @@ def test_a_broken_file_is_named_and_the_other_runs_are_read(make_run, capsys, na
         return
     assert [run.path for run in read_runs(["runs"])] == [good]
     error = capsys.readouterr().err
-    assert error.startswith(f"warning: left out: {broken}")
+    assert error.startswith(f"warning: skipped a run: {broken}")
     assert error.count("\n") == 1
     with pytest.raises(RunError, match="broken"):
         read_runs([str(broken)])

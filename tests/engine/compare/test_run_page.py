@@ -123,7 +123,7 @@ def test_what_cannot_be_written_costs_the_page_alone(make_run, capsys):
     write(run)
     out, err = capsys.readouterr()
     assert out == ""
-    assert [line[:28] for line in err.splitlines()] == ["warning: the run has no page"] * 2
+    assert [line[:28] for line in err.splitlines()] == ["warning: no page was written"] * 2
 
 
 def test_the_model_card_is_one_of_the_hub_with_results_and_counts(make_run):

@@ -16,12 +16,12 @@ def test_evaluation_on_more_data_warns_and_training_does_not_go_on(tmp_path, tra
     # the same data
     trainer().test(Witness(), datamodule=small(root, test_size=0.2), ckpt_path=checkpoint)
     trainer(max_epochs=2).fit(Witness(), datamodule=small(root, test_size=0.2), ckpt_path=checkpoint)
-    assert "trained on" not in capsys.readouterr().out
+    assert "since training" not in capsys.readouterr().out
     # one more image
     Image.new("L", (6, 5), 99).save(root / "ant" / "new.png")
     data = small(root, test_size=0.2)
     trainer().test(Witness(), datamodule=data, ckpt_path=checkpoint)
     said = capsys.readouterr().out
-    assert "warning: the data are not those that the run was trained on: train had 11 and has 12 samples" in said
-    with pytest.raises(DataError, match=r"train had 11 and has 12 samples; begin a new run, .* --init_from"):
+    assert "warning: the data changed since training: train had 11 samples and now has 12" in said
+    with pytest.raises(DataError, match=r"train had 11 samples and now has 12; start a new run, .* --init_from"):
         trainer(max_epochs=2).fit(Witness(), datamodule=small(root, test_size=0.2), ckpt_path=checkpoint)

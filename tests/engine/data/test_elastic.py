@@ -137,7 +137,7 @@ def test_a_run_may_go_over_from_batch_size_and_back_within_an_epoch():
     assert new.state_dict() == {"epoch": 0, "position": 2, "batch": 24, "step": 24}
     old.load_state_dict(new.state_dict())
     assert (old.position, old.recut) == (6, True)
-    with pytest.raises(DataError, match=r"in batches of 24 samples .* in batches of 16: .* data.global_batch_size"):
+    with pytest.raises(DataError, match=r"steps of 24 samples .* a step now has 16: .* data.global_batch_size"):
         other.load_state_dict(old.state_dict())
 
 
@@ -145,7 +145,7 @@ def test_pairs_of_other_batches_are_refused_within_an_epoch():
     """Batches of a size per process are cut otherwise for two processes than for one."""
     state = {**Loader(Numbers(), pairs(300, 2, batch_size=10)).state_dict(), "position": 3}
     for other in (pairs(300, batch_size=20), pairs(300, global_batch_size=20)):
-        with pytest.raises(DataError, match=r"in batches of 10 × 2 × 1 samples"):
+        with pytest.raises(DataError, match=r"steps of 10 × 2 × 1 samples"):
             Loader(Numbers(), other).load_state_dict(state)
     Loader(Numbers(), pairs(300, 2, batch_size=10)).load_state_dict(state)
     one = {**Loader(Numbers(), pairs(300, batch_size=20)).state_dict(), "position": 3}
@@ -155,7 +155,8 @@ def test_pairs_of_other_batches_are_refused_within_an_epoch():
 @pytest.mark.parametrize(("size", "nearest"), [(100, "96 and 102"), (2, "6 and 12"), (959, "954 and 960")])
 def test_what_processes_and_micro_batches_do_not_divide_is_refused_with_the_nearest_that_they_do(size, nearest):
     with pytest.raises(
-        DataError, match=rf"{size} .* by 3 process.*accumulate_grad_batches 2; the nearest that can: {nearest}$"
+        DataError,
+        match=rf"{size} .* among 3 process.*accumulate_grad_batches 2; the nearest valid sizes are {nearest}$",
     ):
         images(5000, 3, 2, global_batch_size=size)
 

@@ -113,13 +113,13 @@ def test_connected_sentences_stay_together():
 def test_an_official_test_has_no_folds(tmp_path, splits):
     root, _ = splits
     for kind in (MNIST, Multi30k):  # before a download
-        with pytest.raises(DataError, match=f"{kind.__name__} has a test split of its own: there are no folds"):
+        with pytest.raises(DataError, match=f"{kind.__name__} has its own test split, so folds"):
             kind(folds=2)
     for name, words in (("train", "abcdefghijkl"), ("test", "xyz")):
         (tmp_path / name).write_text("".join(f"{word}\tmot {word}\n" for word in words))
     corpus = ParallelText(str(tmp_path / "train"), test=str(tmp_path / "test"), folds=2, val_size=2)
     for data in (ImageFolder(root, folds=2), corpus):
-        with pytest.raises(DataError, match=f"{type(data).__name__} has a test split of its own: there are no folds"):
+        with pytest.raises(DataError, match=f"{type(data).__name__} has its own test split, so folds"):
             data.setup("test")
 
 
@@ -128,6 +128,6 @@ def test_folds_that_cannot_be(tmp_path):
         Digits(folds=3, fold=3)
     with (tmp_path / "few.csv").open("w") as file:
         csv.writer(file).writerows([["a", "b"], *([n, n] for n in range(9))])
-    with pytest.raises(DataError, match="9 samples cannot be 10 folds"):
+    with pytest.raises(DataError, match="9 samples cannot be divided into 10 folds"):
         CSV(tmp_path / "few.csv", "b", folds=10)
     assert sum(CSV(tmp_path / "few.csv", "b", folds=3, fold=k).size_of("test") for k in range(3)) == 9

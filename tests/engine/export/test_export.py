@@ -209,7 +209,7 @@ def test_a_file_that_computes_something_else_is_not_written(lit, trained, monkey
         return lambda *inputs: [value + shift for value in run(*inputs)]
 
     monkeypatch.setitem(files.WRITERS, "pt2", wrong)
-    refused(lit, trained, "pt2: differs from `predict`", str(shift), "nothing is written")
+    refused(lit, trained, "pt2: differs from `predict`", str(shift), "no file was written")
 
 
 def test_a_task_that_says_nothing_of_it_is_exported_as_its_forward(lit, trained, exported, monkeypatch):

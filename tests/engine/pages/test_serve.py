@@ -44,7 +44,7 @@ def serve(lit, monkeypatch):
         monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", until_asked)
         result = lit("serve --port 0", *args)
         assert result.status == 0, result.err
-        assert result.out.endswith(" (Ctrl-C ends)\nended\n")
+        assert result.out.endswith(" (Ctrl-C to stop)\nended\n")
         return result
 
     return run
@@ -128,7 +128,7 @@ def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, tra
 
     def ask(address):
         assert post(address, b"") == (400, "the picture is empty: there is nothing to predict on")
-        assert post(address, digit[:60]) == (400, "the picture cannot be read: it is damaged, or of another kind")
+        assert post(address, digit[:60]) == (400, "the picture cannot be read: it is damaged or unsupported")
         for length in ("20000001", "9" * 5000):
             assert post(address, b"", **{"Content-Length": length}) == (413, "the limit is 20 MB")
         assert post(address, bytes(20_000_001)) == (413, "the limit is 20 MB")
@@ -141,9 +141,9 @@ def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, tra
         form = {"Content-Type": "multipart/form-data; boundary=x"}
         assert post(address, digit, **form) == (
             400,
-            f"send the bytes alone: curl --data-binary @FILE {address}/predict",
+            f"send only the bytes: curl --data-binary @FILE {address}/predict",
         )
-        assert post(f"{address}/elsewhere", digit) == (404, "there are GET / and POST /predict")
+        assert post(f"{address}/elsewhere", digit) == (404, "the available routes are GET / and POST /predict")
         for method, path, status in (
             ("GET", "/", 200),
             ("HEAD", "/", 200),
@@ -161,7 +161,7 @@ def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, tra
             assert post(address, digit, **stranger)[0] == 403
         with monkeypatch.context() as patch:
             patch.setattr(Classifier, "predict_step", broken)
-            assert post(address, digit) == (500, "ValueError: of mine (more is in the terminal)")
+            assert post(address, digit) == (500, "ValueError: of mine (see the terminal for details)")
         assert post(address, digit, Origin=address)[0] == 200
         assert post(address, digit, Host="localhost:9000", Origin="http://localhost:9000")[0] == 200  # of a tunnel
 
@@ -243,7 +243,7 @@ def test_mistakes_are_errors_of_one_line(lit, trained, monkeypatch):
 
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert f"--port {port}: Address already in use; --port 0 takes" in refused(trained, f"--port {port}")
+        assert f"--port {port}: Address already in use; --port 0 selects" in refused(trained, f"--port {port}")
     assert "port must be 0-65535" in refused(trained, "--port 99999")
     assert "no such run directory: nowhere" in refused("nowhere")
     assert "no such checkpoint: nope" in refused(trained, "--port 0 --ckpt_path nope")
@@ -309,7 +309,7 @@ def test_a_digit_is_chosen_dropped_or_drawn_in_the_browser(serve, trained, pictu
             page.get_by_text("the picture cannot be read").wait_for()
             page.route("**/predict", lambda route: route.abort())
             page.evaluate(DROP)
-            page.get_by_text("has ended").wait_for()
+            page.get_by_text("has stopped").wait_for()
 
     serve(ask, trained)
 

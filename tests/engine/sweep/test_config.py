@@ -54,7 +54,7 @@ def test_overrides_stand_before_the_drawn_values(read):
 def test_a_drawn_value_cannot_be_overridden(read, option):
     read(parameters={"model.init_args.net": {"value": "CNN"}, "model.lr": {"value": 0.1}})
     SweepConfig.read(read.file, ["--model=Classifier", "--model.network=1"])  # on which drawn values are set
-    with pytest.raises(UserError, match=r"cannot be set, because the sweep draws model\.init_args\.net$"):
+    with pytest.raises(UserError, match=r"cannot be set, because the sweep varies model\.init_args\.net$"):
         SweepConfig.read(read.file, [option])
 
 
@@ -71,15 +71,15 @@ def test_examples_show_every_value(read):
     [
         ({"method": "hyperopt"}, "method must be grid, random or bayes, got 'hyperopt'"),
         ({"metric": ...}, "metric needs a name"),
-        ({"metric": {"name": "x", "gaol": "maximize"}}, "metric has no gaol; did you mean goal?"),
+        ({"metric": {"name": "x", "gaol": "maximize"}}, "metric has no key gaol; did you mean goal?"),
         ({"parameters": {}}, "parameters must be a mapping"),
         ({"parameters": {"a": {"min": 1.0, "max": 2.0}}}, "parameter a: a grid needs values"),
-        ({"paramters": {}}, "a sweep has no paramters; did you mean parameters?"),
+        ({"paramters": {}}, "a sweep has no key paramters; did you mean parameters?"),
         ({"early_terminate": {"type": "hyperband", "min_iter": 0}}, "must be either `min_resource >= 1`"),
         ({"early_terminate": {"type": "envelope"}}, "the type must be hyperband"),
         (
             {"early_terminate": {"type": "hyperband", "max_iter": 27}},
-            "hyperband has no max_iter; did you mean min_iter",
+            "hyperband has no key max_iter; did you mean min_iter",
         ),
         ({"command": ["python", "train.py", "${args}"]}, "command must be a list such as [lit-project, fit, ...]"),
         ({"command": ["lit-project", "fit", "-c", "x.yaml"]}, "must end with --config ${args_json_file}"),

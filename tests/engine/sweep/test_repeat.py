@@ -62,7 +62,7 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
 
     inline["seed-2"] = stopped
     first = lit(f"repeat {QUICK} --seeds 1 2")
-    assert (first.status, first.out.splitlines()[-1]) == (130, "interrupted; the same command continues")
+    assert (first.status, first.out.splitlines()[-1]) == (130, "interrupted; run the same command to continue")
     begun = "repeat: 2 runs, 1 at a time\nrepeat: repeats/quickstart (2 of 2 runs left)\nseed 1 started\n"
     assert first.out.startswith(begun)
     assert "left out of the mean: seed-2 (not begun)\n" in first.out
@@ -92,7 +92,7 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
     assert "<h1>quickstart: seeds 1, 2, 3</h1>" in page
     other = lit(f"repeat {QUICK} --seeds 1 --data.batch_size=64")
     assert (other.status, other.err) == (
-        2, "error: repeats/quickstart was begun with other data.batch_size: choose another --dir\n"
+        2, "error: repeats/quickstart was started with different data.batch_size: choose another --dir\n"
     )  # fmt: skip
 
 
@@ -166,17 +166,17 @@ def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
     [
         ("", "lit-project repeat needs --seeds 1 2 3, or --folds 5"),
         ("--seeds", "--seeds: expected at least one argument"),
-        ("--seeds 1 2 1", "each seed once: --seeds 1 2 1"),
+        ("--seeds 1 2 1", "--seeds must be distinct, got 1 2 1"),
         ("--seeds -1", "seed_everything must be from 0"),
         ("--folds 1", "--folds must be at least 2, got 1"),
-        ("--folds 2000", "1797 samples cannot be 2000 folds"),
+        ("--folds 2000", "1797 samples cannot be divided into 2000 folds"),
         (
             "-c configs/fashion_mnist_mlp.yaml --folds 2",
-            "FashionMNIST has a test split of its own: there are no folds of it",
+            "FashionMNIST has its own test split, so folds are not supported",
         ),
-        ("--seeds 1 --seed_everything=3", "--seed_everything cannot be set, because the runs differ in it"),
-        ("--folds 2 --data.init_args.fold=0", "--data.fold cannot be set, because the runs differ in it"),
-        ("--seeds 1 --run_name=mine", "--run_name cannot be set: repeat names the runs, in the folder --dir"),
+        ("--seeds 1 --seed_everything=3", "--seed_everything cannot be set, because it differs between the runs"),
+        ("--folds 2 --data.init_args.fold=0", "--data.fold cannot be set, because it differs between the runs"),
+        ("--seeds 1 --run_name=mine", "--run_name cannot be set: repeat chooses the run names, and --dir the folder"),
         ("--seeds 1 --trainer.max_epoch=2", "did you mean --trainer.max_epochs?"),
         ("--seeds 1 --dir configs/quickstart.yaml", "cannot use the study in configs/quickstart.yaml: "),
     ],

@@ -65,7 +65,7 @@ def test_what_fit_does_not_accept_is_said_before_the_first_trial(lit, written, p
         ("--workers two", "--workers: invalid int value: 'two'"),
         ("--trainer.max_epoch=2", "--trainer.max_epoch=2; did you mean --trainer.max_epochs?"),
         ("-c configs/overlays/emo.yaml", "did you mean configs/overlays/ema.yaml?"),
-        ("--trainer.max_epochs=2", "--trainer.max_epochs cannot be set, because the sweep draws trainer.max_epochs"),
+        ("--trainer.max_epochs=2", "--trainer.max_epochs cannot be set, because the sweep varies trainer.max_epochs"),
     ],
 )
 def test_options_are_checked(lit, written, options, message):
@@ -83,7 +83,7 @@ def test_overrides_are_those_of_each_trial_and_part_of_the_sweep(lit, written):
     for other in ("--data.batch_size=32", ""):
         again = lit(f"sweep {file} --report {other}")
         assert again.status == 2
-        assert "sweeps/sweep was begun with other --data.batch_size: choose" in again.err
+        assert "sweeps/sweep was started with different --data.batch_size: choose" in again.err
 
 
 def test_a_sweep_needs_a_file(lit):
@@ -95,7 +95,7 @@ def test_a_sweep_needs_a_file(lit):
 def test_a_search_needs_an_end(lit, written):
     result = lit(f"sweep {written({}, method='random')}")
     assert result.status == 2
-    assert "random search has no end: give --count N, or run_cap" in result.err
+    assert "random search never ends: set --count N, or run_cap" in result.err
     assert lit("sweep sweep.yaml --report").out.startswith("0 trials: none yet")  # which needs none
 
 
@@ -110,12 +110,12 @@ def test_a_search_needs_an_end(lit, written):
         (
             "--storage=postgresql+psycopg://me:secret@127.0.0.1:1/db",
             "the study in postgresql+psycopg://me:***@127.0.0.1:1/db: connection failed: connection to server at "
-            '"127.0.0.1", port 1 failed: Connection refused; does the server run, and does it know this user and '
-            "database?\n",
+            '"127.0.0.1", port 1 failed: Connection refused; is the server running, and do the user and '
+            "database exist?\n",
         ),
         (
             "--storage=postgresql+psycopg2://me@127.0.0.1:1/db",
-            "No module named 'psycopg2'; for postgresql+psycopg://… pip install 'lit-project[postgres]'\n",
+            "No module named 'psycopg2'; postgresql+psycopg://… needs pip install 'lit-project[postgres]'\n",
         ),
         ("--dir=.", "cannot use the study in .: file is not a database"),
         ("--dir=study.db/inside", "cannot use the study in study.db/inside: "),

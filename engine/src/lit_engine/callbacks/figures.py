@@ -194,12 +194,10 @@ class Figures(DrawsEvaluation):
 
         self._hook = pl_module.register_forward_pre_hook(look)
 
-    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        """Draw the images of the first batch before a checkpoint can be saved, so that every run gets this figure."""
         if self._hook is not None:
             self._hook.remove()
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the first images before the epoch is saved, so that a run killed here draws them after a resume."""
         if self._first is not None:
             (images, captions), self._first = self._first, None
             save_figure(trainer, "train_batch", gallery(list(images), captions, "train: images as the net sees them"))

@@ -55,9 +55,9 @@ class UsageError(UserError):
 class OptionParser(argparse.ArgumentParser):
     """Parser for a command with its own options. It prints no usage on errors and accepts no abbreviated options."""
 
-    def __init__(self, command: str, about: str | None) -> None:
+    def __init__(self, command: str, about: str | None, **more: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter
-        super().__init__(f"{program()} {command}", description=about, formatter_class=form, allow_abbrev=False)
+        super().__init__(f"{program()} {command}", description=about, formatter_class=form, allow_abbrev=False, **more)
 
     def error(self, message: str) -> Never:
         """Stop parsing with an error.

@@ -20,7 +20,9 @@ from pathlib import Path
 from types import ModuleType
 
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, missing_command, pairs
-from lit_engine.errors import UserError, did_you_mean, nearest
+from lit_engine.cli.options import short_help
+from lit_engine.cli.shorthand import expand
+from lit_engine.errors import UserError, nearest
 from lit_engine.project import Project, current, is_debugging, program, use
 from lit_engine.run.directory import RunDir
 
@@ -38,25 +40,41 @@ COMMANDS = {
     "schema": "lit_engine.tools.schema:schema",
     "--version": "lit_engine.cli.main:version",
 }
-HELP = """usage: {name} COMMAND [OPTIONS], such as `{name} fit -c configs/quickstart.yaml`
+HELP = """usage: {name} COMMAND [OPTIONS], for example `{name} fit quickstart`
 
-With a config, or with the run that it made (--run RUN); each has the options of your classes:
-  fit          train in a new run directory, or resume that of --run
-  validate     score the best checkpoint of a run on the validation split
-  test         score it on the test split
-  predict      write its predictions, also of new samples
-Others:
-  sweep        search hyper-parameters
-  repeat       train with several seeds, or test on each fold: mean and deviation
+Commands that accept a config or a run:
+  fit          train in a new run directory, or resume a run
+  validate     evaluate a run on the validation split
+  test         evaluate a run on the test split
+  predict      write predictions for the test split or for new samples
+Other commands:
+  sweep        search hyperparameters
+  repeat       train with several seeds or on each fold; report mean and standard deviation
   runs         list runs
-  compare      show what differs between runs, and means over seeds
-  export       write files for elsewhere
-  serve        try a run in the browser
+  compare      compare runs: options, metrics, curves
+  export       export a model to ONNX, TorchScript or other formats
+  serve        try out a run in the browser
   examples     list the configs
-  completion   print a script for a shell
-  schema       tell the editor what may stand in a config
+  completion   print a completion script for your shell
+  schema       write a JSON schema of configs for your editor
   --version    print the version
-`{name} COMMAND --help` lists the options of a command."""
+`{name} COMMAND --help` shows the options of a command."""
+# Names of commands elsewhere → what to type here. A script is suggested only where it exists.
+SYNONYMS = {
+    **dict.fromkeys(("train", "run", "start"), "fit"),
+    **dict.fromkeys(("resume", "continue"), "fit RUN"),
+    **dict.fromkeys(("eval", "evaluate"), "test"),
+    **dict.fromkeys(("val", "valid"), "validate"),
+    **dict.fromkeys(("infer", "inference", "pred"), "predict"),
+    **dict.fromkeys(("list", "ls"), "runs"),
+    **dict.fromkeys(("tune", "search", "hpo"), "sweep"),
+    **dict.fromkeys(("diff",), "compare"),
+    **dict.fromkeys(("configs", "recipes"), "examples"),
+    "new": "python scripts/new_task.py NAME",
+    "init": "python scripts/init_project.py NAME",
+    "help": "--help",
+    "version": "--version",
+}
 _ADVERTISEMENTS = (
     "💡",
     "GPU available",
@@ -107,15 +125,17 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     quiet_lightning()
     commands = all_commands(project)
     try:
+        args = expand(project, args)
         if not args or args[0] not in commands:
             if args[:1] in (["-h"], ["--help"]):
-                print(
-                    HELP.format(name=project.program),
-                    *(f"Of this project: {name}" for name in project.commands),
-                    sep="\n",
-                )
+                own = [f"Commands of this project: {', '.join(project.commands)}"] if project.commands else []
+                print(HELP.format(name=project.program), *own, sep="\n")
                 return 0
             check_early(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
+            if {"-h", "--help"} & set(args):
+                print(short_help(args[0]))
+                return 0
+            args = ["--help" if word == "--help=all" else word for word in args]
             return _imported("lit_engine.session").run(project, args)
         module, _, function = commands[args[0]].partition(":")
         status = getattr(_imported(module), function)(args[1:])
@@ -152,11 +172,14 @@ def _imported(name: str) -> ModuleType:
 
 
 def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
-    """Raises UserError for what is wrong at first sight, before seconds go into importing Lightning."""
+    """Raise UserError for mistakes that can be found before Lightning is imported, which takes seconds."""
     if not args:
         raise UserError(missing_command())
     if args[0][0:1] != "-" and args[0] not in commands:
-        raise UserError(f"no command {args[0]!r}{did_you_mean(args[0], commands)} (there are: {', '.join(commands)})")
+        raise UserError(_unknown_command(args[0], commands))
+    sources = ("--config", "--run", "--model", "--data", "--print_config", "--help", "-h")
+    if args[0] in SUBCOMMANDS and not any(word.startswith(sources) for word in args):
+        raise UserError(_missing_source(args[0]))
     runs = [str(value) for option, value in pairs(args) if option == "--run"]
     if len(runs) > 1:
         raise UserError(f"--run names one run, got {' and '.join(runs)}")
@@ -169,6 +192,31 @@ def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
             files_of = {Path(file).stem: file for file in files}
             near = nearest(Path(value).stem, files_of)
             raise UserError(f"no such config: {value}{f'; did you mean {files_of[near]}?' if near else ''}")
+
+
+def _unknown_command(name: str, commands: Sequence[str]) -> str:
+    meant = SYNONYMS.get(name, "")
+    if meant.startswith("python ") and not Path(meant.split()[1]).exists():
+        meant = ""
+    meant = meant or nearest(name, commands) or ""
+    if not meant and name in current().configs():
+        meant = f"fit {name}"
+    hint = f" Did you mean `{meant}`?" if meant else ""
+    return f"{name!r} is not a command.{hint} The commands are {', '.join(commands)}."
+
+
+def _missing_source(command: str) -> str:
+    """Return the message for a command that needs a config or a run and got neither."""
+    if command == "fit":
+        return (
+            f"fit needs a config, for example `{program()} fit configs/quickstart.yaml`. `{program()} examples` lists "
+            "the configs."
+        )
+    runs = RunDir.newest("runs")[:3]
+    latest = "".join(f"\n  {run.path}" for run in runs)
+    which = f"Your latest runs:{latest}" if runs else "There are no runs in `runs` yet."
+    example = f"{program()} {command} {runs[0].path if runs else 'RUN'}"
+    return f"{command} needs a run, for example `{example}`, or --run RUN. {which}"
 
 
 def version(args: Sequence[str]) -> int:

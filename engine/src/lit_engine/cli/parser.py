@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import shorten
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from jsonargparse import Namespace
@@ -25,6 +25,7 @@ from lit_engine._jsonargparse import actions_of, reason_in, subcommand_parsers
 from lit_engine._lightning import ParsingCLI
 from lit_engine.classes.names import check_config, drop_weights, resolve_class_name, resolve_class_paths
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, pairs, place_of
+from lit_engine.cli.options import CKPT_PATH, FLAGS, OPTIONS
 from lit_engine.data.module import build_datamodule
 from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
@@ -39,10 +40,7 @@ NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--c
 NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 
 # Options that say where a run goes and not what it is: they are not kept in its config.
-NOT_IN_CONFIG = (
-    "run", "run_name", "runs_dir", "init_from", "init_prefixes", "init_strict", "find", "plot_lr", "allow_untrained",
-    "images", "table", "probabilities", "ckpt_path", "config", "resume",
-)  # fmt: skip
+NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")
 
 
 class Invocation(NamedTuple):
@@ -76,7 +74,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         if option in NEED_A_VALUE and value in (None, "", "~"):  # which YAML reads as nothing
             raise UserError(f"{option} needs a value")
         if value is None:
-            words.append(f"{option}=true" if option in ("--resume", "--probabilities") else option)
+            words.append(f"{option}=true" if option.removeprefix("--") in FLAGS else option)
             if option in SUBCOMMANDS and run_path is not None and run is None:
                 run, begun = RunDir.open(run_path), True
                 words += _config(str(run.config_file), alone=True)
@@ -221,14 +219,9 @@ def _emptied(value: Any) -> Any:
 
 def check(subcommand: str, options: Namespace) -> None:
     """Raises UserError for options that contradict each other."""
-    commands = {
-        **dict.fromkeys(("init_from", "init_prefixes", "init_strict", "find", "plot_lr", "resume"), ("fit",)),
-        **dict.fromkeys((*NEW_SAMPLES, "probabilities"), ("predict",)),
-        "allow_untrained": ("validate", "test", "predict"),
-    }
-    for name, allowed in commands.items():
-        if options[name] and subcommand not in allowed:
-            raise UserError(f"{name} is not an option of {subcommand}")
+    for option in OPTIONS:
+        if options[option.name] and subcommand not in option.commands:
+            raise UserError(f"{option.name} is not an option of {subcommand}")
     if options.run and options.run_name:
         raise UserError("run_name names a new run, and --run opens an existing one: give one of them")
     if options.run and options.find:
@@ -341,30 +334,12 @@ class LitCLI(ParsingCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the options of the run, and links the model to the data."""
         add = parser.add_argument
-        add("--run", type=str | None, default=None,
-            help="A run directory, or `latest` (of the config): `fit` resumes it, the others evaluate it.")  # fmt: skip
-        add("--run_name", type=str | None, default=None, help="Name of a new run; default: the time.")
-        add("--resume", type=bool, default=False, help="fit: continue the run of this run_name if there is one.")
-        add("--runs_dir", type=str, default="runs", help="Where new runs are made, as RUNS_DIR/CONFIG/NAME.")
-        add("--init_from", type=str | None, default=None, help="fit: a run or checkpoint whose weights to start from.")
-        add("--init_prefixes", type=dict[str, str | None] | None, default=None,
-            help='fit: how names of those weights begin → how they begin here, null: left out.')  # fmt: skip
-        add("--init_strict", type=bool, default=False, help="fit: weights that do not fit are an error.")
-        add(
-            "--find",
-            type=Literal["lr", "batch_size"] | None,
-            default=None,
-            help="fit: look for a learning rate or batch size instead.",
-        )
-        add("--plot_lr", type=bool, default=False, help="fit: draw the planned learning rate instead.")
-        add("--test_after_fit", type=bool, default=False, help="fit: then test the best checkpoint.")
-        add("--allow_untrained", type=bool, default=False, help="validate, test, predict: with initial weights.")
-        add("--images", type=str | None, default=None, help="predict: image files, or one, not the test split.")
-        add("--table", type=str | None, default=None, help="predict: a file of rows (or texts), not the test split.")
-        add("--probabilities", type=bool, default=False, help="predict: add a column for each class.")
+        for option in OPTIONS:
+            only = "" if len(option.commands) == len(SUBCOMMANDS) else f"{', '.join(option.commands)}: "
+            add(f"--{option.name}", type=option.type, default=option.default, help=only + option.help)
         for action in actions_of(parser):
             if action.dest == "ckpt_path":
-                action.help = "`best` (default), `last`, `average`, a file, or a name in RUN/checkpoints."
+                action.help = CKPT_PATH
         for source, target in self.links.items():
             parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 

@@ -1,4 +1,4 @@
-"""Data of images: reading files, transforms on the device, and the base of all sets of images."""
+"""Image data: reading files, transforms on the device, and the base class for image datasets."""
 
 import os
 import struct
@@ -18,19 +18,19 @@ from lit_engine.errors import DataError
 
 
 class PerSample(nn.Module):
-    """Applies a transform to each image of a batch, so that it draws for each."""
+    """Module that applies a transform to each image of a batch, so that each image gets its own random draws."""
 
     def __init__(self, transform: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.transform = transform
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` → `(B, C', H', W')`."""
+        """Transform images `(B, C, H, W)` to `(B, C', H', W')`."""
         return torch.stack([self.transform(image) for image in images]) if len(images) else images
 
 
 def is_per_image(transform: Any) -> bool:
-    """Whether it is a transform of torchvision, new or classic, or a module that holds one; or a mere function."""
+    """Return whether a transform is a plain function, or contains a transform of torchvision (v1 or v2)."""
     if not isinstance(transform, nn.Module):
         return True
     kinds = (kind for part in transform.modules() for kind in type(part).__mro__)
@@ -38,22 +38,22 @@ def is_per_image(transform: Any) -> bool:
 
 
 class BatchTransforms(nn.Sequential):
-    """Transforms of a batch, in their order: `(B, C, H, W)` → `(B, C', H', W')`.
+    """Sequence of transforms for a batch: `(B, C, H, W)` → `(B, C', H', W')`.
 
-    Those of torchvision draw once per call, so they, and modules that hold one, get each image by itself. All others
-    get the whole batch and draw for each of its images, as those of `data/augmentation.py` do.
+    Transforms of torchvision draw random numbers once per call, so they are applied to each image separately, as are
+    modules that contain one. All others receive the whole batch and draw for each image, as in `data/augmentation.py`.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
         super().__init__(*(PerSample(step) if is_per_image(step) else step for step in transforms))
 
     def with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        """Moves masks `(B, H, W)` with their images, which `torchvision.transforms.v2` alone can do.
+        """Transform masks `(B, H, W)` together with their images, which only `torchvision.transforms.v2` supports.
 
-        What comes in from outside, as of a rotation, is -1: unknown.
+        Mask pixels from outside the image, for example after a rotation, are -1 (unknown).
 
         Raises:
-            DataError: another transform, which would move the images alone.
+            DataError: if there is any other transform, because it would only move the images.
         """
         from torchvision.transforms import v2
         from torchvision.tv_tensors import Image as OfImage
@@ -61,8 +61,8 @@ class BatchTransforms(nn.Sequential):
 
         transforms: list[Any] = [step.transform if isinstance(step, PerSample) else step for step in self]
         if wrong := [type(step).__name__ for step in transforms if not isinstance(step, v2.Transform)]:
-            raise DataError(f"train_transforms: {wrong[0]} moves no mask: take transforms of torchvision.transforms.v2")
-        # torchvision fills masks with 0, which -1 is meanwhile
+            raise DataError(f"train_transforms: {wrong[0]} cannot transform masks: use torchvision.transforms.v2")
+        # torchvision fills masks with 0, so values are shifted by 1 during the transforms.
         pairs = [(OfImage(image), Mask(mask + 1)) for image, mask in zip(images, masks, strict=True)]
         for transform in transforms:
             pairs = [transform(*pair) for pair in pairs]
@@ -71,10 +71,10 @@ class BatchTransforms(nn.Sequential):
 
 
 class ImageBatch(NamedTuple):
-    """Images, their classes, and which samples of the split they are.
+    """Images, their targets, and their indices in the split.
 
-    `images` is uint8 `(B, C, H, W)` as loaded and float in [0, 1] once it reaches the task; `targets` is int64 `(B,)`
-    (-1: unknown), or labels or masks, see `ImageData.load`; `indices` is int64 `(B,)`.
+    `images` `(B, C, H, W)` is uint8 as loaded, and float in [0, 1] once it reaches the task. `targets` is int64 `(B,)`
+    (-1: unknown), or contains labels or masks, see `ImageData.load`. `indices` is int64 `(B,)`.
     """
 
     images: Tensor
@@ -83,36 +83,36 @@ class ImageBatch(NamedTuple):
 
 
 def check_images(images: Tensor, input_shape: tuple[int, int, int], what: str) -> None:
-    """Raises DataError unless images `(N, C, H, W)` are uint8, or floats about in [0, 1] (some resizing goes beyond).
+    """Raise DataError unless images `(N, C, H, W)` are uint8, or floats roughly in [0, 1] (resizing may overshoot).
 
-    `what` is the subject of its sentence.
+    The message starts with `what`.
     """
     if tuple(images.shape[1:]) != tuple(input_shape):
         raise DataError(f"{what} has the shape {tuple(images.shape[1:])}, not {tuple(input_shape)}")
     if images.dtype == torch.uint8 or not images.numel():
         return
     if not images.is_floating_point():
-        raise DataError(f"{what} is of {images.dtype}: it must be torch.uint8, or floats in [0, 1]")
+        raise DataError(f"{what} has dtype {images.dtype}: it must be torch.uint8, or floats in [0, 1]")
     low, high = (value.item() for value in images.aminmax())
-    if not (low >= -0.5 and high <= 1.5):  # NaN, too
+    if not (low >= -0.5 and high <= 1.5):  # also true for NaN
         raise DataError(
             f"{what} has values from {low:g} to {high:g}: floats must be in [0, 1], "
-            "and the task normalises by mean and std, so drop any `Normalize`"
+            "and the task normalises by mean and std, so remove any `Normalize`"
         )
 
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
 
-# what Pillow raises on files that are no images, truncated or hostile
+# Errors that Pillow raises for files that are not images, truncated or malicious.
 UNREADABLE = (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError)
 
 
 def to_8bit_upright(image: Image.Image) -> Image.Image:
-    """An image of 8 bits per channel, transparency on white, the right way up as its EXIF orientation says.
+    """Convert an image to 8 bits per channel on a white background, and rotate it by its EXIF orientation.
 
     Raises:
-        ValueError: it is of floats or 32-bit integers, which do not tell their range.
+        ValueError: if its values are floats or 32-bit integers, whose range is unknown.
     """
     ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith("I;16"):
@@ -125,14 +125,14 @@ def to_8bit_upright(image: Image.Image) -> Image.Image:
 
 
 def is_picture(path: Path) -> bool:
-    """Whether the name is that of an image file; hidden files (from macOS or notebooks) are not images."""
+    """Return whether a file has the suffix of an image and is not hidden, as some files of macOS and notebooks are."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 def pictures_in(folder: Path) -> list[str]:
-    """The image files below a folder, by name, without hidden folders.
+    """Return the image files in a folder and its subfolders, sorted by name, without hidden folders.
 
-    Links are followed, but for those that lead up, or where it has been.
+    Links are followed unless they lead to a parent folder or a folder that was already visited.
     """
     found = []
     seen = {up for start in (folder.resolve(), folder.parent.resolve()) for up in (start, *start.parents)}
@@ -145,7 +145,7 @@ def pictures_in(folder: Path) -> list[str]:
 
 
 def decode_smaller(image: Image.Image, side: int) -> None:
-    """Lets the decoder of a large JPEG file reduce it to 1/2, 1/4 or 1/8, which takes a fraction of the time.
+    """Let the decoder scale a large JPEG file to 1/2, 1/4 or 1/8, which takes a fraction of the time.
 
     Height and width stay at least twice `side`, in pixels, so that resizing to `side` still averages over pixels.
     """
@@ -153,9 +153,9 @@ def decode_smaller(image: Image.Image, side: int) -> None:
 
 
 def to_tensor(image: Image.Image, input_shape: tuple[int, int, int], crop: bool = False) -> Tensor:
-    """uint8 of `input_shape` = (C, H, W): grey (C = 1) or RGB (C = 3), resized.
+    """Resize an image to a uint8 tensor of `input_shape` = (C, H, W), in greyscale (C = 1) or RGB (C = 3).
 
-    With `crop` the proportions stay: what is too long after resizing is cut off on both sides.
+    With `crop`, the aspect ratio is kept, and the excess is cut off equally on both sides.
     """
     channels, height, width = input_shape
     decode_smaller(image, max(height, width))
@@ -168,15 +168,15 @@ def to_tensor(image: Image.Image, input_shape: tuple[int, int, int], crop: bool 
 
 
 class PictureFiles(Dataset):
-    """The image files below a folder, in the order of their names; a tensor of indices `(b,)` gives a batch.
+    """Image files in a folder, sorted by name. Indexing with a tensor of indices `(b,)` returns a batch.
 
     Args:
-        folder: searched with its subfolders, except hidden ones; or one image file.
-        input_shape: `(C, H, W)` that the images are converted to.
-        crop: keeps their proportions, see `to_tensor`.
+        folder: folder to search, including subfolders that are not hidden, or a single image file.
+        input_shape: `(C, H, W)` to which the images are converted.
+        crop: whether to keep the aspect ratio, see `to_tensor`.
 
     Raises:
-        DataError: no such folder, or no image file in it.
+        DataError: if the folder does not exist or contains no image file.
     """
 
     def __init__(self, folder: Path, input_shape: tuple[int, int, int], crop: bool = False) -> None:
@@ -191,7 +191,7 @@ class PictureFiles(Dataset):
         return len(self.files)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch:
-        """A batch without unreadable files; it may be empty."""
+        """Return a batch without the unreadable files, which may be empty."""
         images = [torch.empty(0, *self.input_shape, dtype=torch.uint8)]
         readable = []
         for index in indices.tolist():
@@ -206,7 +206,7 @@ class PictureFiles(Dataset):
 
 
 class Samples(Dataset):
-    """A dataset of `(image, target)`, PIL images or tensors `(C, H, W)`; a tensor of indices `(b,)` gives a batch."""
+    """Batches of a dataset of `(image, target)` pairs, whose images are PIL images or tensors `(C, H, W)`."""
 
     def __init__(self, dataset: Any, input_shape: tuple[int, int, int], crop: bool = False) -> None:
         self.dataset, self.input_shape, self.crop = dataset, input_shape, crop
@@ -215,7 +215,7 @@ class Samples(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch | DataError:
-        """One batch. A DataError is returned: if a worker raised it, only the text of its traceback would arrive."""
+        """Return a batch for indices `(b,)`, or a DataError, of which only the traceback would survive in a worker."""
         try:
             samples = [self.dataset[index] for index in indices.tolist()]
             images = [self.fit(image) for image, _ in samples]
@@ -224,7 +224,7 @@ class Samples(Dataset):
         return ImageBatch(torch.stack(images), torch.stack([torch.as_tensor(t).long() for _, t in samples]), indices)
 
     def fit(self, image: Tensor | Image.Image) -> Tensor:
-        """One image as `(C, H, W)` of `input_shape`: uint8, or floats if it is one of floats."""
+        """Convert an image to `input_shape` = `(C, H, W)`, as uint8, or as floats if it contains floats."""
         if isinstance(image, Image.Image):
             return to_tensor(image, self.input_shape, self.crop)
         check_images(image[None], self.input_shape, "an image of the dataset")
@@ -232,7 +232,7 @@ class Samples(Dataset):
 
 
 def labels_of(dataset: Any) -> Tensor | None:
-    """The `targets` `(N,)` of a dataset, or of a part of one; None if it has none, or those of other samples."""
+    """Return the `targets` `(N,)` of a dataset or Subset, or None if it has none or their number does not match."""
     if isinstance(dataset, Subset):
         labels = labels_of(dataset.dataset)
         return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
@@ -241,7 +241,7 @@ def labels_of(dataset: Any) -> Tensor | None:
 
 
 def split_by_class(dataset: Any, val_size: int) -> tuple[Subset, Subset]:
-    """Parts for training and validation: a `stratified_split` if each sample has a class, else a `random_split`."""
+    """Split a dataset for training and validation, by `stratified_split` if samples have a class, or `random_split`."""
     labels = labels_of(dataset)
     plain = random_split(len(dataset), val_size)
     parts = plain if labels is None or labels.ndim > 1 else stratified_split(labels, val_size)
@@ -250,20 +250,20 @@ def split_by_class(dataset: Any, val_size: int) -> tuple[Subset, Subset]:
 
 
 class ImageData(SplitData):
-    """Base of image data: a split is two tensors or a map-style dataset; the tasks see no difference.
+    """Base class for image data, in which a split is a pair of tensors or a map-style dataset.
 
-    A subclass implements `load`, and sets the four attributes below in its constructor; the config links them to the
-    model. `mean` and `std` refer to values in [0, 1]; the task normalises, so that they travel in the checkpoint.
+    A subclass implements `load` and sets the four attributes below in its constructor. The config links them to the
+    model. `mean` and `std` refer to values in [0, 1]. They are saved in checkpoints, because the task normalises.
 
     Args:
         root: folder of the data.
-        train_transforms: applied in training on the batch, on the device, to uint8 `(B, C, H, W)`: the ones of
-            `data/augmentation.py` and modules of your own get the whole batch, those of torchvision each image.
-        eval_transforms: the same for validation, test and prediction; all get the whole batch.
-        on_device: keep tensors on the accelerator, so that no batch travels; they need a byte per value there.
-        num_workers: processes that load the batches of a dataset; 0 loads them in the main process, as tensors are.
-        pin_memory: copies batches of a dataset through page-locked memory, which speeds up the way to a GPU.
-        **kwargs: of `SplitData`.
+        train_transforms: transforms of the uint8 training batches `(B, C, H, W)` on the device. Transforms in
+            `data/augmentation.py` and your own modules receive the whole batch; torchvision's receive each image.
+        eval_transforms: transforms for validation, test and prediction. All of them receive the whole batch.
+        on_device: keep tensors on the accelerator to avoid copying batches; they need one byte per value there.
+        num_workers: number of processes that load the batches of a dataset; 0 uses the main process, as for tensors.
+        pin_memory: copy the batches of a dataset through page-locked memory for a faster transfer to a GPU.
+        **kwargs: arguments of `SplitData`.
     """
 
     class_names: list[str]
@@ -290,26 +290,26 @@ class ImageData(SplitData):
         self.on_device, self.num_workers, self.pin_memory = on_device, num_workers, pin_memory
 
     def load(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
-        """Images `(N, C, H, W)`, uint8 or floats in [0, 1], and targets, int64, of one split.
+        """Return images `(N, C, H, W)`, uint8 or floats in [0, 1], and int64 targets of one split.
 
-        Targets are classes `(N,)`; or labels `(N, num_classes)`, 1 where an image has it, else 0; or masks `(N, H, W)`,
-        a class per pixel, -1 where none is known.
+        Targets are classes `(N,)`, labels `(N, num_classes)` (1 if the image has the label, else 0), or masks
+        `(N, H, W)` with the class of each pixel (-1: unknown).
 
-        Or a dataset of `(image, target)`: PIL images, or tensors `(C, H, W)` as above.
+        Alternatively, return a dataset of `(image, target)` with PIL images, or tensors `(C, H, W)` as above.
         """
         raise NotImplementedError
 
     def loaded(self, split: Split) -> tuple[Tensor, Tensor] | Dataset:
-        """What `load` gives, see `load`, checked as far as it is in memory.
+        """Return the result of `load` after checking the part that is in memory.
 
         Raises:
-            DataError: it is empty, images or labels are not as promised, or their numbers differ.
+            DataError: if the split is empty, images or targets are invalid, or their numbers differ.
         """
         data = self.load(split)
         if not isinstance(data, tuple):
             self.check_targets(labels_of(data), split)
             return data
-        images, targets = torch.as_tensor(data[0]), torch.as_tensor(data[1]).long()  # NumPy's arrays, too
+        images, targets = torch.as_tensor(data[0]), torch.as_tensor(data[1]).long()  # may be NumPy arrays
         what = f"{type(self).__name__}: the {split} split"
         if len(images) != len(targets):
             raise DataError(f"{what} has {len(images)} images and {len(targets)} targets")
@@ -321,7 +321,7 @@ class ImageData(SplitData):
         return images, targets
 
     def check_targets(self, targets: Tensor | None, split: str) -> None:
-        """Raises DataError if a split is empty or one of its targets, where known, is out of range."""
+        """Raise DataError if a split is empty or a target is out of range. Nothing is checked if `targets` is None."""
         if targets is None:
             return
         if len(targets) == 0:
@@ -337,11 +337,10 @@ class ImageData(SplitData):
 
     @property
     def num_classes(self) -> int:
-        """Number of classes."""
         return len(self.class_names)
 
     def dataset(self, split: Split) -> Rows | Samples:
-        """A split that has been set up; `dataset[indices]` is an `ImageBatch`."""
+        """Return a split that was set up. `dataset[indices]` is an `ImageBatch`."""
         data = self.splits[split]
         return Rows(ImageBatch, *data) if isinstance(data, tuple) else Samples(data, self.input_shape, self.crop)
 
@@ -355,18 +354,18 @@ class ImageData(SplitData):
         }  # fmt: skip
 
     def batches(self, dataset: Any, split: Split) -> Loader:
-        """Loads images that are not in memory with `num_workers` processes."""
+        """Return a loader, which uses `num_workers` processes if the images are not in memory."""
         workers = () if isinstance(dataset, Rows) else (self.num_workers, self.pin_memory)
         return Loader(dataset, self.batch_sampler(dataset, split), *workers)
 
     def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
-        """`predict` then classifies the image files of `folder`, or one image file, instead of the test split.
+        """Let `predict` classify the image files in a folder, or a single image file, instead of the test split.
 
         Returns:
-            `file` of each image by its number, for the table of predictions.
+            The `file` of each image by its index, for the table of predictions.
 
         Raises:
-            DataError: no such folder, or no image file in it.
+            DataError: if the folder does not exist or contains no image file.
         """
         place = Path(folder).expanduser()
         self.new = PictureFiles(place, self.input_shape, self.crop)
@@ -374,17 +373,17 @@ class ImageData(SplitData):
         return {number: {"file": str(file)} for number, file in enumerate(self.new.files)}
 
     def transfer_batch_to_device(self, batch: ImageBatch, device: torch.device, dataloader_idx: int) -> ImageBatch:
-        """Reads the first index while it is on the CPU: later that would wait for the device."""
+        """Read the first index while it is on the CPU, because reading it later would wait for the device."""
         self._first = int(batch.indices[0]) if len(batch.indices) else 0
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def on_after_batch_transfer(self, batch: ImageBatch, dataloader_idx: int) -> ImageBatch:
-        """Augments and converts on the device: uint8 → float in [0, 1]."""
+        """Augment images on the device, and convert uint8 to float in [0, 1]."""
         trainer = self.trainer
         training = trainer is not None and trainer.training
         transforms = self.train_transforms if training else self.eval_transforms
         if trainer is not None and training and len(transforms):
-            # each sample occurs once per epoch, so this is one random stream per batch, also after a resume
+            # Each sample occurs once per epoch, so every batch has its own random stream, also after a resume.
             seed_step(
                 self.rank_settings()["seed"], "augment", trainer.current_epoch, self._first, device=batch[0].device
             )
@@ -399,26 +398,26 @@ class ImageData(SplitData):
 
 
 class DatasetImages(ImageData):
-    """Images from map-style datasets that are given, such as those of torchvision.
+    """Images from map-style datasets, such as torchvision's.
 
-    Without `val`, a fixed `val_size` of `train` becomes validation, each class in its proportion if the dataset has
-    `targets`, as those of torchvision have. Without `test`, a fixed `test_size` of `train` becomes the test in the same
-    way, or a fold of `folds`; with neither, only `fit` and `validate` work.
+    Without `val`, a fixed part of `train` (`val_size`) is used for validation. It is stratified by class if the dataset
+    has `targets`, like torchvision's. Without `test`, the test split is a part of `train` chosen in the same way
+    (`test_size`), or a fold of `folds`. With neither, only `fit` and `validate` work.
 
     Args:
         train: training samples.
-        val: of validation.
-        test: of the test.
-        val_size: samples of validation if `val` is not given; a share of `train` if below 1, without the test.
-        class_names: names of the classes; default: the `classes` of `train`.
-        input_shape: `(C, H, W)` that images are resized to.
-        mean: of each channel, of values in [0, 1].
-        std: of each channel.
-        test_size: samples of the test if `test` is not given; a share of `train` if below 1; 0 for none.
-        **kwargs: of `ImageData`.
+        val: validation samples.
+        test: test samples.
+        val_size: number of validation samples if `val` is not given; below 1, a fraction of `train` without the test.
+        class_names: names of the classes; defaults to the `classes` of `train`.
+        input_shape: `(C, H, W)` to which images are resized.
+        mean: mean of each channel, for values in [0, 1].
+        std: standard deviation of each channel.
+        test_size: number of test samples if `test` is not given; below 1, a fraction of `train`; 0 for no test split.
+        **kwargs: arguments of `ImageData`.
 
     Raises:
-        DataError: no class names, or a split that is asked for and not given.
+        DataError: if there are no class names, or a requested split does not exist.
     """
 
     def __init__(
@@ -437,7 +436,7 @@ class DatasetImages(ImageData):
         super().__init__(**kwargs)
         names = class_names or getattr(train, "classes", None)
         if not names:
-            raise DataError(f"{type(self).__name__}: the training data have no `classes`: give class_names")
+            raise DataError(f"{type(self).__name__}: the training data have no `classes`: set class_names")
         if len(mean) != input_shape[0] or len(std) != input_shape[0]:
             raise DataError(f"mean and std need a value for each of the {input_shape[0]} channel(s) of input_shape")
         self.class_names = list(names)
@@ -454,7 +453,7 @@ class DatasetImages(ImageData):
         self._val_size = val_size
 
     def setup(self, stage: str) -> None:
-        """Makes all splits at once, without reading them."""
+        """Create all splits at once, without reading the images."""
         if self.new is None and not self.splits:
             for split, dataset in self._given.items():
                 self.check_targets(labels_of(dataset), split)
@@ -463,15 +462,15 @@ class DatasetImages(ImageData):
                 size = len(self._given["train"])
                 val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
                 if not 0 < val_size < size:
-                    raise DataError(f"val_size {self._val_size} leaves no training or no validation sample of {size}")
+                    raise DataError(f"val_size {self._val_size} leaves no training or validation samples of {size}")
                 self.splits["train"], self.splits["val"] = split_by_class(self._given["train"], int(val_size))
         super().setup(stage)
 
     def load(self, split: Split) -> Dataset:
-        """Raises DataError: `setup` has found no such split."""
+        """Raise DataError, because `setup` found no such split."""
         where = "" if self.splits or self.root.is_dir() else f" (there is no folder {self.root})"
         raise DataError(f"{type(self).__name__} has no {split} split: only {', '.join(self.splits) or 'none'}{where}")
 
     def has_split(self, split: Split) -> bool:
-        """Whether it was given or is carved out of the training data."""
+        """Return whether the split was given or is taken from the training data."""
         return split in self._given or (split == "val" and "train" in self._given)

@@ -1,4 +1,4 @@
-"""Base of all data: splits that are loaded once, and loaders whose order is a function of (seed, epoch)."""
+"""Base class for data: splits that are loaded once, and loaders whose order depends only on (seed, epoch)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
@@ -14,18 +14,18 @@ from lit_engine.distributed.processes import print_once, replicas
 from lit_engine.errors import DataError
 
 Split = Literal["train", "val", "test"]
-STAGES: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}  # others need the test split
+STAGES: dict[str, tuple[Split, ...]] = {"fit": ("train", "val"), "validate": ("val",)}  # others use the test split
 
 
 class Rows:
-    """Tensors whose first axis is that of the samples; a tensor of indices `(b,)` gives a batch.
+    """Tensors with samples along the first axis. Indexing with a tensor of indices `(b,)` returns a batch.
 
     Args:
-        batch: makes a batch of the chosen rows of each tensor, and the indices.
-        *tensors: of equal length.
+        batch: builds a batch from the selected rows of each tensor and the indices.
+        *tensors: tensors of equal length.
     """
 
-    draws = False  # nothing random happens here
+    draws = False  # loading is deterministic
 
     def __init__(self, batch: Callable[..., Any], *tensors: Tensor) -> None:
         self.batch, self.tensors = batch, tensors
@@ -39,56 +39,56 @@ class Rows:
 
 
 def build_datamodule(config: Mapping[str, Any]) -> LightningDataModule:
-    """A data module as the `data` of a config describe it."""
+    """Build a data module from the `data` section of a config."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningDataModule, "data")
     try:
         return parser.instantiate(parser.parse_object({"data": config})).data
-    except ValueError as error:  # of jsonargparse, around that of the class
+    except ValueError as error:  # jsonargparse wraps the error of the class
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
         raise
 
 
 def accumulation_steps(trainer: Any) -> int:
-    """Micro-batches of an optimizer step."""
+    """Return the number of micro-batches per optimizer step."""
     return getattr(trainer.lightning_module, "accumulate", None) or trainer.accumulate_grad_batches
 
 
 def accumulation_schedule(trainer: Any) -> GradientAccumulationScheduler | None:
-    """Lightning's callback that changes the `accumulation_steps` from epoch to epoch, if there is one."""
+    """Return Lightning's callback that changes the `accumulation_steps` between epochs, or None."""
     callbacks = getattr(trainer, "callbacks", ())
     return next((one for one in callbacks if isinstance(one, GradientAccumulationScheduler)), None)
 
 
 class SplitData(LightningDataModule):
-    """Three splits, each loaded once; the processes share its batches, and a resumed run continues within an epoch.
+    """Data module with three splits. Each is loaded once, and training can resume within an epoch.
 
     A subclass implements `load`, and `prepare_data` if there is something to download.
 
     Args:
-        batch_size: samples per process (per micro-batch when accumulating); if neither size is given,
-            `default_batch_size`.
-        eval_batch_size: the same without gradients; it changes no result, only memory and speed.
-        drop_last: leave out the last training batch if it is not full.
-        seed: of the order of the training samples; `null` follows `seed_everything`.
-        global_batch_size: instead of `batch_size`: samples per optimizer step, over processes and micro-batches. The
-            samples of each step are then the same for all numbers of them that divide it.
-        folds: where the test is carved out of the data (`hold_out`): parts of the data, one of which is the test.
-        fold: which one, from 0.
+        batch_size: samples per process (per micro-batch when accumulating gradients). If neither size is given,
+            `default_batch_size` is used.
+        eval_batch_size: samples per process in evaluations. It changes memory and speed, but not the results.
+        drop_last: drop the last training batch if it is not full.
+        seed: seed for the order of the training samples; `null` uses the seed of `seed_everything`.
+        global_batch_size: samples per optimizer step over all processes and micro-batches; replaces `batch_size`.
+            Steps then use the same samples for all numbers of processes and micro-batches that divide it.
+        folds: number of folds, one of which is the test split, for data that split off their test set (`hold_out`).
+        fold: index of the test fold, from 0.
 
     Attributes:
-        splits: what has been loaded, by split.
+        splits: the loaded data of each split.
         new: samples to predict on instead of the test split, set by a `predict_from`.
-        predict_source: what `predict` reads, as a name for its output file.
+        predict_source: name of the input to `predict`, used to name its output file.
 
     Raises:
-        DataError: a batch size below 1, or two of training; no such fold.
+        DataError: if a batch size is below 1, both training batch sizes are given, or there is no such fold.
     """
 
     default_batch_size: ClassVar[int] = 64
-    official_test: ClassVar[bool] = False  # True refuses `folds` before anything is downloaded
-    batch: Callable[..., Any]  # of tensors: a NamedTuple of them and the indices
+    official_test: ClassVar[bool] = False  # if True, `folds` is rejected before anything is downloaded
+    batch: Callable[..., Any]  # builds a NamedTuple of tensors and indices, see `Rows`
 
     def __init__(
         self,
@@ -111,30 +111,30 @@ class SplitData(LightningDataModule):
                 raise DataError(f"{name} must be at least 1, got {value}")
         if None not in (batch_size, global_batch_size):
             raise DataError(
-                f"give one of batch_size and global_batch_size, got {batch_size} and {global_batch_size}: "
-                "--data.batch_size=null leaves it to the other"
+                f"set either batch_size or global_batch_size, got {batch_size} and {global_batch_size}: "
+                "--data.batch_size=null unsets batch_size"
             )
         self.batch_size = self.default_batch_size if batch_size is global_batch_size is None else batch_size
         self.global_batch_size = global_batch_size
         self.eval_batch_size, self.drop_last, self.seed = eval_batch_size, drop_last, seed
         self.folds, self.fold = folds, fold
-        self._folded = False  # whether the test is the fold
+        self._folded = False  # whether the test split is a fold
         self.splits: dict[str, Any] = {}
         self.new: Any = None
         self.predict_source = "test"
         self._training: Loader | None = None
-        self._resume: dict[str, Any] | None = None  # the position at which training continues
+        self._resume: dict[str, Any] | None = None  # position at which training continues
 
     def load(self, split: Split) -> Any:
-        """Tensors of one split, samples along the first axis; or what gives a batch for a tensor of indices."""
+        """Return one split: tensors with samples along the first axis, or an object that maps indices to a batch."""
         raise NotImplementedError
 
     def loaded(self, split: Split) -> Any:
-        """What `load` gives, as it is kept: checked, encoded."""
+        """Return the result of `load` as it is stored in `splits`, for example checked or encoded."""
         return self.load(split)
 
     def setup(self, stage: str) -> None:
-        """Loads the splits that the stage needs, once; raises DataError if there are to be folds and cannot be."""
+        """Load the splits that the stage needs. Raise DataError if folds were requested but cannot be created."""
         for split in STAGES.get(stage, ("test",) if self.new is None else ()):
             if split not in self.splits:
                 self.splits[split] = self.loaded(split)
@@ -142,15 +142,15 @@ class SplitData(LightningDataModule):
             raise self._no_folds()
 
     def _no_folds(self) -> DataError:
-        return DataError(f"{type(self).__name__} has a test split of its own: there are no folds of it")
+        return DataError(f"{type(self).__name__} has its own test split, so folds are not supported")
 
     def hold_out(
         self, size: int, test_size: int, labels: Tensor | None = None, stratified: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Indices of `size` samples outside and inside the test split, each ascending, the same in every run.
+        """Return the indices of `size` samples outside and inside the test split, ascending and the same in every run.
 
-        The test is a random part of `test_size`, or the fold. If `labels` are classes `(size,)`, the folds share the
-        samples of each class to within one, and so does a random part if it is `stratified`.
+        The test split is a random part of `test_size`, or the fold. If `labels` contains classes `(size,)`, each fold
+        contains an equal share of each class, to within one sample, and so does the random part if it is `stratified`.
         """
         if not self.folds:
             return (
@@ -162,32 +162,32 @@ class SplitData(LightningDataModule):
         return self.split_off(folds_of(labels, self.folds))
 
     def split_off(self, folds: Tensor) -> tuple[Tensor, Tensor]:
-        """The same for the fold of each sample `(N,)`."""
+        """Return the same indices as `hold_out`, given the fold of each sample `(N,)`."""
         self._folded = True
         return (folds != self.fold).nonzero().flatten(), (folds == self.fold).nonzero().flatten()
 
     def dataset(self, split: Split) -> Any:
-        """A split that has been set up; `dataset[indices]` is a batch."""
+        """Return a split that was set up. `dataset[indices]` is a batch."""
         data = self.splits[split]
         return Rows(self.batch, *data) if isinstance(data, tuple) else data
 
     def size_of(self, split: Split) -> int:
-        """Number of samples of a split that has been set up."""
+        """Return the number of samples in a split that was set up."""
         return len(self.dataset(split))
 
     def has_split(self, split: Split) -> bool:
-        """Whether there is such a split, as far as can be told before `setup`."""
+        """Return whether a split exists, as far as this is known before `setup`."""
         return True
 
     def shuffles(self, split: Split) -> bool:
-        """Whether the samples of a split come in another order each epoch: training, if it is not to overfit a few."""
+        """Return whether a split is shuffled in each epoch: the training split, unless `overfit_batches` is set."""
         return split == "train" and not getattr(self.trainer, "overfit_batches", 0)
 
     def rank_settings(self) -> dict[str, int]:
-        """What the batches of this process depend on, as `EpochBatches` takes it."""
+        """Return the arguments of `EpochBatches` that depend on this process and the trainer."""
         here = replicas(self.trainer)
         if self.global_batch_size and accumulation_schedule(self.trainer):
-            raise DataError("GradientAccumulationScheduler changes what global_batch_size fixes: give batch_size")
+            raise DataError("GradientAccumulationScheduler does not support global_batch_size: set batch_size instead")
         return {
             "seed": global_seed() if self.seed is None else self.seed,
             "accumulate": accumulation_steps(self.trainer) if self.trainer else 1,
@@ -196,7 +196,7 @@ class SplitData(LightningDataModule):
         }
 
     def batch_sampler(self, dataset: Any, split: Split) -> EpochBatches:
-        """The batches of a `dataset` for this process."""
+        """Return the sampler of this process's batches of a dataset."""
         train = split == "train"
         return EpochBatches(
             len(dataset),
@@ -208,15 +208,15 @@ class SplitData(LightningDataModule):
         )
 
     def loader(self, split: Split) -> Loader:
-        """Loads the batches of a split for this process."""
+        """Return a loader for this process's batches of a split."""
         return self.batches(self.dataset(split), split)
 
     def batches(self, dataset: Any, split: Split) -> Loader:
-        """Return a loader of the batches of a dataset, in the order of a split."""
+        """Return a loader for the batches of a dataset, in the order used for a split."""
         return Loader(dataset, self.batch_sampler(dataset, split))
 
     def train_dataloader(self) -> Loader:
-        """Shuffled training batches, which a resumed run continues."""
+        """Return the loader of the training batches, which continues at the saved position after a resume."""
         self._training = self.loader("train")
         if self._resume is not None:
             self._training.load_state_dict(self._resume)
@@ -230,76 +230,76 @@ class SplitData(LightningDataModule):
         return self.loader("test")
 
     def predict_dataloader(self) -> Loader:
-        """The test batches, or the new samples."""
+        """Return the loader of the test split, or of the new samples if there are any."""
         return self.loader("test") if self.new is None else self.batches(self.new, "test")
 
     def state_dict(self) -> dict[str, Any]:
-        """Position in the epoch of training, and the number of samples of each split.
+        """Return the position in the training epoch and the number of samples in each split.
 
-        Lightning also saves that of the loader, but does not restore it if a learning rate schedule has asked for the
+        Lightning also saves the loader's position, but does not restore it if a learning rate schedule has queried the
         length of the run before.
         """
         position = {} if self._training is None else self._training.state_dict()
         return {**position, "samples": {split: self.size_of(split) for split in self.splits}}  # type: ignore[arg-type]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Training continues at the position.
+        """Continue training at the saved position.
 
         Raises:
-            DataError: training is to continue, and a split has another number of samples. Evaluation only warns that
-                what is held out now may have been trained on.
+            DataError: if training continues but the number of samples in a split has changed. Evaluation only warns
+                that held-out samples may have been used for training.
         """
         trainer: Any = self.trainer
         training = trainer is not None and trainer.training
         before = state_dict.get("samples", {})
-        changed = [f"{split} had {before[split]:,} and has {self.size_of(split):,} samples"
+        changed = [f"{split} had {before[split]:,} samples and now has {self.size_of(split):,}"
                    for split in before if split in self.splits and self.size_of(split) != before[split]]  # fmt: skip
         if changed:
-            what = f"the data are not those that the run was trained on: {', '.join(changed)}"
+            what = f"the data changed since training: {', '.join(changed)}"
             if training:
-                raise DataError(f"{what}; begin a new run, from its weights with --init_from")
-            print_once(f"warning: {what}; where splits are carved, the test may hold samples of training")
+                raise DataError(f"{what}; start a new run, which can use the old weights with --init_from")
+            print_once(f"warning: {what}; if splits are random, the test split may contain training samples")
         if training and "position" in state_dict:
             if trainer.train_dataloader is None:
                 self._resume = state_dict
-            else:  # the strategy restores late, and a schedule has asked for the length of the run
+            else:  # the strategy restored the state after a schedule had queried the length of the run
                 trainer.train_dataloader.load_state_dict(state_dict)
 
     def __str__(self) -> str:
-        """Its name. jsonargparse prints what it links, and Lightning would make all loaders to count samples."""
+        """Return the class name for jsonargparse's messages. Lightning's method would create all loaders to count."""
         return type(self).__name__
 
 
 def has_test(datamodule: Any) -> bool:
-    """Whether there is something to test on, as far as can be told before the data are set up; says so if not."""
+    """Return whether there is a test split, as far as this is known before `setup`. Print a message if not."""
     own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
     has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
     if not has:
-        print_once(f"{type(datamodule).__name__} has no test split: nothing is tested after the training")
+        print_once(f"{type(datamodule).__name__} has no test split, so the run is not tested after training")
     return has
 
 
-# Carves validation from train. A constant of its own, so that the split does not depend on the seed of a run.
+# Seed for random splits. It is constant, so that the splits do not depend on the seed of a run.
 SPLIT_SEED = 2017
 
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
-    """Indices of train and validation, `(size - val_size,)` and `(val_size,)`, each ascending; always the same."""
+    """Return indices for train `(size - val_size,)` and validation `(val_size,)`, ascending and always the same."""
     order = _order(size, val_size)
     return order[val_size:].sort().values, order[:val_size].sort().values
 
 
 def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
-    """Like `random_split`, with the classes of `labels` `(N,)` in their proportions, to within one sample.
+    """Return a `random_split` that keeps the proportions of the classes `labels` `(N,)`, to within one sample.
 
-    Parts of samples are rounded up where they are largest, but a class keeps its last sample for training as long as
-    another can give one instead.
+    The largest fractions of samples are rounded up, but a class keeps its last sample for training as long as another
+    class can provide one instead.
     """
     size = len(labels)
     order = _order(size, val_size)
     _, classes, counts = labels.unique(return_inverse=True, return_counts=True)
     held = counts * val_size // max(1, size)
-    parts = counts * val_size - held * size  # of a sample, times size
+    parts = counts * val_size - held * size  # fractions of a sample, times size
     is_last = held + 1 == counts
     held[(parts - size * is_last).argsort(descending=True, stable=True)[: val_size - int(held.sum())]] += 1
     by_class = order[classes[order].argsort(stable=True)]
@@ -309,13 +309,13 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
 
 
 def folds_of(labels: Tensor, folds: int) -> Tensor:
-    """The fold of each sample, from 0: `(N,)`. All have as many of each class of `labels` `(N,)`, to within one.
+    """Return the fold of each sample `(N,)`, from 0. Classes in `labels` `(N,)` are spread evenly, to within one.
 
     Raises:
-        DataError: more folds than samples.
+        DataError: if there are more folds than samples.
     """
     if len(labels) < folds:
-        raise DataError(f"{len(labels)} samples cannot be {folds} folds")
+        raise DataError(f"{len(labels)} samples cannot be divided into {folds} folds")
     order = _order(len(labels), 0)
     found = torch.empty_like(order)
     found[order[labels[order].argsort(stable=True)]] = torch.arange(len(labels)) % folds

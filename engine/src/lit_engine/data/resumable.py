@@ -1,4 +1,4 @@
-"""Ordinary DataLoaders, in an order that depends on (seed, epoch) alone, so that a run resumes within an epoch."""
+"""Ordinary DataLoaders in an order that depends only on (seed, epoch), so that a run can resume within an epoch."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -26,10 +26,10 @@ def seed_everywhere(*parts: int | str) -> None:
 
 
 def make_resumable(loader: Any, trainer: Trainer) -> Any:
-    """Return a DataLoader over a map-style dataset as a `ResumableLoader`; others are returned as they are.
+    """Wrap a DataLoader over a map-style dataset in a `ResumableLoader`. Return other loaders unchanged.
 
-    Loaders with a `state_dict`, such as torchdata's StatefulDataLoader, resume by themselves. An iterable dataset
-    starts over.
+    Loaders with a `state_dict`, such as torchdata's StatefulDataLoader, can resume without it. Iterable datasets start
+    from the beginning.
     """
     is_map_style = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
     if not is_map_style or hasattr(loader, "state_dict") or trainer.predicting:
@@ -44,18 +44,18 @@ def make_resumable(loader: Any, trainer: Trainer) -> Any:
 
 
 class ResumableLoader:
-    """Iterates over a DataLoader; the order and all random draws depend only on the seed, the epoch and the index.
+    """Wrapper of a DataLoader whose order and random draws depend only on the seed, the epoch and the index.
 
-    The sampler, or the batch sampler, stays as it is, but draws from a generator that is seeded at the start of each
-    epoch. Batches that were already used are skipped without loading them. Random draws in the dataset depend on
-    (seed, epoch, index), also in workers, and those of a training step on (seed, epoch, batch, rank). All attributes of
-    the DataLoader are available.
+    The sampler or batch sampler stays the same, but its generator is seeded at the start of each epoch. Batches that
+    were already used are skipped without loading them. Random draws in the dataset depend on (seed, epoch, index), even
+    in workers, and draws in a training step on (seed, epoch, batch, rank). All attributes of the DataLoader are
+    available.
 
     Args:
         loader: The DataLoader. Its sampler and dataset are replaced.
         seed: The seed of the run.
         rank: The rank of this process.
-        place: Called when an iteration starts.
+        place: Returns the epoch and the first batch when an iteration starts.
     """
 
     def __init__(self, loader: DataLoader, seed: int, rank: int, place: Place) -> None:
@@ -73,7 +73,7 @@ class ResumableLoader:
         return getattr(self.__dict__["loader"], name)
 
     def __iter__(self) -> Iterator[Any]:
-        """Starts when the first batch is requested: Lightning creates the iterator before it restores the epoch."""
+        """Yield batches. Lightning sets the epoch after creating the iterator, so it is read with the first batch."""
         epoch, start = self.place()
         for number, batch in enumerate(self.loader, start):
             seed_everywhere(self.seed, "batch", epoch, number, self.rank)  # for the hooks and the step that follow
@@ -81,7 +81,7 @@ class ResumableLoader:
 
     @property
     def _iterator(self) -> Any:
-        """The iterator of the workers. Lightning looks for this name, and ends them with the training."""
+        """The iterator of the workers. Lightning uses this attribute to stop them after training."""
         return worker_iterator(self.loader)
 
     @_iterator.setter
@@ -89,15 +89,15 @@ class ResumableLoader:
         set_worker_iterator(self.loader, iterator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Empty, because the position follows from the progress of the training."""
+        """Return nothing, because the position follows from Lightning's loop counters."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Do nothing. With this method, Lightning knows that the loader resumes."""
+        """Do nothing. The method tells Lightning that the loader can resume."""
 
 
 class SeededOrder:
-    """The indices, or the lists of indices, of a sampler, each index as (seed, index), in an order seeded by epoch."""
+    """Sampler that seeds the order of another (batch) sampler by epoch and returns each index as (seed, index)."""
 
     def __init__(self, sampler: Any, seed: int, place: Place) -> None:
         self._sampler, self._seed, self._place = sampler, seed, place
@@ -115,7 +115,7 @@ class SeededOrder:
             if isinstance(generator := getattr(one, "generator", None), torch.Generator):
                 generator.manual_seed(derive(self._seed, "order", epoch))
         order = list(self._sampler)
-        for found in order[start % max(len(order), 1) :]:  # a shorter one of several loaders is repeated
+        for found in order[start % max(len(order), 1) :]:  # shorter loaders start again
             if isinstance(found, list | tuple):
                 yield [(derive(self._seed, "sample", epoch, str(index)), index) for index in found]
             else:
@@ -128,14 +128,14 @@ class SeededSamples:
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         self._draws = type(dataset) is not TensorDataset
-        # a Subset only forwards them
+        # A Subset only forwards the call to its dataset.
         self._whole_batches = hasattr(dataset, "__getitems__") and not isinstance(dataset, Subset)
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # while a worker unpickles it
+        if name.startswith("__"):  # requested while a worker unpickles the object
             raise AttributeError(name)
         return getattr(self.__dict__["_dataset"], name)
 

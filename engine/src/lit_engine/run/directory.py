@@ -124,11 +124,17 @@ class RunDir:
         Raises:
             RunError: there is no run.
         """
-        found = Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml")
-        found_runs = [cls(file.parent) for file in found if (file.parent / "checkpoints").is_dir()]
-        if not found_runs:
+        found = cls.newest(runs, config)
+        if not found:
             raise RunError(f"there is no run in {Path(runs, config or '')}")
-        return max(found_runs, key=lambda run: (run._last_start(), run.path))
+        return found[0]
+
+    @classmethod
+    def newest(cls, runs: str | Path, config: str | None = None) -> list["RunDir"]:
+        """Return the runs with checkpoints, of this config if one is given, in the order of their last start."""
+        files = Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml")
+        found = [cls(file.parent) for file in files if (file.parent / "checkpoints").is_dir()]
+        return sorted(found, key=lambda run: (run._last_start(), run.path), reverse=True)
 
     def _last_start(self) -> datetime:
         with contextlib.suppress(RunError, LookupError, TypeError, ValueError):  # provenance.json is missing or broken

@@ -1,7 +1,7 @@
-"""`completion SHELL`: a script that completes commands, options, files and runs at a TAB; docs/index.md says where to.
+"""`completion SHELL`: prints a tab-completion script for commands, options, files and runs. See docs/index.md.
 
-Options that depend on a config (`--model.net.hidden`…) are not completed: `--model.help CLASS` lists them. The script
-of jsonargparse has them, but it takes minutes to make: torch has hundreds of nets.
+Options that depend on a config (`--model.net.hidden`…) are not completed. `--model.help CLASS` lists them. The script
+from jsonargparse includes them, but takes minutes to generate, because torch has hundreds of modules.
 """
 
 import argparse
@@ -24,15 +24,15 @@ COMPLETED = {
 
 
 def completion(args: Sequence[str]) -> int:
-    """Prints the script for a shell and returns the exit status."""
-    options = OptionParser("completion", "Prints a script for completion at a TAB.")
+    """Print the script for a shell and return the exit status."""
+    options = OptionParser("completion", "Prints a script for tab completion.")
     options.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
     print(shtab.complete(parser(), options.parse_args(args).shell))
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options of all commands."""
+    """Return a parser with the options of all commands."""
     from lit_engine.cli.parser import LitCLI
 
     project = current()

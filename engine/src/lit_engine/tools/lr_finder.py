@@ -1,4 +1,4 @@
-"""Before a training: a learning rate, a batch size, or the planned rates. `--find lr|batch_size`, `--plot_lr=true`."""
+"""Suggests a learning rate or batch size (`--find lr|batch_size`), or plots the planned rates (`--plot_lr=true`)."""
 
 import math
 import warnings
@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 
 LR_STEPS = 100
 LR_RANGE = 1e-6, 10.0
-LARGEST = 8192  # batch
+LARGEST = 8192  # batch size
 
 
 def find(what: Literal["lr", "batch_size"], trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Finds and prints; raises UserError if there is nothing to suggest."""
+    """Print a suggestion. Raises UserError if there is nothing to suggest."""
     _check_automatic(model, f"--find {what}")
     if isinstance(model, Task):
-        model.schedules = []  # they are made for the length of the real run
+        model.schedules = []  # they depend on the length of the actual run
     (_find_lr if what == "lr" else _find_batch_size)(trainer, model, datamodule)
 
 
 def _check_automatic(model: LightningModule, option: str) -> None:
-    """Raises UserError for a module that steps its optimizers by itself; a task declares how it does that."""
+    """Raise UserError for a module with manual optimization, unless it is a task, which declares how it steps."""
     if not model.automatic_optimization and not isinstance(model, Task):
         raise UserError(f"{option} needs automatic optimization, and {type(model).__name__} optimizes manually")
 
 
 class RangeTest(Callback):
-    """Raises the rate of a few steps and notes a running mean of their losses (Smith 2017).
+    """A learning rate range test, which raises the rate at each step and averages the losses (Smith 2017).
 
-    Lightning's finder halves its first losses, so that it finds no fall, ignores the `lr_factor` of groups, trains what
-    is to be frozen, and ends with the epochs of the run. Here, at rate r, a group learns at its `lr_factor` times r.
+    Lightning's finder halves its first losses and thus finds no decrease, ignores the `lr_factor` of groups, trains
+    frozen parameters, and stops after the epochs of the run. Here, a group trains at its `lr_factor` times the rate.
     """
 
     def __init__(self) -> None:
@@ -58,13 +58,13 @@ class RangeTest(Callback):
         self._factors: list[float] = []
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        limit_loops(trainer, -1, LR_STEPS)  # small data: more epochs than the run would have
+        limit_loops(trainer, -1, LR_STEPS)  # small data may need more epochs than the run
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         optimizers = trainer.optimizers
         rate = optimizers[0].defaults.get("lr") if len(optimizers) == 1 else None
         if not rate:
-            raise UserError("--find lr needs one optimizer, whose lr is above 0")
+            raise UserError("--find lr needs exactly one optimizer, with an lr above 0")
         trainer.strategy.lr_scheduler_configs = []
         self._factors = [float(group["lr"] / rate) for group in optimizers[0].param_groups]
 
@@ -75,20 +75,20 @@ class RangeTest(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step == len(self.losses):  # within a window of accumulated gradients
+        if trainer.global_step == len(self.losses):  # gradients are still being accumulated
             return
         if isinstance(pl_module, Task):
             loss = torch.tensor(pl_module.loss_of_step(outputs), device=pl_module.device)
-        else:  # Lightning has divided it
+        else:  # undo Lightning's division
             loss = outputs["loss"] * trainer.accumulate_grad_batches
         self._sum = 0.98 * self._sum + 0.02 * float(trainer.strategy.reduce(loss, reduce_op="mean"))
         self.losses.append(self._sum / (1 - 0.98 ** (len(self.losses) + 1)))
-        if not math.isfinite(self.losses[-1]) or self.losses[-1] > 4 * min(self.losses) > 0:  # it has exploded
+        if not math.isfinite(self.losses[-1]) or self.losses[-1] > 4 * min(self.losses) > 0:  # diverged
             set_should_stop(trainer, True)
 
 
 def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Suggests the rate at which the loss falls fastest, and draws figures/lr_finder.png."""
+    """Suggest the rate at which the loss falls fastest, and draw figures/lr_finder.png."""
     finder = RangeTest()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
     freezing = [callback.of_first_epoch() for callback in callbacks if isinstance(callback, Unfreezing)]
@@ -115,16 +115,16 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
 
 
 def steepest(rates: list[float], losses: list[float]) -> float | None:
-    """The rate at which the loss falls fastest over the logarithm of the rate, before its lowest point.
+    """Return the rate at which the loss falls fastest over the logarithm of the rate, before its minimum.
 
-    Slopes are averaged over seven neighbours, as single batches are noise.
+    Slopes are averaged over seven neighbours, because the losses of single batches are noisy.
 
     Args:
-        rates: ascending by a constant factor.
-        losses: at these rates; the first that is not finite ends the curve.
+        rates: learning rates, ascending by a constant factor.
+        losses: losses at these rates. The curve ends before the first one that is not finite.
 
     Returns:
-        None if the loss never falls.
+        The rate, or None if the loss never falls.
     """
     finite = list(takewhile(math.isfinite, losses))
     falling = torch.tensor(finite[: finite.index(min(finite)) + 1] if finite else [])
@@ -136,16 +136,16 @@ def steepest(rates: list[float], losses: list[float]) -> float | None:
 
 
 def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Doubles the batch until memory is full, 8192 or the training data are reached, three steps each."""
+    """Double the batch size until it exceeds memory, 8192 or the training data. Each size runs for three steps."""
     if trainer.world_size > 1:
-        raise UserError("--find batch_size works in one process: --trainer.devices=1 --trainer.strategy=auto")
+        raise UserError("--find batch_size needs one process: set --trainer.devices=1 --trainer.strategy=auto")
     owners = (datamodule, getattr(datamodule, "hparams", None))
     before = next(filter(None, (getattr(owner, "batch_size", None) for owner in owners)), None)
     if before is None:
-        raise UserError(f"{type(datamodule).__name__} has no batch_size to look for: give it one, and no other size")
+        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set batch_size, and no other size")
     if hasattr(datamodule, "drop_last"):
-        datamodule.drop_last = False  # there would be no batch of more samples than there are
-    tuner = Tuner(trainer)  # which stops before it tries the limit itself
+        datamodule.drop_last = False  # else a batch size above the number of samples would yield no batch
+    tuner = Tuner(trainer)  # it stops before it tries the limit itself
     limit = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
     samples: Any = getattr(trainer.train_dataloader, "dataset", None)
     size = (
@@ -162,16 +162,16 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
 
 
 class PlanDone(Exception):
-    """Raised before the first step."""
+    """The end of a fit before its first step, once the plan is complete."""
 
 
 class Plan(Callback):
-    """Steps the schedules as training would, once everything is set up for it, and ends the fit.
+    """A callback that steps the schedules as training would, once everything is set up, and then stops the fit.
 
-    ReduceLROnPlateau never acts here.
+    ReduceLROnPlateau is never stepped.
 
     Attributes:
-        curves: the rate of each parameter group at each optimizer step: name → points (step from 0, rate).
+        curves: maps the name of each parameter group to its rate at each optimizer step, as (step from 0, rate).
     """
 
     def __init__(self) -> None:
@@ -181,14 +181,14 @@ class Plan(Callback):
         task = pl_module if isinstance(pl_module, Task) else None
         epochs = steps_of_epochs(trainer, task.accumulate if task else None)
         if epochs is None:
-            raise UserError("a run without end has no plan of its learning rates: set trainer.max_epochs or max_steps")
+            raise UserError("a run of unlimited length has no planned rates: set trainer.max_epochs or max_steps")
         configs: list[Any] = trainer.lr_scheduler_configs
         schedules = [
             (config.scheduler, schedule)
             for config, schedule in zip(configs, task.all_schedules if task else configs, strict=True)
             if not isinstance(config.scheduler, ReduceLROnPlateau)
         ]
-        batches = 1 if task else trainer.accumulate_grad_batches  # Lightning counts batches, within the epoch
+        batches = 1 if task else trainer.accumulate_grad_batches  # Lightning counts batches within the epoch
         done = {"step": 0, "epoch": 0}
         for steps in epochs:
             for step in range(steps):
@@ -204,7 +204,7 @@ class Plan(Callback):
                 for scheduler, schedule in schedules:
                     if schedule.interval not in ended or count[schedule.interval] % schedule.frequency:
                         continue
-                    if task is None:  # which may step in a way of its own
+                    if task is None:  # the module may override this hook
                         pl_module.lr_scheduler_step(scheduler, None)
                     else:
                         scheduler.step()
@@ -212,7 +212,7 @@ class Plan(Callback):
 
 
 def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Writes figures/planned_learning_rate.png."""
+    """Draw the planned learning rates as figures/planned_learning_rate.png."""
     _check_automatic(model, "--plot_lr")
     plan = Plan()
     callbacks = trainer.callbacks  # type: ignore[attr-defined]
@@ -222,7 +222,7 @@ def plot_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
         trainer.fit(model, datamodule=datamodule)
     for name, points in plan.curves.items():
         rates = [rate for _, rate in points]
-        print_once(f"{name}: {rates[0]:.3g} at first, {max(rates):.3g} at most, {rates[-1]:.3g} at last")
+        print_once(f"{name}: starts at {rates[0]:.3g}, peaks at {max(rates):.3g}, ends at {rates[-1]:.3g}")
     _save(trainer, "planned_learning_rate", draw_rates(plan.curves))
 
 

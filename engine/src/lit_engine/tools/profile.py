@@ -1,4 +1,4 @@
-"""Where the time of a fit goes: a table and advice at its end, `profile.json` and `trace.json` in the run."""
+"""Measures where the time of a fit goes: prints a table and advice, and writes `profile.json` and `trace.json`."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lit_engine._lightning import reconfigure
 from lit_engine.data.module import Rows
 
-# Lightning's name of an action, without its class → part of the time.
+# Lightning's name of an action, without its class → the phase of the fit that it belongs to.
 PARTS = {
     "train_dataloader_next": "waiting for data",
     "batch_to_device": "transfer and transforms",
@@ -30,13 +30,13 @@ PARTS = {
     "save_checkpoint": "saving",
 }
 NAMES = (*dict.fromkeys(PARTS.values()), "validation", "callbacks", "other")
-MEASURING = "measuring"  # of FLOP and of the trace: no part of the fit
+MEASURING = "measuring"  # counting FLOPs and tracing, which is not included in the time of the fit
 
 
 class Parts(Profiler):
-    """Seconds of each part. What happens within an action counts for the innermost one that is in `PARTS`.
+    """A profiler that measures the seconds of each phase. Nested actions count for the innermost one in `PARTS`.
 
-    An accelerator works on while Python goes on, so that each action waits for it.
+    Each action waits for the accelerator, which runs asynchronously.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -44,7 +44,7 @@ class Parts(Profiler):
         self.trainer, self.measuring = trainer, False
         self.waits = trainer.strategy.root_device.type != "cpu"
         self.seconds = dict.fromkeys((*NAMES, MEASURING), 0.0)
-        self.stack = ["other"]  # of the actions that have begun
+        self.stack = ["other"]  # phases of the running actions
         self.part, self.since = "other", perf_counter()
 
     def start(self, action_name: str) -> None:
@@ -57,7 +57,7 @@ class Parts(Profiler):
         self.turn()
 
     def turn(self) -> None:
-        """Adds the time since the last turn to its part, and sees to which part the time from here on belongs."""
+        """Add the time since the last call to the current phase, and determine which phase starts now."""
         if self.waits and not self.measuring:
             torch.accelerator.synchronize()
         now = perf_counter()
@@ -68,14 +68,14 @@ class Parts(Profiler):
 
 
 class Profile(Callback):
-    """Each process measures and writes its files, the first one prints. `trainer.profiler` rests during the fit.
+    """A callback that profiles a fit. Each process writes its files, and rank 0 prints. `trainer.profiler` is unused.
 
-    The second batch runs with torch's FlopCounterMode, which knows matrix products, convolutions and attention, but not
-    what is done per element, nor recurrent layers that are one operation (cuDNN, oneDNN). The batches after it are
-    traced. The times leave these batches out. In a task with several optimizers, all after `backward` is optimizer.
+    The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but no
+    element-wise operations or fused recurrent layers (cuDNN, oneDNN). The batches after it are traced. The times
+    exclude all these batches. In a task with several optimizers, everything after `backward` counts as optimizer.
 
     Args:
-        traced: number of batches in `trace.json`, which ui.perfetto.dev shows; 0: no trace.
+        traced: number of batches in `trace.json`, which can be opened in ui.perfetto.dev; 0 for no trace.
     """
 
     def __init__(self, traced: int = 3) -> None:
@@ -84,7 +84,7 @@ class Profile(Callback):
         self.measuring = ExitStack()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it calls a machine without a GPU an error
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else a missing GPU is logged as an error
         self.before = trainer.profiler  # type: ignore[attr-defined]
         self.parts = Parts(trainer)
         reconfigure(trainer, profiler=self.parts)
@@ -111,9 +111,9 @@ class Profile(Callback):
         self._within_step(pl_module, "optimizer")
 
     def _within_step(self, pl_module: LightningModule, part: str) -> None:
-        """Lightning tells a profiler nothing of a task that optimises by itself."""
+        """Set the phase in manual optimization, which Lightning does not report to profilers."""
         if not pl_module.automatic_optimization:
-            self.parts.stack[-2] = part  # below this hook
+            self.parts.stack[-2] = part  # the entry below this hook
 
     def on_train_end(self, *args: Any) -> None:
         self.measuring.close()
@@ -161,7 +161,7 @@ class Profile(Callback):
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """Lines for people."""
+    """Return the profile as lines of text."""
     memory = (f"{size / 2**20:,.0f} MiB ({where})" for where, size in found["peak_bytes"].items())
     lines = [f"time of the fit: {found['seconds']:.1f} s, {found['batches']} batches"]
     lines += [f"  {name:23} {share:5.1f} %" for name, share in found["percent"].items()]
@@ -175,15 +175,15 @@ def table(found: dict[str, Any]) -> list[str]:
 
 
 def advice(found: dict[str, Any]) -> str:
-    """A sentence on what to try first."""
+    """Return a sentence on what to try first."""
     percent, workers = found["percent"], found["num_workers"]
     remedies = {
-        "waiting for data": (30, "make a sample of {data} cheaper, or prepare the samples before the training"),
+        "waiting for data": (30, "make the samples of {data} cheaper to load, or prepare them before training"),
         "transfer and transforms": (30, "fewer or cheaper transforms"),
         "validation": (30, "--trainer.check_val_every_n_epoch=2, or a larger --data.eval_batch_size"),
-        "saving": (20, "longer epochs, because each one saves"),
-        "callbacks": (30, "a longer run before you judge, or fewer figures and logs"),
-        "other": (40, "a larger --data.batch_size, because this surrounds each step"),
+        "saving": (20, "longer epochs, because each one saves a checkpoint"),
+        "callbacks": (30, "profile a longer run, or use fewer figures and logs"),
+        "other": (40, "a larger --data.batch_size, because each step has this overhead"),
     }
     if workers is not None:
         remedies["waiting for data"] = (30, f"load {{data}} in more processes, --data.num_workers={2 * workers or 2}")
@@ -196,18 +196,18 @@ def advice(found: dict[str, Any]) -> str:
 
 
 def data_set(trainer: Trainer) -> dict[str, Any]:
-    """The name of what gives the samples, and the processes that load them; None where it takes no processes."""
+    """Return the class name of the data source and its number of workers, or None if it does not use workers."""
     data, loader = trainer.datamodule, trainer.train_dataloader  # type: ignore[attr-defined]
     found: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     in_memory = found is None or isinstance(found, Rows)
-    while not in_memory and hasattr(found, "dataset"):  # a Subset, or what makes batches of samples
+    while not in_memory and hasattr(found, "dataset"):  # a Subset, or a wrapper that forms batches
         found = found.dataset
     workers = None if in_memory else getattr(data, "num_workers", getattr(loader, "num_workers", None))
     return {"data": type(data if in_memory else found).__name__, "num_workers": workers}
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:
-    """Bytes that this process has held at most, as far as the system tells, and of CUDA's."""
+    """Return the peak memory of this process in bytes, if the system reports it, and of CUDA."""
     found = {}
     if sys.platform != "win32":
         import resource
@@ -220,7 +220,7 @@ def peak_memory(device: torch.device) -> dict[str, int]:
 
 
 def matrix_product(device: torch.device, precision: str) -> tuple[float, str]:
-    """FLOP/s of the best of five products of square matrices, in the type of a Trainer's `precision`; that type."""
+    """Return the FLOP/s of the best of five square matrix products in the dtype of `precision`, and the dtype."""
     types = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
     dtype = next((dtype for name, dtype in types.items() if precision.startswith(name)), torch.float32)
     size = 1024 if device.type == "cpu" else 8192

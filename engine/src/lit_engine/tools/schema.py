@@ -1,7 +1,7 @@
-"""`schema`: a JSON schema of configs and overlays, with which an editor completes, explains and checks them.
+"""`schema`: writes a JSON schema of configs and overlays, with which an editor completes, explains and checks them.
 
-jsonargparse makes one of the options of `fit`; here it learns overlays, `key+`, and classes by their name alone. Run it
-again after a change of your classes: `.vscode/settings.json` names the file that it writes.
+jsonargparse generates a schema for the options of `fit`. This module adds overlays, `key+` and short class names. Run
+the command again after you change your classes. `.vscode/settings.json` refers to the file that it writes.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from lit_engine.project import current, program
 FILE = Path(".vscode/schema.json")
 ParserJsonschema: Any
 ParserJsonschema, anyof_schema, get_doc_short_description, get_callable_return_type = schema_parts()
-# Classes of these modules are described, as those of the package are; classes of others are not checked.
+# The classes of these modules are described like the project's own. Classes of other modules are not checked.
 MODULES = (
     *CLASS_MODULES, "lightning.pytorch.profilers", "lightning.pytorch.strategies", "torch.nn",
     "torchvision.transforms.v2",
@@ -33,14 +33,14 @@ MODULES = (
 
 
 def option_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
+    """Return the argument parser of `schema`."""
     options = OptionParser("schema", "Writes a JSON schema of configs and overlays, for editors.")
     options.add_argument("--output", type=Path, default=FILE, metavar="FILE", help=f"default: {FILE}")
     return options
 
 
 def schema(args: Sequence[str]) -> int:
-    """Writes the schema and returns the exit status.
+    """Write the schema and return the exit status.
 
     Raises:
         UserError: the file cannot be written.
@@ -48,7 +48,7 @@ def schema(args: Sequence[str]) -> int:
     file: Path = option_parser().parse_args(args).output
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8"):  # fails at once, and not after the seconds that the schema takes
+        with file.open("a", encoding="utf-8"):  # fails before the schema is built, which takes seconds
             pass
         file.write_text(json.dumps(config_schema()), encoding="utf-8")
     except OSError as error:
@@ -58,10 +58,10 @@ def schema(args: Sequence[str]) -> int:
 
 
 def config_schema() -> dict[str, Any]:
-    """A schema of what `fit -c` takes, of draft 7, which editors know.
+    """Return a schema of the files that `fit -c` accepts, in draft 7, which editors support.
 
     A file with `seed_everything`, `data` and `model` is a config, in which each object needs its `class_path`. Any
-    other is an overlay, which needs it in lists alone.
+    other file is an overlay, in which only objects in lists need one.
     """
     made = SchemaBuilder().generate(LitCLI.parsers(current(), "fit")["fit"])
     config, overlay = _ref("a config"), _ref("an overlay")
@@ -78,7 +78,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def described_classes() -> dict[str, type]:
-    """The classes that are described, by full path; without those of an extra that is not installed."""
+    """Return the classes to describe by full path, except those of an extra that is not installed."""
     found = {}
     for path in (path for paths in classes_by_name().values() for path in paths):
         with suppress(ImportError, AttributeError):
@@ -93,36 +93,36 @@ def _ref(name: str) -> dict[str, Any]:
 
 
 class SchemaBuilder(ParserJsonschema):
-    """Describes an object by its class_path; without one, in an overlay, by the arguments of all that it may be."""
+    """A builder that describes an object by its class_path or, in an overlay, by the arguments of all valid classes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.known = described_classes()
-        self.fitting: dict[str, list[str]] = {}  # kind of argument → full paths of the classes that it takes
-        # a class by its name alone: that of the project, if there is one
+        self.fitting: dict[str, list[str]] = {}  # kind of argument → full paths of the accepted classes
+        # A short name refers to the class of the project, if there is one.
         self.names = {path.rpartition(".")[2]: path for path in self.known}
         self.names |= {name: paths[0] for name, paths in classes_by_name().items() if len(paths) == 1}
         modules = "|".join(re.escape(module) for module in MODULES)
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
-        """Requires nothing, because another file or the data may give it; `key+` appends to a list."""
+        """Add a key, never as required, because another file or the data may set it. `key+` appends to a list."""
         lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)
 
     def class_ref(self, class_type: Any, action: Any, subclass: bool) -> dict[str, Any]:
-        """What a protocol makes is written as the object."""
+        """Describe a protocol that creates an object like the object itself."""
         return super().class_ref(get_callable_return_type(class_type) or class_type, action, subclass)
 
     def subclass_def(self, class_type: type, action: Any) -> dict[str, Any]:
-        """What an argument takes that is an object of this class: a class_path and arguments, or the path alone."""
+        """Describe the values for an argument of this class: a class_path with arguments, or only the path."""
         name = self.def_name(class_type)
         fits = self.fitting[name] = [path for path, kind in self.known.items() if issubclass(kind, class_type)]
         cases = []
         for path in fits:
             if path not in self.defs:
-                self.defs[path] = {}  # first of all: a class may take objects of its own kind
+                self.defs[path] = {}  # set first, because a class may accept objects of its own type
                 about = get_doc_short_description(self.known[path])
                 self.defs[path] |= self.class_parser_schema(path, action, about)
             names = [path, *(name for name, named in self.names.items() if named == path)]
@@ -147,7 +147,7 @@ class SchemaBuilder(ParserJsonschema):
         }
 
     def reachable_defs(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """All definitions, and last of all the arguments of an object whose class is not named."""
+        """Return all definitions, and add the arguments of objects whose class is not specified."""
         for name, paths in self.fitting.items():
             found: dict[str, list[Any]] = {}
             for path in paths:
@@ -159,11 +159,11 @@ class SchemaBuilder(ParserJsonschema):
         return self.defs
 
     def callable_schema(self, typehint: Any, action: Any) -> dict[str, Any]:
-        """What makes an object is written as the object."""
+        """Describe a callable that creates an object like the object itself."""
         made = super().callable_schema(typehint, action)
         return next((one for one in made.get("anyOf", ()) if "$ref" in one), made)
 
     def tuple_schema(self, typehint: Any, action: Any) -> dict[str, Any]:
-        """As draft 7 has it."""
+        """Describe a tuple in the syntax of draft 7."""
         made = super().tuple_schema(typehint, action)
         return {**made, "items": made.pop("prefixItems"), "additionalItems": False} if "prefixItems" in made else made

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Result:
-    """The exit status of a command, what it printed, and the run that it named last."""
+    """The exit status of a command, its output, and the last run that it printed."""
 
     status: int
     out: str
@@ -51,7 +51,7 @@ def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise an error for each connection beyond this machine."""
+    """Raise an error for each connection to another machine."""
     connect = socket.socket.connect
 
     def local_only(self: socket.socket, address: Any) -> None:
@@ -73,7 +73,7 @@ def _blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 def lit(
     workspace: Path, command_line: Callable[[Sequence[str]], int], capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., Result]:
-    """Run a command in this process: strings are split at spaces, elements of lists are passed as they are."""
+    """Run a command in this process. Strings are split at spaces, and the elements of lists are passed as they are."""
 
     def run(*parts: object) -> Result:
         args: list[str] = []
@@ -89,7 +89,7 @@ def lit(
 
 @pytest.fixture
 def trainer(tmp_path: Path) -> Callable[..., "Trainer"]:
-    """Create a trainer on the CPU that prints and writes nothing; keyword arguments of Trainer are added."""
+    """Create a trainer on the CPU that prints and writes nothing. Keyword arguments are passed to Trainer."""
     from lightning.pytorch import Trainer
 
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
@@ -112,7 +112,7 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector skip the many objects of the imports, which take a tenth of the time."""
+    """Exclude the many objects of imports from garbage collection, which would take a tenth of the time."""
     gc.freeze()
 
 

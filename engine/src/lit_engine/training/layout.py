@@ -1,4 +1,4 @@
-"""How a net lies in memory and is compiled, and a warning about emulated bfloat16."""
+"""Memory format and compilation of a network, and a warning about emulated bfloat16."""
 
 import platform
 
@@ -12,22 +12,22 @@ from lit_engine.errors import UserError, did_you_mean
 
 
 def compile_in_place(net: nn.Module, backend: str) -> None:
-    """Runs the net through `torch.compile` from now on; the names of its parts stay as they are.
+    """Compile a network in place with `torch.compile`, which keeps the names of its submodules.
 
     Raises:
-        UserError: torch knows no such backend.
+        UserError: if torch has no such backend.
     """
-    known = torch.compiler.list_backends(exclude_tags=())  # with those for debugging, such as aot_eager
+    known = torch.compiler.list_backends(exclude_tags=())  # includes debugging backends such as aot_eager
     if backend not in known:
         usual = ", ".join(torch.compiler.list_backends())
-        raise UserError(f"torch.compile has no backend {backend!r}{did_you_mean(backend, known)}; usual ones: {usual}")
+        raise UserError(f"torch.compile has no backend {backend!r}{did_you_mean(backend, known)}; available: {usual}")
     net.compile(backend=backend)
 
 
 def wrong_in_channels_last(layer: nn.Module) -> bool:
-    """Whether oneDNN 3.13 writes beyond its memory in this convolution's gradient (uxlfoundation/oneDNN, issue 6035).
+    """Return whether oneDNN 3.13 writes out of bounds in this layer's gradient (uxlfoundation/oneDNN, issue 6035).
 
-    1×1 with a stride, on fewer channels than a vector of AVX-512 holds: wrong weights, or the end of the process.
+    Strided 1×1 convolutions with fewer channels than an AVX-512 vector holds then get wrong weights or crash.
     """
     if not isinstance(layer, nn.Conv2d):
         return False
@@ -35,10 +35,10 @@ def wrong_in_channels_last(layer: nn.Module) -> bool:
 
 
 def order_as_weights(optimizer: Optimizer) -> None:
-    """Orders an optimizer's state in memory as its weights, such as channels last, which fused steps take for granted.
+    """Convert an optimizer's state to the memory format of its weights, which fused optimizers rely on.
 
-    From a run on another device, or in another precision, it may come in another order: torch's fused optimizers then
-    fail on a GPU, and pair the wrong numbers on a CPU.
+    State saved on a different device or in a different precision may have a different format. torch's fused optimizers
+    then fail on a GPU, and combine the wrong elements on a CPU.
     """
     for weight, state in optimizer.state.items():
         for name, value in state.items():
@@ -47,10 +47,10 @@ def order_as_weights(optimizer: Optimizer) -> None:
 
 
 def emulated(precision: str, device: str) -> str | None:
-    """A warning where bfloat16 would be emulated, which makes training slower than in float32; else None.
+    """Return a warning if bfloat16 would be emulated, which makes training slower than in float32, or None.
 
     Args:
-        precision: of the trainer, such as `bf16-mixed`.
+        precision: precision of the trainer, such as `bf16-mixed`.
         device: type of the root device, such as `cpu`.
     """
     if device != "cpu" or not precision.startswith("bf16") or platform.machine() not in ("x86_64", "AMD64"):
@@ -58,6 +58,6 @@ def emulated(precision: str, device: str) -> str | None:
     if has_bfloat16_units():
         return None
     return (
-        f"warning: this CPU has no bfloat16 units: precision {precision} is emulated and slower than 32-true "
-        "(RNNs take 2.5 times as long; without AVX-512 LSTMs may fail)"
+        f"warning: this CPU has no bfloat16 units, so precision {precision} is emulated and slower than 32-true "
+        "(RNNs take 2.5 times as long, and LSTMs may fail without AVX-512)"
     )

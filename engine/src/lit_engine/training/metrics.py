@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics by their names: `model.metrics` of a config."""
+"""The torchmetrics of a task by name, as given by `model.metrics` in a config."""
 
 import inspect
 import re
@@ -13,11 +13,11 @@ from lit_engine._jsonargparse import class_of_factory
 from lit_engine.distributed.processes import replicas
 from lit_engine.errors import UserError
 
-SIZES = ("num_classes", "num_labels")  # arguments that a config may leave out: the task knows them
+SIZES = ("num_classes", "num_labels")  # arguments that a config may omit because the task provides them
 
 
 class MetricFactory(Protocol):
-    """Makes a metric; the task gives it those of SIZES that it has."""
+    """Factory for a metric. The task passes the arguments in SIZES that the metric accepts."""
 
     def __call__(self, *, num_classes: int, num_labels: int) -> Metric: ...
 
@@ -28,28 +28,28 @@ GivenMetrics = list[Metric | MetricFactory] | dict[str, Metric | MetricFactory]
 class Metrics:
     """The metrics of a task, by name.
 
-    They are not registered as modules of the task. So they appear in no checkpoint, are not sharded, and are not
-    averaged with the weights: a config may add or drop them when a run is resumed.
+    They are not registered as modules of the task, so they are not saved in checkpoints, sharded or averaged with the
+    weights. A config may add or remove metrics when a run is resumed.
 
     Args:
-        given: a list, whose metrics are named after their classes (`multiclass_f1_score`), or by name.
-        parts: what the numbers of a vector are of: names of classes, labels or targets.
+        given: a list of metrics, which are named after their classes (`multiclass_f1_score`), or a dict by name.
+        parts: names of the classes, labels or targets, used for metrics that return one value for each.
 
     Raises:
-        UserError: here and later, if two have one name, or one refuses what it gets or gives no numbers.
+        UserError: if a name is invalid or not unique. Also later, if a metric rejects its input or returns no numbers.
     """
 
     def __init__(self, given: GivenMetrics | None = None, parts: Sequence[str] = ()) -> None:
         self.parts = parts
         self.named: dict[str, Metric] = {}
-        self.shapes: list[tuple[int, ...]] = []  # of the last predictions and targets, for messages
+        self.shapes: list[tuple[int, ...]] = []  # of the last predictions and targets, for error messages
         for name, one in given.items() if isinstance(given, dict) else ((None, one) for one in given or ()):
             metric = one if isinstance(one, Metric) else self._made(one)
             name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
             if not re.fullmatch(r"[\w.-]+", name):
-                raise UserError(f"model.metrics: a name is a word without spaces and slashes, unlike {name!r}")
+                raise UserError(f"model.metrics: {name!r} is not a valid name: use letters, digits, '_', '-' and '.'")
             if name in self.named:
-                raise UserError(f"model.metrics: two are called {name}: name them, as {{NAME: {{class_path: …}}, …}}")
+                raise UserError(f"model.metrics: duplicate name {name}: choose names, {{NAME: {{class_path: …}}, …}}")
             self.named[name] = metric
 
     def _made(self, factory: Any) -> Metric:
@@ -58,10 +58,10 @@ class Metrics:
             return factory(**{size: len(self.parts) for size in SIZES if size in inspect.signature(kind).parameters})
 
     def start(self, task: Any) -> None:
-        """Begins an evaluation, on the device of the task."""
         for metric in self.named.values():
             metric.reset()
-            metric.to(task.device).process_group = replicas(task.trainer).group  # each batch counts once
+            # Reduce over replicas only, so that each batch counts once.
+            metric.to(task.device).process_group = replicas(task.trainer).group
 
     def update(self, values: Iterable[Any]) -> None:
         values = list(values)
@@ -71,12 +71,12 @@ class Metrics:
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
-        """The numbers over all processes, which all call this; those of a vector as `NAME/PART`, if defined."""
+        """Return the values over all processes, which must all call this; vectors as `NAME/PART`, without NaN."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
             with _naming(type(metric), self.shapes):
                 found |= self._numbers(name, metric.compute())
-            metric.reset()  # some keep all predictions
+            metric.reset()  # frees memory, because some metrics store all predictions
         return found
 
     def _numbers(self, name: str, value: Any) -> dict[str, float]:
@@ -87,13 +87,13 @@ class Metrics:
             several = [self._numbers(f"{name}/{part}", one) for part, one in value.items()]
             return {key: number for one in several for key, number in one.items()}
         if getattr(value, "ndim", 1) != 0:
-            raise ValueError("it gives no number, and none per class")
+            raise ValueError("it returns neither a number nor one number per class")
         return {name: float(value)}
 
 
 @contextmanager
 def _naming(kind: type, shapes: Sequence[tuple[int, ...]] = ()) -> Iterator[None]:
-    """Names the metric that rejects its arguments or a batch, and the shapes of what the batch gave it."""
+    """Add the name of the metric and the shapes of its inputs to the error if a metric fails."""
     try:
         yield
     except (ValueError, TypeError, RuntimeError, IndexError) as error:

@@ -1,4 +1,4 @@
-"""Which parameters share learning rate and weight decay: the groups of the optimizer."""
+"""Parameter groups of the optimizer, each with its own learning rate and weight decay."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,18 +12,18 @@ from lit_engine.errors import UserError, did_you_mean
 
 
 class GroupError(UserError):
-    """Groups that overlap, are empty or contradict themselves."""
+    """Parameter groups that overlap, match nothing or have invalid options."""
 
 
 @dataclass
 class Group:
-    """Parameters with options of their own.
+    """Parameters with their own optimizer options.
 
     Args:
-        name: in logs, as `lr/NAME`.
-        match: module paths (`net.head`: everything in it) or patterns of parameter names (`*.bias`).
-        lr_factor: their learning rate, as a multiple of the optimizer's.
-        options: other options of the optimizer, such as `{weight_decay: 0.0}`.
+        name: name in logs, as in `lr/NAME`.
+        match: module paths (`net.head` matches everything inside) or patterns for parameter names (`*.bias`).
+        lr_factor: factor by which the optimizer's learning rate is multiplied.
+        options: other optimizer options, such as `{weight_decay: 0.0}`.
     """
 
     name: str
@@ -37,19 +37,19 @@ Shares = list[tuple[Group, list[nn.Parameter]]]
 
 @dataclass
 class ParameterGroups:
-    """Shares out the trainable parameters of a task; each is in exactly one group.
+    """Partition of a task's trainable parameters into groups.
 
     Args:
-        groups: by path or pattern; what they do not match is the group `base`.
-        layer_decay: instead of `groups`: every layer learns this many times as fast as the one after it, the last one
-            at the full rate (Howard & Ruder 2018, "discriminative fine-tuning"; 0.65 to 0.9 are usual). Layers are the
-            parts that `layers` finds: residual blocks, blocks of a vision Transformer… Norms and single parameters,
-            such as the embedding of positions, go with the layer before them.
-        decay_norms_and_biases: false takes weight decay from all parameters with fewer than two axes: biases and the
-            scales of norms (He et al. 2019, "Bag of tricks", 3.1).
+        groups: groups selected by module path or pattern. All other parameters form the group `base`.
+        layer_decay: ratio of each layer's learning rate to the rate of the next layer; the last layer has the full
+            rate (Howard & Ruder 2018, "discriminative fine-tuning"; usually 0.65 to 0.9). Replaces `groups`. Layers
+            are found by `layers`, such as residual blocks or the blocks of a vision Transformer. Norms and single
+            parameters, such as a position embedding, belong to the layer before them.
+        decay_norms_and_biases: set to false to disable weight decay for biases and the scales of norms, which are the
+            parameters with fewer than two axes (He et al. 2019, "Bag of tricks", 3.1).
 
     Raises:
-        GroupError: `layer_decay` next to `groups` or outside (0, 1].
+        GroupError: if `layer_decay` is outside (0, 1] or combined with `groups`, or if group names are not unique.
     """
 
     groups: list[Group] = field(default_factory=list)
@@ -57,18 +57,18 @@ class ParameterGroups:
     decay_norms_and_biases: bool = True
 
     def __post_init__(self) -> None:
-        """Checks what can be checked without a model."""
         if self.layer_decay is not None and (self.groups or not 0 < self.layer_decay <= 1):
-            raise GroupError(f"parameter_groups: layer_decay must be in (0, 1] and without groups: {self.layer_decay}")
+            raise GroupError(f"parameter_groups: layer_decay {self.layer_decay} must be in (0, 1], and not with groups")
         names = ["base", *(group.name for group in self.groups)]
         if len({*names}) < len(names):
-            raise GroupError(f"parameter_groups: names must differ: {', '.join(names)}")
+            raise GroupError(f"parameter_groups: group names must be unique: {', '.join(names)}")
 
     def __call__(self, module: nn.Module) -> list[dict[str, Any]]:
-        """The groups of `module`'s trainable parameters, as an optimizer takes them, with `name` and `lr_factor`.
+        """Return the groups of a module's trainable parameters for an optimizer, with `name` and `lr_factor`.
 
         Raises:
-            GroupError: a pattern matches nothing, or two groups match the same parameter.
+            GroupError: if a pattern matches nothing, two groups match the same parameter, or `layer_decay` finds only
+                one layer.
         """
         shares = self._by_layer(module) if self.layer_decay is not None else self._by_pattern(module)
         found = []
@@ -107,10 +107,10 @@ class ParameterGroups:
         members: dict[str, list[nn.Parameter]] = {path: [] for path in paths}
         for name, parameter in every.items():
             members[max((path for path in paths if _matches(name, path)), key=len)].append(parameter)
-        # norms and single parameters do not count: they learn at the rate of the layer before them, or of the first
+        # Norms and single parameters are not counted. They use the rate of the layer before them, or of the first one.
         counted = [path not in every and any(p.ndim > 1 for p in members[path]) for path in paths]
         if sum(counted) < 2:
-            raise GroupError(f"parameter_groups: layer_decay finds one layer alone, {', '.join(paths)}: name groups")
+            raise GroupError(f"parameter_groups: layer_decay found only one layer, {', '.join(paths)}: set groups")
         shares = []
         for number, path in enumerate(paths):
             after = min(sum(counted[number + 1 :]), max(sum(counted) - 1, 0))
@@ -119,16 +119,16 @@ class ParameterGroups:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a parameter's name lies under a module path or fits a pattern."""
+    """Return whether a parameter is inside a module path or its name matches a pattern."""
     return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
 
 
 def layers(module: nn.Module, path: str = "") -> list[str]:
-    """Paths of the layers from input to output: children with parameters, looked into where they only hold others.
+    """Return the paths of the layers from input to output: all children with parameters, including those in containers.
 
-    Containers are `nn.Sequential`, `nn.ModuleList`, what is called `net`, `backbone` or `model`, and what has a list as
-    its `layers` or `layer`, such as the encoder of a vision Transformer or of BERT; what a list holds is a block,
-    whatever is in it. A parameter that a container holds itself comes before its parts.
+    Containers are `nn.Sequential`, `nn.ModuleList`, children named `net`, `backbone` or `model`, and modules whose
+    `layers` or `layer` is a list, such as the encoder of a vision Transformer or of BERT. An element of a list is a
+    single layer even if it has such an attribute. A container's own parameters come before its children.
     """
     found, lists = [], (nn.Sequential, nn.ModuleList)
     for name, child in module.named_children():
@@ -143,7 +143,7 @@ def layers(module: nn.Module, path: str = "") -> list[str]:
 
 
 def check_options(groups: Iterable[Any], optimizer: Optimizer) -> None:
-    """Raises GroupError for an option of a group that its optimizer does not know and would ignore."""
+    """Raise GroupError if a group has an option that its optimizer does not have and would ignore."""
     for group in groups:
         for name in group if isinstance(group, dict) else ():
             if name not in (*optimizer.defaults, "params", "name", "lr_factor"):

@@ -1,4 +1,4 @@
-"""Support for LightningModules that are no tasks: their `forward` on a batch, and prediction on the test split."""
+"""Support for LightningModules that are not tasks: calling `forward` on a batch and predicting on the test split."""
 
 import inspect
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from lit_engine.errors import UserError
 
 
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
-    """Return the inputs of `forward` in a batch, by the names of its arguments.
+    """Return the inputs of `forward` from a batch, by argument name.
 
-    They are the first elements of a tuple or list, the elements of a dict with these names, or the batch itself, if it
-    is a tensor.
+    They are the first elements of a tuple or list, the values of a dict with these keys, or the batch itself if it is a
+    tensor.
 
     Raises:
-        UserError: The batch does not contain a tensor for each argument.
+        UserError: if the batch does not contain a tensor for each argument.
     """
     arguments = inspect.signature(module.forward).parameters.values()
     names = [a.name for a in arguments if a.kind in (a.POSITIONAL_ONLY, a.POSITIONAL_OR_KEYWORD)]
@@ -30,16 +30,16 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
         found = dict(zip(needed, elements, strict=False))
     if len(found) < len(needed) or not all(isinstance(value, Tensor) for value in found.values()):
         raise UserError(
-            f"{type(module).__name__}.forward takes {', '.join(needed)}, which are not the first tensors of a batch: "
+            f"{type(module).__name__}.forward takes {', '.join(needed)}, but the batch has no tensors for them: "
             "implement predict_step to predict, and set example_input_array to export"
         )
     return found
 
 
 def complete_prediction(module: LightningModule, data: Any) -> None:
-    """Let a module without `predict_step` predict its `forward`, and data without `predict_dataloader` the test split.
+    """Add a `predict_step` that calls `forward`, and a `predict_dataloader` for the test split, where they are missing.
 
-    Lightning's default passes the whole batch to `forward`, also a tuple of images and targets.
+    Lightning's default `predict_step` passes the whole batch to `forward`, even if it is a tuple of images and targets.
     """
     kind = type(data)
     if type(module).predict_step is LightningModule.predict_step:
@@ -71,7 +71,7 @@ def tensors_in(outputs: Any) -> dict[str, Tensor]:
     """Return the tensors that `forward` returned, by name: `outputs`, `outputs_0`…, or the keys of a dict.
 
     Raises:
-        UserError: It returned something else.
+        UserError: if `forward` returned anything else.
     """
     if isinstance(outputs, Tensor):
         return {"outputs": outputs}
@@ -80,13 +80,13 @@ def tensors_in(outputs: Any) -> dict[str, Tensor]:
         named = {f"outputs_{number}": value for number, value in enumerate(outputs)}
     if not named or not all(isinstance(value, Tensor) for value in named.values()):
         raise UserError(
-            f"forward returned a {type(outputs).__name__}: only tensors, and tuples or dicts of them, can be exported"
+            f"forward returned a {type(outputs).__name__}: only tensors and tuples or dicts of tensors can be exported"
         )
     return dict(named)
 
 
 def largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
-    """Return the largest absolute difference between two lists of tensors of the same shapes."""
+    """Return the largest absolute difference between two lists of tensors with the same shapes."""
     pairs = zip(found, expected, strict=True)
     differences = [(one.double() - other.double()).abs().max() for one, other in pairs if other.numel()]
     return float(torch.stack(differences).max()) if differences else 0.0

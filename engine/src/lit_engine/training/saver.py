@@ -1,4 +1,4 @@
-"""When `last.ckpt` is saved and how a signal ends a run: always at a moment from which training continues exactly."""
+"""Saves `last.ckpt`, and ends a run after a signal, at moments from which training can continue exactly."""
 
 import os
 import signal
@@ -48,15 +48,15 @@ from lit_engine.errors import CheckpointError, UserError
 from lit_engine.training.task import Task
 
 OUT_OF_MEMORY = (
-    "out of memory: half the data.batch_size and twice the trainer.accumulate_grad_batches (the latter alone with "
-    "data.global_batch_size) train the same in half of it; trainer.precision=bf16-mixed takes less, too"
+    "out of memory: halve data.batch_size and double trainer.accumulate_grad_batches (only the latter with "
+    "data.global_batch_size) for the same training in half the memory; trainer.precision=bf16-mixed also needs less"
 )
-ONE_SAMPLE = "batch norm cannot train on a batch of one sample: --data.drop_last=true, or another data.batch_size"
-LAST_HOOKS = ("on_train_batch_end", "on_validation_end")  # of the task: after them `Saver` looks
+ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
+LAST_HOOKS = ("on_train_batch_end", "on_validation_end")  # the task's hooks after which `Saver` runs
 
 
 class Interrupted(BaseException):
-    """A signal ended the command; `status` is the exit status that a shell would give it."""
+    """Exception for a signal that ends the command. `status` is the exit status that a shell reports."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -64,14 +64,14 @@ class Interrupted(BaseException):
 
 
 class Signals:
-    """Receives the signals that end a run: Ctrl-C, SIGTERM, SIGUSR1, SIGHUP.
+    """Handlers for the signals that end a run: Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP.
 
-    Outside of a training they raise Interrupted at once. Within it they are `deferred` until the next moment at which
-    it can be saved; a second Ctrl-C does not wait. What was ignored when the process began (`nohup`) stays so.
+    Outside of training, a signal raises Interrupted immediately. During training, signals are `deferred` until the run
+    can be saved, except for a second Ctrl-C. Signals that were ignored at the start of the process (`nohup`) stay so.
 
     Attributes:
-        number: the first signal; 0 before any.
-        deferred: whether the training asks by itself.
+        number: the first signal received, or 0.
+        deferred: whether the training loop checks for signals itself.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Replaces the handlers; again after Lightning has put its own in front."""
+        """Replace the handlers. Called again after Lightning has installed its own."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in SIGNALS:
@@ -89,7 +89,7 @@ class Signals:
                 signal.signal(number, self.receive)
 
     def remove(self) -> None:
-        """Puts the earlier handlers back."""
+        """Restore the earlier handlers."""
         while self._before:
             signal.signal(*self._before.popitem())
 
@@ -98,49 +98,50 @@ class Signals:
         self.number = self.number or number
         if again or not self.deferred:
             raise Interrupted(number)
-        if number == signal.SIGINT and is_first():  # print may be at work right now
+        if number == signal.SIGINT and is_first():
+            # print is not reentrant, and the signal may have interrupted it.
             os.write(2, b"\nfinishing this step and saving; Ctrl-C again stops at once\n")
 
 
 class Saver(Callback):
-    """Saves `last.ckpt` as the run's `Checkpoint` says, and ends the training after a signal.
+    """Callback that saves `last.ckpt` when the run's `Checkpoint` says so, and ends training after a signal.
 
-    There are three moments from which a resumed training is the same to the bit, and `last.ckpt` is of no other:
+    A resumed run is bit-identical if it continues from one of three moments. `last.ckpt` is saved only at these:
 
-    - between epochs: before the first one, after each, and after the last;
-    - after an optimizer step that no validation follows;
-    - before and within a validation, which is then repeated from its start.
+    - between epochs, which includes before the first and after the last one;
+    - after an optimizer step that is not followed by a validation;
+    - before or during a validation, which is then repeated from its start.
 
-    A training that ends within an epoch (`max_steps`, `max_time`, early stopping) is saved as it was after that step.
+    If training ends within an epoch (`max_steps`, `max_time`, early stopping), the state after the last step is saved.
 
-    It comes before other callbacks, which have not begun an epoch when it saves the one before, and looks at a step
-    after the last of its hooks, which is the task's. Several processes agree on each decision.
+    The callback runs before all others at the start of an epoch, so that it can save the previous epoch. After a step,
+    it runs after all other hooks, the last of which belongs to the task. Processes agree on each decision.
 
-    The command line has one; your own `Trainer` takes `callbacks=[Saver(), Checkpoint(…)]`.
+    The command line adds this callback. For your own `Trainer`, use `callbacks=[Saver(), Checkpoint(…)]`.
 
     Args:
-        signals: what may end the run.
+        signals: handlers of the signals that may end the run.
     """
 
     def __init__(self, signals: Signals | None = None) -> None:
         self.signals = signals or Signals()
         self.checkpoint: Checkpoint | None = None
-        self._moment = ""  # of the checkpoint that is being saved: epoch, step, validation
-        self._saved_at, self._saved = monotonic(), (-1, "")  # optimizer step and moment
-        self._trained = False  # a run that has ended is left as it is
-        self._stops_later = False  # a stop that was asked for within a window of accumulated gradients
-        self._cut_short = False  # whether the training ends within an epoch
-        self._counters: dict[str, Any] | None = None  # of Lightning's loops, where it does
-        self._within_epoch = False  # whether a run that is resumed had ended so
-        self._failed = False  # whether it was said that a save failed
+        self._moment = ""  # moment of the current save: epoch, step, validation or cut short
+        self._saved_at, self._saved = monotonic(), (-1, "")  # optimizer step and moment of the last save
+        self._trained = False  # whether there was any training; a finished run is not saved again
+        self._stops_later = False  # whether a stop was requested within an accumulation window
+        self._cut_short = False  # whether training ends within an epoch
+        self._counters: dict[str, Any] | None = None  # Lightning's loop counters at that moment
+        self._within_epoch = False  # whether the resumed run had ended within an epoch
+        self._failed = False  # whether a failed save was already reported
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
-        self._logged: list[dict[str, Any]] = []  # before a resume, until the first batch has been logged
-        self._batches: int | None = None  # in the epoch in which the run was stopped
-        self._states: dict[str, Any] | None = None  # of torchmetrics at the start of a validation, which is repeated
+        self._logged: list[dict[str, Any]] = []  # values logged before a resume, until the first batch is logged
+        self._batches: int | None = None  # batches per epoch when the run was stopped
+        self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        disable_requeue(trainer)  # its checkpoint would be one that no resume looks for
+        disable_requeue(trainer)  # Lightning would requeue the job with a checkpoint that no resume uses
         if not self._processes_loaders:
             process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
             self._processes_loaders = True
@@ -152,7 +153,6 @@ class Saver(Callback):
         self._defer()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Lets a run continue between two epochs as a new one would begin them, with the newest metrics known."""
         self._defer()
         self._saved_at = monotonic()
         trainer.callback_metrics.update(self._metrics)
@@ -168,16 +168,16 @@ class Saver(Callback):
             setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
 
     def _check_loader(self, trainer: Trainer) -> None:
-        """Raises UserError if a run cannot continue within an epoch of an ordinary DataLoader."""
+        """Raise UserError if the number of batches changed, and warn if a loader cannot continue within an epoch."""
         now = trainer.num_training_batches
         if self._batches not in (None, now):
             raise UserError(
-                f"the run was stopped within an epoch of {self._batches} batches, and would continue in one of {now}: "
-                "resume it with the batch size, the data and the number of devices that it had"
+                f"the run was stopped within an epoch of {self._batches} batches, but an epoch now has {now}: "
+                "resume it with its original data, batch size and number of devices"
             )
         if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
             print_once(
-                "warning: the training data cannot continue within an epoch: they start over, from their first batch"
+                "warning: the training data cannot continue within an epoch, and start again from the first batch"
             )
 
     def _defer(self) -> None:
@@ -195,7 +195,7 @@ class Saver(Callback):
             raise Interrupted(number)
 
     def after_step(self, trainer: Trainer) -> None:
-        """Saves if it is due, and leaves if a signal asks for it; both wait for the gradients being accumulated."""
+        """Save if a save is due, and stop after a signal. Both wait until the accumulation window ends."""
         if self._logged:
             add_to_logged(trainer, self._logged)
             self._logged = []
@@ -208,7 +208,7 @@ class Saver(Callback):
         validates = will_validate(trainer)
         log_step(trainer)
         if trainer.is_last_batch and not validates:
-            return  # the epoch ends at once
+            return  # the end of the epoch is saved instead
         moment = "validation" if validates else "step"
         if self._cut_short:
             self._keep_counters(trainer, moment)
@@ -222,12 +222,12 @@ class Saver(Callback):
             self._keep_counters(trainer, "validated")
 
     def _keep_counters(self, trainer: Trainer, moment: str) -> None:
-        """Keeps the counters of a training that ends within an epoch, which Lightning then counts as whole."""
+        """Store the loop counters, because Lightning counts an epoch as complete even if training ends within it."""
         self._counters = loop_state(trainer)
         set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Delays a stop until the accumulation window ends: checkpoints hold no gradients. Whether one is open."""
+        """Delay a stop within an accumulation window, as gradients are not saved. Return whether a window is open."""
         last = trainer.is_last_batch
         self._trained = True
         within = ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
@@ -247,7 +247,7 @@ class Saver(Callback):
         self._states = None
 
     def _seed(self, trainer: Trainer, moment: str) -> None:
-        """Lets random draws in hooks depend on the seed and the step; a task seeds each step by itself."""
+        """Make random draws in hooks depend only on the seed and the step. A task seeds each step itself."""
         if not isinstance(trainer.lightning_module, Task):
             seed_everywhere(global_seed(), moment, trainer.global_step, trainer.global_rank)
 
@@ -270,11 +270,12 @@ class Saver(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         ended = not self._trained and not self._within_epoch
-        if ended and self.checkpoint is not None:  # it may have been killed before it was kept
+        if ended and self.checkpoint is not None:
+            # The run may have been killed between saving its last epoch and keeping it.
             self.checkpoint.keep_epoch(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Says where it happened, and for two common errors what helps."""
+        """Add notes on where the error occurred and how to fix two common errors."""
         _unwrap_hooks(pl_module)
         if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
             return
@@ -288,7 +289,7 @@ class Saver(Callback):
             exception.add_note(ONE_SAMPLE)
 
     def _agreed(self, trainer: Trainer) -> tuple[int, bool]:
-        """The signal that any process got, and whether a save is due by the clock of the first or by the steps."""
+        """Return the signal that any process received, and whether a save is due by rank 0's clock or by steps."""
         number, due = self.signals.number, False
         if self.checkpoint is not None:
             due = monotonic() - self._saved_at >= self.checkpoint.seconds
@@ -300,14 +301,14 @@ class Saver(Callback):
         return int(number), bool(due)
 
     def _save(self, trainer: Trainer, moment: str, may_fail: bool = False) -> None:
-        """Writes `last.ckpt`; if it `may_fail`, training continues without, and the earlier file stays."""
+        """Write `last.ckpt`. If it `may_fail`, training continues after an error, and the earlier file is kept."""
         if self.checkpoint is None or self._saved == (trainer.global_step, moment):
             return
         if not _finite(trainer.lightning_module):
             raise UserError(
-                f"epoch {trainer.current_epoch}, step {trainer.global_step}: weights are not finite; last.ckpt stays "
-                "as it was. Lower the learning rate, add a warm-up or trainer.gradient_clip_val; the callback NaNGuard "
-                "names the step and the samples"
+                f"epoch {trainer.current_epoch}, step {trainer.global_step}: weights are not finite, so last.ckpt was "
+                "not replaced. Lower the learning rate, or add a warm-up or trainer.gradient_clip_val; the callback "
+                "NaNGuard reports the step and the samples"
             )
         self._moment = moment
         try:
@@ -316,7 +317,7 @@ class Saver(Callback):
         except (CheckpointError, OSError) as error:
             if not may_fail:
                 raise
-            trainer.strategy.barrier()  # that which the others wait at
+            trainer.strategy.barrier()  # the other processes wait for this in `save_checkpoint`
             if not self._failed:
                 print(f"warning: {error}; training continues", file=sys.stderr, flush=True)
             self._failed = True
@@ -331,14 +332,14 @@ class Saver(Callback):
 
     def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule, may_fail: bool) -> None:
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
-        for one in averages:  # which are in the net's place while it is validated
+        for one in averages:  # their weights replace the trained weights during validation
             swap_average(one, pl_module)
         self._save(trainer, "validation", may_fail)
         for one in averages:
             swap_average(one, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Sets Lightning's counters to the moment; unchanged, some would resume elsewhere or not at all."""
+        """Add what a resume needs, and adjust Lightning's counters, which could resume elsewhere or not at all."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         if not isinstance(pl_module, Task):
             states = metric_states(pl_module) if self._states is None else self._states
@@ -376,13 +377,12 @@ def _call_after(hook: Callable[..., Any], look: Callable[[Trainer], None], train
 
 
 def _finite(module: LightningModule) -> bool:
-    """Whether all weights are numbers."""
     weights = [weight.data for weight in module.parameters() if weight.is_floating_point()]
     return not weights or bool(total_norm(weights).isfinite())
 
 
 def will_end(trainer: Trainer) -> bool:
-    """Whether the training is to end here; a stop that comes before min_epochs or min_steps has to wait for them."""
+    """Return whether training ends after this step. A stop before min_epochs or min_steps takes effect later."""
     step = trainer.global_step
     may_stop = trainer.should_stop and trainer.current_epoch >= (trainer.min_epochs or 0)
     return (may_stop and step >= (trainer.min_steps or 0)) or step == trainer.max_steps

@@ -1,4 +1,4 @@
-"""Optimizer and learning rate schedules: chained, checked, as long as the run."""
+"""Optimizers, and learning rate schedules that can be combined, are validated and end with the run."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +24,7 @@ class ScheduleError(UserError):
 
 @dataclass
 class Horizon:
-    """Steps until the end (None: without end), and whether a scheduler asked for them."""
+    """Number of steps until the end of the run (None: no end), and whether a scheduler used it."""
 
     steps: int | None
     used: bool = False
@@ -34,17 +34,17 @@ _horizon: ContextVar[Horizon] = ContextVar("horizon", default=Horizon(None))  # 
 
 
 def horizon() -> int:
-    """How often the scheduler under construction will be stepped until the end of the run.
+    """Return how many times the scheduler under construction will be stepped until the end of the run.
 
-    Call it in the constructor of a scheduler of your own that must end with the run.
+    Call this in the constructor of your own scheduler if the schedule must end with the run.
 
     Raises:
-        ScheduleError: the run has no end.
+        ScheduleError: if the run has no end.
     """
     current = _horizon.get()
     if current.steps is None:
         raise ScheduleError(
-            "a scheduler that ends with the run needs a run with an end and at least one step: "
+            "a scheduler that ends with the run requires a run with an end and at least one step: "
             "see trainer.max_epochs, max_steps and limit_train_batches"
         )
     current.used = True
@@ -53,7 +53,7 @@ def horizon() -> int:
 
 @contextmanager
 def horizon_is(steps: int | None) -> Iterator[Horizon]:
-    """Within it, `horizon()` is `steps` (None: without end)."""
+    """Set the value that `horizon()` returns in this context; None for a run without end."""
     outer, current = _horizon.get(), Horizon(steps)
     token = _horizon.set(current)
     try:
@@ -67,11 +67,11 @@ SchedulerFactory = Callable[[Optimizer], LRScheduler]
 
 
 class CosineAnnealingLR(lr_scheduler.CosineAnnealingLR):
-    """From the optimizer's rate to `eta_min` along half a cosine that ends with the run (Loshchilov & Hutter 2017).
+    """Cosine decay from the optimizer's rate to `eta_min` at the end of the run (Loshchilov & Hutter 2017).
 
     Args:
-        optimizer: given by the task.
-        eta_min: the rate at the end.
+        optimizer: provided by the task.
+        eta_min: learning rate at the end of the run.
     """
 
     def __init__(self, optimizer: Optimizer, eta_min: float = 0.0) -> None:
@@ -79,11 +79,11 @@ class CosineAnnealingLR(lr_scheduler.CosineAnnealingLR):
 
 
 class PolynomialLR(lr_scheduler.PolynomialLR):
-    """From the optimizer's rate to 0 at the end of the run; `power` 1 is a straight line.
+    """Polynomial decay from the optimizer's rate to 0 at the end of the run, which is linear if `power` is 1.
 
     Args:
-        optimizer: given by the task.
-        power: exponent of the remaining share of the run.
+        optimizer: provided by the task.
+        power: exponent of the remaining fraction of the run.
     """
 
     def __init__(self, optimizer: Optimizer, power: float = 1.0) -> None:
@@ -91,14 +91,14 @@ class PolynomialLR(lr_scheduler.PolynomialLR):
 
 
 class OneCycleLR(lr_scheduler.OneCycleLR):
-    """Up to `max_lr` and down again over the whole run (Smith & Topin 2018).
+    """Increase of the rate to `max_lr` and decrease over the rest of the run (Smith & Topin 2018).
 
-    Momentum (of Adam: β₁) moves from 0.95 to 0.85 and back; with `cycle_momentum: false` it is that of the optimizer.
+    Momentum (β₁ of Adam) moves from 0.95 to 0.85 and back. With `cycle_momentum: false`, it stays as in the optimizer.
 
     Args:
-        optimizer: given by the task.
-        max_lr: the peak; default: the rate of each parameter group of the optimizer. A single number is that of the
-            group with the largest rate; the others keep their proportions to it.
+        optimizer: provided by the task.
+        max_lr: the peak rate; by default, each parameter group's rate in the optimizer. A single number applies to the
+            group with the largest rate, and the other groups keep their proportions to it.
         kwargs: the other arguments of torch's OneCycleLR.
     """
 
@@ -109,9 +109,9 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
         super().__init__(
             optimizer,
             max_lr=rates if max_lr is None else max_lr,
-            # Lightning steps once more after the last update, where torch would raise
+            # Lightning steps once more after the last update, and torch would raise an error.
             total_steps=horizon() + 1,
-            # named here so that a config cannot give them: torch would ignore them
+            # A config cannot set these two arguments, because torch would ignore them.
             epochs=None,
             steps_per_epoch=None,
             **kwargs,
@@ -119,19 +119,19 @@ class OneCycleLR(lr_scheduler.OneCycleLR):
 
 
 class LinearLR(lr_scheduler.LinearLR):
-    """From `start_factor` to `end_factor` times the optimizer's rate over its whole part of the run: a warm-up.
+    """Linear warm-up from `start_factor` to `end_factor` times the optimizer's rate, over its part of the run.
 
     Args:
-        optimizer: given by the task.
-        start_factor: first factor.
-        end_factor: last factor.
+        optimizer: provided by the task.
+        start_factor: factor at the start.
+        end_factor: factor at the end.
     """
 
     def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0) -> None:
         super().__init__(optimizer, start_factor, end_factor, total_iters=max(horizon(), 1))
 
 
-# They set the rate from the start of the run, watch a metric, or cannot begin at a milestone.
+# These set the rate from the start of the run, monitor a metric, or cannot start at a milestone.
 _NOT_IN_SEQUENCE = (
     lr_scheduler.OneCycleLR,
     lr_scheduler.CyclicLR,
@@ -141,17 +141,17 @@ _NOT_IN_SEQUENCE = (
 
 
 class SequentialLR(lr_scheduler.SequentialLR):
-    """One scheduler after the other: warm-up, then the main one. Each gets what the others leave of the run.
+    """Schedulers that run one after the other, such as a warm-up and the main schedule, each for its part of the run.
 
     Args:
-        optimizer: given by the task.
-        schedulers: in their order.
-        milestones: when each but the first begins, in steps of the schedule, one per `frequency` intervals; a number
-            below 1 is a share of the run.
+        optimizer: provided by the task.
+        schedulers: the schedulers in order.
+        milestones: when each scheduler but the first starts, in steps of the schedule (one per `frequency` intervals).
+            A value below 1 is a fraction of the run.
 
     Raises:
-        ScheduleError: not one milestone less than schedulers, or not ascending, or beyond the end of the run; or a
-            scheduler that cannot be part of a sequence.
+        ScheduleError: if the milestones are not ascending, exceed the run or are not one fewer than the schedulers, or
+            if a scheduler cannot be part of a sequence.
     """
 
     def __init__(
@@ -159,19 +159,19 @@ class SequentialLR(lr_scheduler.SequentialLR):
     ) -> None:
         end = _horizon.get().steps
         borders = [round(m * horizon()) if m < 1 else int(m) for m in milestones]
-        # two shares of a short run may be the same step
+        # In a short run, two fractions may be rounded to the same step.
         ascend = borders == sorted(borders) and len({*milestones}) == len(milestones) and min(milestones, default=1) > 0
         if not ascend or len(milestones) != len(schedulers) - 1:
             raise ScheduleError(
-                "the milestones of SequentialLR must ascend from above 0, one fewer than its schedulers: got "
-                f"{list(milestones)} for {len(schedulers)}"
+                "the milestones of SequentialLR must ascend, be above 0, and be one fewer than its schedulers: got "
+                f"{list(milestones)} for {len(schedulers)} schedulers"
             )
         if end is not None and borders and borders[-1] >= end and milestones[-1] >= 1:
             raise ScheduleError(f"milestone {borders[-1]} of SequentialLR is not within the run, which ends at {end}")
         parts: list[LRScheduler] = []
         starts = []
         for start, stop, factory in zip([0, *borders], [*borders, end], schedulers, strict=True):
-            if start == stop:  # a share of a short run was rounded to 0
+            if start == stop:  # a fraction of a short run that was rounded to 0 steps
                 continue
             starts.append(start)
             with horizon_is(None if stop is None else stop - start):
@@ -181,7 +181,7 @@ class SequentialLR(lr_scheduler.SequentialLR):
         super().__init__(optimizer, parts, starts[1:])
 
 
-# These compute the rate from its initial value and overwrite what another scheduler made of it.
+# These compute the rate from its initial value and overwrite the effect of other schedulers.
 _ABSOLUTE = (
     lr_scheduler.LambdaLR,
     lr_scheduler.OneCycleLR,
@@ -192,20 +192,20 @@ _ABSOLUTE = (
 
 
 def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
-    """Raises ScheduleError if several schedulers contain one that overwrites what the others did."""
+    """Raise ScheduleError if one of several schedulers overwrites the effect of the others."""
     for scheduler in schedulers if len(schedulers) > 1 else ():
         if isinstance(scheduler, _ABSOLUTE) or getattr(scheduler, "eta_min", 0) > 0:
             raise ScheduleError(
-                f"{type(scheduler).__name__} sets the learning rate (with eta_min, if it has one) and cannot be "
-                "multiplied with others: use it alone, or put what goes before or after it into SequentialLR"
+                f"{type(scheduler).__name__} sets an absolute learning rate (as eta_min does) and cannot be "
+                "multiplied with other schedulers: use it alone, or combine schedulers in sequence with SequentialLR"
             )
 
 
 def check_groups(scheduler: LRScheduler, rates: Sequence[float]) -> None:
-    """Raises ScheduleError if the parameter groups, of these rates, would lose the proportions that were asked for."""
+    """Raise ScheduleError if parameter groups with these rates would lose their proportions."""
     name, lowest = type(scheduler).__name__, min(rates)
     if isinstance(scheduler, lr_scheduler.CyclicLR) and len({*rates}) > len({*scheduler.base_lrs}):
-        raise ScheduleError(f"{name}: one base_lr for parameter groups of different rates; list one for each of them")
+        raise ScheduleError(f"{name}: one base_lr for parameter groups with different rates; list one for each group")
     for part in (scheduler, *getattr(scheduler, "_schedulers", ())):
         if getattr(part, "eta_min", 0) > lowest:
             raise ScheduleError(f"{name}: eta_min {part.eta_min} is above the rate of a parameter group, {lowest:.3g}")
@@ -219,10 +219,10 @@ class Schedule:
     """A learning rate scheduler and when it is stepped.
 
     Args:
-        scheduler: of this project or `torch.optim.lr_scheduler`.
-        interval: unit of its steps: optimizer steps or epochs. There is no default: a wrong guess is a wrong curve.
-        frequency: it is stepped once in so many intervals.
-        monitor: the metric that ReduceLROnPlateau watches, such as `val/loss`.
+        scheduler: a scheduler of this project or of `torch.optim.lr_scheduler`.
+        interval: unit of its steps: optimizer steps or epochs. Required, because a wrong guess gives a wrong curve.
+        frequency: number of intervals per step of the scheduler.
+        monitor: the metric that ReduceLROnPlateau monitors, such as `val/loss`.
     """
 
     scheduler: SchedulerFactory
@@ -232,11 +232,11 @@ class Schedule:
 
 
 def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int] | None:
-    """Optimizer steps in each epoch of the run; None if it has no end, or the data have none.
+    """Return the number of optimizer steps in each epoch of the run, or None if the run or its data have no end.
 
     Args:
-        trainer: of the run, with its `GradientAccumulationScheduler` if there is one.
-        accumulate: micro-batches of a step, of a task that optimises by itself.
+        trainer: trainer of the run, with its `GradientAccumulationScheduler` if there is one.
+        accumulate: micro-batches per step, for tasks with manual optimization.
     """
     last = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else math.inf
     left = trainer.max_steps if trainer.max_steps > 0 else math.inf
@@ -297,9 +297,9 @@ def build_schedulers(
     """Build the learning rate schedulers of an optimizer. The factors of several schedulers are multiplied.
 
     Args:
-        schedules: what to build.
-        optimizer: its learning rates are the initial ones.
-        length: returns the length of the run in an interval (`step` or `epoch`), or None if the run has no end.
+        schedules: the schedules to build.
+        optimizer: optimizer with the initial learning rates.
+        length: returns the length of the run in the given unit (`step` or `epoch`), or None if the run has no end.
 
     Returns:
         Lightning's scheduler configs.
@@ -318,21 +318,21 @@ def build_schedulers(
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
             scheduler = _made(name, schedule.scheduler, optimizer)
         check_groups(scheduler, rates)
-        # an attribute, so that it is saved with the scheduler's state and compared on resume
+        # As an attribute, it is saved with the scheduler's state and compared on resume.
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
-            raise ScheduleError(f"{name}: ReduceLROnPlateau needs a metric to monitor, the others watch none")
+            raise ScheduleError(f"{name}: ReduceLROnPlateau needs a metric to monitor, others must not set one")
         config: dict[str, Any] = {
             "scheduler": scheduler,
             "interval": schedule.interval,
-            # Lightning would count micro-batches within the epoch: Task.lr_scheduler_step counts optimizer steps
+            # Lightning would count micro-batches within the epoch. Task.lr_scheduler_step counts optimizer steps.
             "frequency": schedule.frequency if schedule.interval == "epoch" else 1,
             "name": f"schedule{number}",
         }
         if schedule.monitor is not None:
             config["monitor"] = schedule.monitor
-            # Lightning would step it after it saved the epoch's checkpoint, and end the run if an epoch was not
-            # validated: the task does it
+            # The task steps it. Lightning would do that after saving the epoch's checkpoint, and would stop the run if
+            # an epoch was not validated.
             config["reduce_on_plateau"] = schedule.interval == "step"
         configs.append(config)
     check_multiply([config["scheduler"] for config in configs])
@@ -340,7 +340,7 @@ def build_schedulers(
 
 
 def _made(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
-    """What a factory of the config makes; what it refuses, such as a negative rate, is the user's to put right."""
+    """Call a factory of the config. Errors about its arguments, such as a negative rate, become UserErrors."""
     try:
         return factory(argument)
     except (ValueError, TypeError, RuntimeError, ZeroDivisionError) as error:
@@ -348,7 +348,7 @@ def _made(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
-    """Raises ScheduleError if a schedule that was resumed ends elsewhere than the run does now."""
+    """Raise ScheduleError if a resumed schedule no longer ends with the run."""
     for config in trainer.lr_scheduler_configs:
         planned = getattr(config.scheduler, "planned_length", None)
         length = run(config.interval)
@@ -356,5 +356,5 @@ def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
             raise ScheduleError(
                 f"the learning rate schedule of this run ends after {planned} {config.interval}s, but the run would "
                 f"now have {length}: keep its max_epochs, batch size and number of devices, start a new run "
-                "from its weights with --init_from, or continue at the rate it has with --model.schedulers=null"
+                "from its weights with --init_from, or continue at the current rate with --model.schedulers=null"
             )

@@ -1,4 +1,4 @@
-"""What all tasks share: optimizer and schedules, exact running means, rates and speed, one random stream per step."""
+"""Base class of tasks, with optimizer and schedules, exact means, logging of rates and speed, and a seed per step."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,12 +45,12 @@ Module = TypeVar("Module", bound=LightningModule)
 
 
 def no_optimizer(parameters: Any) -> Any:
-    """Placeholder for the optimizer, which a checkpoint does not hold."""
-    raise UserError("a task from load_from_checkpoint has no optimizer: give it one, as optimizer=…")
+    """Placeholder for the optimizer, which a checkpoint does not contain."""
+    raise UserError("a task from load_from_checkpoint has no optimizer: pass one as optimizer=…")
 
 
 class Task(LightningModule):
-    """Base of the tasks: a subclass implements three steps, and what is logged follows from their sums.
+    """Base class of tasks. A subclass implements three steps, and the logged means are computed from their sums.
 
     For example:
 
@@ -65,33 +65,33 @@ class Task(LightningModule):
         def predict_step(self, batch, batch_idx):  # columns of the table of predictions
             return {"index": batch.indices.tolist(), "prediction": self(batch.images).argmax(dim=1).tolist()}
 
-    At the end of each epoch `train/loss`, `train/accuracy`, `val/loss`, `val/accuracy` are logged, exact over all
+    This logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch, exact over all
     samples and processes, with `train/samples_per_second` and the learning rate of each parameter group (`lr`, or
-    `lr/NAME` if there are several). Override `evaluation_start` and `evaluation_metrics` to log more of an evaluation.
+    `lr/NAME` if there are several). To log more in an evaluation, override `evaluation_start` and `evaluation_metrics`.
 
     Args:
-        optimizer: makes the optimizer of the parameters.
-        schedulers: learning rate schedules, multiplied where there are several; see `Schedule`.
-        parameter_groups: parameters with rates or decay of their own; see `ParameterGroups`.
-        channels_last: keep images and convolutions of `net` in (B, H, W, C) order in memory; results are the same up
-            to rounding. Default: where it is faster: on a CPU with oneDNN, and in half precision. On a CPU, nets for
-            which oneDNN computes wrong gradients then keep the usual order.
-        compile: run `net` through `torch.compile` with this backend, usually `inductor` (on CPUs it needs a C++
-            compiler); checkpoints are the same as without.
-        metrics: of torchmetrics, of each evaluation: a list, logged as `val/multiclass_f1_score`…, or names and
-            metrics. They are given what `metric_inputs` says, and `num_classes` or `num_labels` if left out.
+        optimizer: creates the optimizer from the parameters.
+        schedulers: learning rate schedules. The factors of several schedules are multiplied; see `Schedule`.
+        parameter_groups: parameters with their own learning rate or weight decay; see `ParameterGroups`.
+        channels_last: store images and the convolutions of `net` in (B, H, W, C) order, with the same results up to
+            rounding. By default, this is used on a CPU with oneDNN and in half precision, where it is faster, except
+            for networks whose gradients oneDNN computes incorrectly on a CPU.
+        compile: compile `net` with this backend of `torch.compile`, usually `inductor` (it needs a C++ compiler on
+            CPUs). Checkpoints stay the same.
+        metrics: torchmetrics for each evaluation: a list, logged as `val/multiclass_f1_score`…, or a dict by name.
+            `metric_inputs` returns their inputs. The task sets `num_classes` or `num_labels` if omitted.
 
     Attributes:
         running: sums of the training epoch so far.
         evaluated: sums of the evaluation so far.
     """
 
-    unit = "samples"  # what is counted
-    # metrics on the progress bar and in the learning curves, if logged
+    unit = "samples"  # what the steps count
+    # Metrics on the progress bar and in the learning curves, if logged.
     headline_metrics: tuple[str, ...] = ("loss", "accuracy")
-    accumulate: int | None = None  # micro-batches of a step, of a task that optimises by itself
-    untrained: ClassVar[dict[str, Any]] = {"optimizer": no_optimizer, "schedulers": None}  # what is only for training
-    notes: dict[str, Any]  # what metrics.json keeps of an evaluation besides numbers
+    accumulate: int | None = None  # micro-batches per step, for tasks with manual optimization
+    untrained: ClassVar[dict[str, Any]] = {"optimizer": no_optimizer, "schedulers": None}  # used by `load_module`
+    notes: dict[str, Any]  # non-numeric results of an evaluation for metrics.json
 
     def __init__(
         self,
@@ -118,10 +118,10 @@ class Task(LightningModule):
         self._gradient_norm: Tensor | None = None
         self._done = 0  # optimizer steps
         self._step_mean = StepMean()
-        self._counted = False  # whether `step` has counted this batch
+        self._counted = False  # whether `step` has already counted this batch
 
     def setup(self, stage: str) -> None:
-        """Makes the metrics, orders the memory of the net for the precision, and compiles it if asked to."""
+        """Create the metrics, set the memory format of the network, and compile it if requested."""
         parts: Any = getattr(self, "class_names", None) or getattr(self, "target_names", ())
         self._metrics = Metrics(self._given_metrics, parts)
         net = getattr(self, "net", None)
@@ -129,12 +129,12 @@ class Task(LightningModule):
             return
         last, cpu, problem = self.channels_last, self.trainer.strategy.root_device.type == "cpu", ""
         if self.device_mesh is not None:
-            problem = "orders the memory of whole weights, and those of this run are sharded"
-        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would convert them, too
-            problem = "is an order of images (B, C, H, W), and this net has weights of five axes"
+            problem = "does not support sharded weights"
+        elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would also try to convert these
+            problem = "is a format for images (B, C, H, W), but this network has weights with five axes"
         elif cpu and any(map(wrong_in_channels_last, net.modules())):
             problem = (
-                "gives wrong gradients of 1×1 convolutions with a stride on fewer than 16 channels on a CPU "
+                "computes wrong gradients on a CPU for strided 1×1 convolutions with fewer than 16 channels "
                 "(uxlfoundation/oneDNN, issue 6035)"
             )
         if last is None:
@@ -142,13 +142,13 @@ class Task(LightningModule):
             last = faster and not problem
         elif last and problem:
             raise UserError(f"channels_last {problem}")
-        # convolutions order their images as their weights
+        # The outputs of convolutions have the memory format of the weights.
         net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
         if self.backend is not None and not is_compiled(net):
             compile_in_place(net, self.backend)
 
     def configure_model(self) -> None:
-        """Shards the parts of the task, if the strategy is `Sharded`."""
+        """Shard the task's submodules if the strategy is `Sharded`."""
         if self.device_mesh is not None:
             shard(self, self.device_mesh)
             for metric in (module for module in self.modules() if isinstance(module, Metric)):
@@ -157,16 +157,16 @@ class Task(LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Also of shards, which torch does not clip beside whole tensors, and of fused optimizers in mixed precision.
+        """Clip gradients, including shards mixed with whole tensors and fused optimizers in 16-mixed precision.
 
         Raises:
-            UserError: 16-mixed, a fused optimizer, and clipping by value.
+            UserError: if clipping by value is requested for a fused optimizer in 16-mixed precision.
         """
         if not gradient_clip_val:
             return
         by_value, limit = gradient_clip_algorithm == "value", gradient_clip_val
         if self._still_scaled(optimizer):
-            if by_value:  # what is infinite would become a number, and its step be made
+            if by_value:  # would make infinite gradients finite, so that their step is not skipped
                 raise UserError("16-mixed with a fused optimizer cannot clip by value: set fused: false")
             limit *= loss_scale(self.trainer)
         if by_value:
@@ -176,7 +176,7 @@ class Task(LightningModule):
             clip_norm(gradients(optimizer), limit)
 
     def _still_scaled(self, optimizer: Any) -> bool:
-        """Whether gradients have the scale of 16-mixed: a fused optimizer takes it out by itself, within its step."""
+        """Return whether gradients still have the loss scale of 16-mixed, which fused optimizers remove themselves."""
         return scales_loss(self.trainer) and unscales_itself(optimizer)
 
     @classmethod
@@ -188,36 +188,36 @@ class Task(LightningModule):
         weights_only: bool = True,
         **kwargs: Any,
     ) -> Self:
-        """The task of a checkpoint, to evaluate or predict; no code in the checkpoint runs, see `classes`.
+        """Load a task from a checkpoint to evaluate or predict. No code in the checkpoint runs, see `classes`.
 
         Args:
-            checkpoint_path: the file.
-            map_location: the device.
-            strict: whether all weights must be there, and no others; default: `strict_loading`.
-            weights_only: always the case; Lightning's argument.
-            **kwargs: arguments of the task that replace those in the checkpoint, such as an `optimizer`.
+            checkpoint_path: path of the checkpoint.
+            map_location: device for the weights.
+            strict: whether the names of the weights must match exactly; defaults to `strict_loading`.
+            weights_only: ignored, because it is always true; Lightning's argument.
+            **kwargs: arguments of the task that replace the ones in the checkpoint, such as an `optimizer`.
 
         Raises:
-            CheckpointError: it is of another task, damaged, or names what a checkpoint must not.
+            CheckpointError: if the checkpoint is damaged, is of a different task or refers to a class that it may not.
         """
         return load_module(cls, checkpoint_path, map_location, strict, **kwargs)
 
     def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
-        """Counts a batch for the means of the epoch or of the evaluation; gives what `training_step` returns.
+        """Count a batch for the means of the epoch or the evaluation, and return the loss for `training_step`.
 
         Args:
-            mean: of the loss over the samples or tokens of this batch, scalar.
-            count: their number.
-            **sums: over them, of what else is logged; `loss` if not all of `mean` is to be logged as such.
+            mean: mean loss over the samples or tokens of this batch, a scalar.
+            count: number of samples or tokens.
+            **sums: sums of other values to log. Pass `loss` if the loss to log is not all of `mean`.
 
         Raises:
-            ValueError: gradients are accumulated for an optimizer that computes the loss several times per step; or
-                the batch is counted already: `add_sums` takes further sums.
+            ValueError: if gradients are accumulated for an optimizer that computes the loss several times per step, or
+                if the batch was already counted. Use `add_sums` for additional sums.
         """
         if "loss" not in sums:
             sums = {"loss": mean.detach() * count, **sums}
         if self._counted and not (self.trainer.training and self._computes_again()):
-            raise ValueError("step was called twice for a batch, which it counts: further sums go through add_sums")
+            raise ValueError("step was called twice for a batch, which counts it twice: add further sums with add_sums")
         trainer = trainer_of(self)
         self._counted = trainer is not None
         if trainer is not None and not trainer.training:
@@ -226,14 +226,14 @@ class Task(LightningModule):
         if self._fills():
             count, sums = 0, {name: value * 0 for name, value in sums.items()}
         self.running.add(count, **sums)
-        if trainer is None:  # a step outside of training
+        if trainer is None:
             return mean
         if trainer.accumulate_grad_batches > 1 and isinstance(self.optimizers(use_pl_optimizer=False), LBFGS):
-            raise ValueError("LBFGS computes the loss several times per step: it needs accumulate_grad_batches 1")
+            raise ValueError("LBFGS computes the loss several times per step: set accumulate_grad_batches to 1")
         return self._step_mean.weigh(mean, count, replicas(self.trainer).size)
 
     def add_sums(self, **sums: Tensor) -> None:
-        """Adds further sums, each a scalar, over a batch that `step` has counted, such as in a subclass."""
+        """Add more scalar sums for the batch that `step` has just counted, for example in a subclass."""
         trainer = trainer_of(self)
         evaluates = trainer is not None and not trainer.training
         if not evaluates and self._fills():
@@ -241,21 +241,21 @@ class Task(LightningModule):
         (self.evaluated if evaluates else self.running).add(0, **sums)
 
     def _fills(self) -> bool:
-        """Whether the samples of this batch of training are counted elsewhere; see `EpochBatches`."""
+        """Return whether the samples of this training batch are counted in another batch; see `EpochBatches`."""
         trainer = trainer_of(self)
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
 
     def _computes_again(self) -> bool:
-        """Whether a training step may compute its loss several times."""
+        """Return whether a training step may compute its loss several times."""
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Makes the gradients those of the mean over the whole step."""
+        """Rescale the gradients to the gradient of the mean loss over the whole step."""
         self._step_mean.rescale(optimizer, self.trainer)
         self._note_norm(optimizer)
 
     def _note_norm(self, optimizer: Any) -> None:
-        """The norm of the gradient before it is clipped, for the steps that are logged."""
+        """Compute the gradient norm before clipping, for steps that are logged."""
         if (self.trainer.global_step + 1) % self._log_every == 0:
             norm = total_norm(gradients(optimizer))
             if self._still_scaled(optimizer):
@@ -263,37 +263,37 @@ class Task(LightningModule):
             self._gradient_norm = norm
 
     def parameter_groups(self) -> Iterable[Any]:
-        """What is optimised: parameters, or groups of them; frozen ones are left out."""
+        """Return the trainable parameters, or groups of them, for the optimizer."""
         if self.grouping is not None:
             return self.grouping(self)
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
     def configure_optimizers(self) -> Any:
-        """The optimizer and its chained schedules, whose horizons come from the trainer.
+        """Build the optimizer and its schedules, which end with the trainer's run.
 
         Raises:
-            ScheduleError: a schedule contradicts itself, another one or the length of the run.
-            GroupError: the parameter groups do.
+            ScheduleError: if a schedule contradicts itself, another one or the length of the run.
+            GroupError: if the parameter groups are invalid.
         """
         return build_optimizers(self.parameter_groups(), self.optimizer_factory, self.schedules, self.length)
 
     def length(self, interval: str) -> int | None:
-        """Length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None without end."""
+        """Return the length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None if endless."""
         epochs = steps_of_epochs(self.trainer, self.accumulate)
-        if epochs is None:  # data without end may still have a limit
+        if epochs is None:  # endless data may still be limited by the trainer
             limit = self.trainer.max_steps if interval == "step" else self.trainer.max_epochs
             return limit if limit and limit > 0 else None
         return sum(epochs) if interval == "step" else len(epochs)
 
     @property
     def all_schedules(self) -> list[Schedule]:
-        """In the order of the trainer's."""
+        """The schedules in the order of the trainer's schedulers."""
         return self.schedules
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        """Steps a scheduler; by optimizer steps once in `frequency`, counted over the whole run.
+        """Step a scheduler. With interval `step`, do so every `frequency` optimizer steps, counted over the whole run.
 
-        Lightning counts micro-batches within the epoch, so that the schedule would depend on gradient accumulation.
+        Lightning counts micro-batches within the epoch, which would make schedules depend on gradient accumulation.
         """
         configs = zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True)
         schedule = next(schedule for config, schedule in configs if config.scheduler is scheduler)
@@ -303,16 +303,16 @@ class Task(LightningModule):
             super().lr_scheduler_step(scheduler, metric)
 
     def on_train_start(self) -> None:
-        """Remembers the seed of the run; refuses a resumed schedule that does not fit it."""
+        """Prepare logging, the clock and the seed, and reject a resumed schedule that does not fit the run."""
         self._seed = global_seed()
         for optimizer in self.trainer.optimizers:
             order_as_weights(optimizer)
-        self._step_mean = StepMean()  # without what is left of an earlier fit
+        self._step_mean = StepMean()  # an earlier fit may have left counts
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._done = self.trainer.global_step
         self.running.mark()
-        self._clock.skip()  # a run that is resumed within an epoch does not begin one
-        if (changing := accumulation_schedule(self.trainer)) is not None:  # a resume skips its hook
+        self._clock.skip()  # on_train_epoch_start is not called on a resume within an epoch
+        if (changing := accumulation_schedule(self.trainer)) is not None:  # its hook is not called, either
             changing.on_train_epoch_start(self.trainer)
         check_resumed(self.trainer, self.length)
         watched = {schedule.monitor or "" for schedule in self.all_schedules}
@@ -320,14 +320,14 @@ class Task(LightningModule):
             raise ScheduleError(f"a schedule watches {max(watched)!r}, but the run has no validation")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keeps the sums of the epoch, for a run that is resumed within it."""
+        """Save the sums of the epoch for a resume within it."""
         checkpoint["running"] = {**self.running.gather(self), "seconds": self._clock.seconds, "rates": self._rates}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Continues with the sums of this replica; a different number of them leaves all to the first."""
+        """Restore this replica's sums. If the number of replicas changed, the first one receives all sums."""
         trainer = trainer_of(self)
         if trainer is not None and trainer.precision == "64-true":
-            self.double()  # Lightning would round the weights to float32: it loads them first
+            self.double()  # Lightning converts the module after loading, which would round the weights to float32
         running = checkpoint.get("running", {})
         self._clock = Clock(running.get("seconds", 0.0))
         if running:
@@ -335,61 +335,61 @@ class Task(LightningModule):
             self.running.scatter(running, replicas(trainer))
 
     def on_train_epoch_start(self) -> None:
-        """Starts the sums and the clock."""
+        """Reset the sums and the clock."""
         self.running = Totals()
         self._clock = Clock()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Random numbers of the model (dropout) depend on the seed, the step and the replica alone."""
+        """Seed the model's random numbers (dropout), which depend only on the seed, the step and the replica."""
         self._counted = False
         trainer = self.trainer
         seed_step(self._seed, "step", self.current_epoch, batch_idx, replicas(trainer).rank, device=self.device)
         ends = batch_idx + 1 == trainer.num_training_batches or trainer.global_step + 1 == trainer.max_steps
         if ends or (trainer.global_step + 1) % self._log_every == 0:
-            self._rates = self.learning_rates()  # of this step: at its end the schedulers have moved on
+            self._rates = self.learning_rates()  # schedulers change the rates before the end of the step
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Logs loss and rates of single steps, micro-batches together, every `log_every_n_steps` optimizer steps."""
+        """Log the loss of one optimizer step (all its micro-batches) and the rates, every `log_every_n_steps` steps."""
         if self.trainer.is_last_batch and self.device.type in ("cuda", "mps"):
-            getattr(torch, self.device.type).synchronize()  # the clock counts what the device still has to do
+            getattr(torch, self.device.type).synchronize()  # so that pending work on the device is timed
         self._clock.lap()
         done = self.trainer.global_step
         if done == self._done:
             return
         self._done = done
-        if done % self._log_every == 0 and outputs:  # a step that returned None is given as {}
+        if done % self._log_every == 0 and outputs:  # {} if training_step returned None
             values = {"train/loss_step": self.loss_of_step(outputs), **self._rates, "epoch": self.current_epoch}
             if self._gradient_norm is not None:
                 values["train/gradient_norm"] = self._gradient_norm.item()
-            # for loggers alone: `self.log` would put single steps among the metrics of callbacks and metrics.json
+            # Only for loggers, because `self.log` would pass single steps to callbacks and metrics.json.
             for logger in self.trainer.loggers:
                 logger.log_metrics(values, step=done - 1)  # Lightning counts steps from 0
         self.running.mark()
 
     def loss_of_step(self, outputs: Any) -> float:
-        """Mean loss of the optimizer step that has just been made, over all processes, which all call this."""
+        """Return the mean loss of the last optimizer step over all processes, which must all call this."""
         loss = self.running.since_mark().reduce(self).means().get("loss")
-        if loss is None:  # a task that does not call `step`: Lightning has divided its loss
+        if loss is None:  # the task does not call `step`, and Lightning has divided the loss
             loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
         return loss
 
     def evaluation_start(self) -> None:
-        """Begins the sums of an evaluation."""
+        """Reset the sums and metrics for an evaluation."""
         self.evaluated = Totals()
         self._metrics.start(self)
 
     def evaluation_step(self, batch: Any, split: str) -> Any:
-        """Counts a batch of `val` or `test`, by `step`; what it returns goes to callbacks."""
+        """Count a batch of the split `val` or `test` by calling `step`. Callbacks receive the returned outputs."""
         raise NotImplementedError(f"{type(self).__name__} has no evaluation_step")
 
     def metric_inputs(self, outputs: Any) -> Iterable[Any]:
-        """What `metrics` are updated with: predictions and targets, as `evaluation_step` has returned them by name."""
+        """Return the predictions and targets for `metrics`, by default from the dict that `evaluation_step` returns."""
         if not isinstance(outputs, Mapping):
             raise UserError(f"model.metrics: {type(self).__name__}.evaluation_step returns no predictions and targets")
         return outputs.values()
 
     def evaluation_metrics(self, totals: Totals, split: str) -> dict[str, float]:
-        """What is logged of an evaluation, by name; `totals` are the sums over all processes."""
+        """Return the metrics to log for an evaluation, computed from the sums over all processes (`totals`)."""
         return {**totals.means(), self.unit: float(totals.count)}
 
     def _evaluation_end(self, split: str) -> None:
@@ -397,7 +397,7 @@ class Task(LightningModule):
         if totals.count:
             own, more = self.evaluation_metrics(totals, split), self._metrics.compute()
             if both := own.keys() & more.keys():
-                raise UserError(f"model.metrics: the task itself logs {max(both)}: give the metric another name")
+                raise UserError(f"model.metrics: the task itself logs {max(both)}: rename the metric")
             self.log_reduced({f"{split}/{name}": value for name, value in {**own, **more}.items()})
 
     def on_validation_epoch_start(self) -> None:
@@ -413,7 +413,7 @@ class Task(LightningModule):
         return self.evaluate(batch, "test")
 
     def evaluate(self, batch: Any, split: str) -> Any:
-        """Run `evaluation_step` on a batch, and update `metrics` with its outputs, which it returns."""
+        """Run `evaluation_step` on a batch, update `metrics` with its outputs, and return them."""
         self._counted = False
         outputs = self.evaluation_step(batch, split)
         if self._metrics.named:
@@ -427,11 +427,11 @@ class Task(LightningModule):
         self._evaluation_end("test")
 
     def on_validation_end(self) -> None:
-        """Validation within an epoch is not training time."""
+        """Exclude validation within an epoch from the training time."""
         self._clock.skip()
 
     def on_train_epoch_end(self) -> None:
-        """Logs the exact means of the epoch."""
+        """Log the exact means of the epoch."""
         totals = self.running.reduce(self)
         values = {f"train/{name}": mean for name, mean in totals.means().items()}
         count, seconds = int(totals.count), self._clock.seconds
@@ -441,18 +441,18 @@ class Task(LightningModule):
         self._step_plateaus()
 
     def log_reduced(self, values: Mapping[str, float]) -> None:
-        """Logs values that are already reduced over all processes, in double precision.
+        """Log values that are already reduced over all processes, in double precision.
 
         `self.log` would convert them to float32, which rounds counts above 2^24.
         """
-        # on the CPU, because MPS devices have no double
+        # On the CPU, because MPS devices have no double.
         exact = {name: torch.tensor(float(value), dtype=torch.double) for name, value in values.items()}
-        # together, these two options prevent both a second reduction and Lightning's warning about its absence
+        # Together, these two options prevent a second reduction and Lightning's warning that there is none.
         self.log_dict(exact, sync_dist=True, rank_zero_only=True)
 
     def _step_plateaus(self) -> None:
-        """Lightning would leave it out in an epoch that was resumed, and use metrics of an earlier epoch."""
-        if not self.trainer.is_last_batch:  # the training ends within this epoch
+        """Step ReduceLROnPlateau. Lightning would skip it in a resumed epoch and use metrics of an earlier epoch."""
+        if not self.trainer.is_last_batch:  # training ends within this epoch
             return
         metrics = self.trainer.callback_metrics
         for config, schedule in zip(self.trainer.lr_scheduler_configs, self.all_schedules, strict=True):
@@ -461,20 +461,20 @@ class Task(LightningModule):
                 continue
             monitor = str(schedule.monitor)
             if monitor.startswith("val/") and not has_validated(self.trainer):
-                continue  # without validation in this epoch, the value is of an earlier one
+                continue  # the value is from an earlier epoch
             if monitor not in metrics:
-                raise ScheduleError(f"ReduceLROnPlateau watches {monitor!r}; there are: {', '.join(sorted(metrics))}")
+                raise ScheduleError(f"ReduceLROnPlateau watches {monitor!r}; available: {', '.join(sorted(metrics))}")
             config.scheduler.step(metrics[monitor])
 
     def learning_rates(self) -> dict[str, float]:
-        """The current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) for several."""
+        """Return the current rate of every parameter group: `lr`, or `lr/NAME` (`lr/0`…) if there are several."""
         return learning_rates(self.trainer.optimizers)
 
 
 def load_module(
     base: type[Module], path: str | Path, map_location: Any = "cpu", strict: bool | None = None, **kwargs: Any
 ) -> Module:
-    """Return the module of a checkpoint, an instance of `base`; see `Task.load_from_checkpoint`."""
+    """Load a module from a checkpoint as an instance of `base`; see `Task.load_from_checkpoint`."""
     checkpoint = read(path, map_location)
     parameters = dict(checkpoint.get("hyper_parameters", {}))
     kind = import_class(parameters["_class_path"], base, path) if "_class_path" in parameters else base
@@ -489,5 +489,5 @@ def load_module(
     try:
         module.load_state_dict(checkpoint["state_dict"], strict=module.strict_loading if strict is None else strict)
     except RuntimeError as error:
-        raise CheckpointError(f"{path} is not of the net that it describes: {error}") from error
+        raise CheckpointError(f"the weights in {path} do not fit its hyperparameters: {error}") from error
     return module.to(next((weight.device for weight in checkpoint["state_dict"].values()), "cpu"))

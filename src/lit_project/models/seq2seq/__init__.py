@@ -1,1 +1,1 @@
-"""Sequence-to-sequence nets: encoder, decoder with attention, search."""
+"""Sequence-to-sequence models: encoders, decoders with attention, and search."""

@@ -1,4 +1,4 @@
-"""Attentions of the recurrent decoders: queries and source states in, contexts and weights out, padding masked."""
+"""Attention mechanisms of the recurrent decoders, with masked padding."""
 
 from torch import Tensor, nn
 
@@ -6,43 +6,43 @@ from lit_project.models.losses import at_least_float32
 
 
 def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the source tokens, the last dimension: 0 where the mask is false; at least in float32.
+    """Return the softmax over the source tokens (last dimension) in float32 or better, 0 where the mask is false.
 
     Args:
         scores: any real numbers, `(…, T, S)`.
-        mask: bool, of a shape that broadcasts to theirs: true where there is a token; at least one per row.
+        mask: bool, broadcastable to the scores. It is true where there is a token, which each row must have.
     """
     return at_least_float32(scores).masked_fill(~mask, float("-inf")).softmax(dim=-1)  # half precision is too coarse
 
 
 class Attention(nn.Module):
-    """Base: queries are compared with the states by products, unless a subclass has other `keys` or `scores`."""
+    """Base class. It scores source states by dot product, unless a subclass overrides `keys` or `scores`."""
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """What queries are compared with, `(B, S, K)`; computed once per source."""
+        """Return the keys `(B, S, K)` to compare queries with. They are computed once per source."""
         return states_BSD
 
     def scores(self, query_BTH: Tensor, keys_BSK: Tensor) -> Tensor:
-        """How well the tokens of the source fit the queries, `(B, T, S)`."""
+        """Return how well each source token matches each query, `(B, T, S)`."""
         return query_BTH.to(keys_BSK.dtype) @ keys_BSK.mT
 
     def forward(
         self, query_BTH: Tensor, keys_BSK: Tensor, states_BSD: Tensor, mask_BS: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Contexts `(B, T, D)`, the weighted means of the states, and `attention_weights` `(B, T, S)`."""
+        """Return contexts `(B, T, D)`, which are weighted means of the states, and attention weights `(B, T, S)`."""
         weights_BTS = attention_weights(self.scores(query_BTH, keys_BSK), mask_BS[:, None])
         return weights_BTS.to(states_BSD.dtype) @ states_BSD, weights_BTS
 
 
 class DotAttention(Attention):
-    """Score = query · state (Luong et al. 2015, "dot"); both need the same size: H = D."""
+    """Score = query · state (Luong et al. 2015, "dot"). Query size H and state size D must be equal."""
 
     def __init__(self, query_size: int, state_size: int) -> None:
         super().__init__()
         if query_size != state_size:
             raise ValueError(
-                f"attention 'dot' needs decoder and encoder states of one size, got {query_size} and {state_size} "
-                "(a bidirectional encoder gives 2 × hidden_size): take 'general'"
+                f"attention 'dot' needs decoder and encoder states of equal size, got {query_size} and {state_size} "
+                "(2 × hidden_size for a bidirectional encoder): use 'general'"
             )
 
 
@@ -54,7 +54,7 @@ class GeneralAttention(Attention):
         self.project = nn.Linear(state_size, query_size, bias=False)
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """W state, `(B, S, H)`."""
+        """Return W state, `(B, S, H)`."""
         return self.project(states_BSD)
 
 
@@ -68,7 +68,7 @@ class AdditiveAttention(Attention):
         self.score = nn.Linear(query_size, 1, bias=False)
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """U state, `(B, S, H)`."""
+        """Return U state, `(B, S, H)`."""
         return self.key(states_BSD)
 
     def scores(self, query_BTH: Tensor, keys_BSH: Tensor) -> Tensor:
@@ -76,14 +76,14 @@ class AdditiveAttention(Attention):
 
 
 class LocationAttention(Attention):
-    """Score of position s = (W query)_s: a linear map to a fixed number of positions that ignores their tokens.
+    """Score of position s = (W query)_s: a linear map to a fixed number of positions that ignores the source tokens.
 
-    That of the classic PyTorch translation tutorial, whose query is the embedded input and the hidden state (Luong et
-    al. 2015, "location"), with padding masked.
+    This is the attention of the classic PyTorch translation tutorial (Luong et al. 2015, "location"), where the query
+    is the embedded input and the hidden state, but with masked padding.
 
     Args:
-        query_size: H of the queries.
-        max_source_length: the longest source, in tokens.
+        query_size: size of the queries, H.
+        max_source_length: maximum source length in tokens.
     """
 
     def __init__(self, query_size: int, max_source_length: int) -> None:
@@ -92,7 +92,7 @@ class LocationAttention(Attention):
         self.positions = nn.Linear(query_size, max_source_length)
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """Not used; checks the length.
+        """Check the length of the sources, and return empty keys, because the scores do not use them.
 
         Raises:
             ValueError: a source is longer than `max_source_length`.
@@ -100,7 +100,7 @@ class LocationAttention(Attention):
         if states_BSD.shape[1] > self.max_source_length:
             raise ValueError(
                 f"a source of {states_BSD.shape[1]} tokens is longer than the {self.max_source_length} positions of "
-                "the location attention"
+                "location attention: raise max_source_length, or use a different attention"
             )
         return states_BSD[..., :0]
 

@@ -1,4 +1,4 @@
-"""What a sequence-to-sequence net promises to tasks and decoders."""
+"""The interface between sequence-to-sequence models, tasks and search."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -9,14 +9,14 @@ from lit_project.text.tokens import PAD
 
 
 class Memory(NamedTuple):
-    """What the encoder says of a batch of sources.
+    """The encoder's output for a batch of sources.
 
     Attributes:
-        states: `(B, S, D)`.
+        states: encoder states `(B, S, D)`.
         mask: bool `(B, S)`, true where there is a token.
-        keys: what the attention compares with queries, `(B, S, K)`; computed once per sentence. Of a Transformer keys
-            and values of all layers of the decoder, side by side.
-        final: state for the decoder to begin with: a tuple of tensors, batch first; None for none.
+        keys: attention keys `(B, S, K)`, computed once per sentence. For a Transformer, they are the concatenated keys
+            and values of all decoder layers.
+        final: final encoder state, from which the decoder starts: a tuple of batch-first tensors, or None.
     """
 
     states: Tensor
@@ -26,12 +26,12 @@ class Memory(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What the decoder says of a stretch of target tokens.
+    """The decoder's output for T target tokens.
 
     Attributes:
-        logits: `(B, T, V)`, of the tokens that follow.
-        state: after the last of them, from which decoding continues.
-        attention: weights over the source `(B, T, S)`, each row sums to 1; None without attention.
+        logits: logits of the next tokens, `(B, T, V)`.
+        state: decoder state after the last token, from which decoding continues.
+        attention: weights over the source `(B, T, S)`, where each row sums to 1; None without attention.
     """
 
     logits: Tensor
@@ -40,7 +40,7 @@ class Decoded(NamedTuple):
 
 
 def select(tree: Any, index_B: Tensor) -> Any:
-    """Rows of all tensors in nested tuples: reorders, repeats or drops the sentences of a memory or a state."""
+    """Index all tensors in nested tuples by row. This reorders, repeats or drops sentences in a memory or state."""
     if isinstance(tree, Tensor):
         return tree.index_select(0, index_B)
     if isinstance(tree, tuple):
@@ -50,22 +50,22 @@ def select(tree: Any, index_B: Tensor) -> Any:
 
 
 class TokenEmbedding(nn.Embedding):
-    """An embedding whose vectors are at most `max_length` long (Euclidean; None for any).
+    """An embedding whose vectors have a Euclidean norm of at most `max_length` (None: unlimited).
 
-    `nn.Embedding(max_norm=...)` rewrites the weights of the tokens that it looks up, in place: training step by step
-    with tied weights then fails, results depend on the rest of the batch, and processes drift apart.
+    `nn.Embedding(max_norm=...)` instead changes the weights of the looked-up tokens in place. With tied weights,
+    step-by-step training then fails, results depend on the rest of the batch, and processes drift apart.
     """
 
     def __init__(self, size: int, embedding_size: int, max_length: float | None = None) -> None:
         super().__init__(size, embedding_size, padding_idx=PAD)
         self.max_length = max_length
-        # variance 1 / E, so that a tied output layer begins with logits of variance about 1
+        # variance 1 / E, so that a tied output layer initially produces logits with a variance of about 1
         nn.init.normal_(self.weight, std=embedding_size**-0.5)
         with torch.no_grad():
             self.weight[PAD].zero_()
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Vectors `(..., E)` of tokens `(...)`."""
+        """Return the embeddings `(..., E)` of tokens `(...)`."""
         embedded = super().forward(tokens)
         if self.max_length is None:
             return embedded
@@ -73,52 +73,52 @@ class TokenEmbedding(nn.Embedding):
 
 
 class Seq2Seq(nn.Module):
-    """Base of the nets: source tokens `(B, S)` to logits over target tokens `(B, T, V)`.
+    """Base class for models that map source tokens `(B, S)` to logits over target tokens `(B, T, V)`.
 
-    Padding is token 0, on the right, and changes no result. A subclass implements `encode`, `start` and `decode`;
-    training, greedy and beam search need nothing else.
+    Padding is token 0 on the right and does not change any result. Subclasses implement `encode`, `start` and
+    `decode`, which is all that training, greedy search and beam search need.
 
     Attributes:
-        shared_embeddings: whether a source token and the target token of its number have one embedding.
+        shared_embeddings: whether source and target tokens with the same id share an embedding.
     """
 
     shared_embeddings = False
-    # Beginnings of the names of the weights that have a row per token of a vocabulary.
+    # prefixes of the names of weights that have one row per token of a vocabulary
     vocabulary_weights: ClassVar[dict[str, tuple[str, ...]]] = {
         "source": ("source_embedding.", "encoder.embedding."),
         "target": ("target_embedding.", "output."),
     }
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
-        """Reads sources of `lengths_B` tokens (1 ≤ length ≤ S)."""
+        """Encode source sentences with `lengths_B` tokens each (1 ≤ length ≤ S)."""
         raise NotImplementedError
 
     def start(self, memory: Memory) -> Any:
-        """The state before the first target token."""
+        """Return the decoder state before the first target token."""
         raise NotImplementedError
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
-        """Continues with T tokens after `state`; one call on T tokens equals T calls on one.
+        """Decode T more tokens after `state`. One call with T tokens is equivalent to T calls with one token.
 
         Args:
-            tokens_BT: target tokens; the first of all is the beginning-of-sentence token.
-            state: that of `start`, or of the call before.
-            memory: of `encode`.
-            attention: whether the weights are wanted; nets that have them anyway may return them always.
+            tokens_BT: target tokens; the first token of a sentence is BOS.
+            state: state returned by `start` or by the previous call.
+            memory: output of `encode`.
+            attention: whether to return attention weights. Models that compute them anyway may always return them.
         """
         raise NotImplementedError
 
     def forward(
         self, source_BS: Tensor, lengths_B: Tensor, inputs_BT: Tensor, teacher_forcing_ratio: float = 1.0
     ) -> Tensor:
-        """Logits `(B, T, V)` of the tokens that follow each of `inputs_BT`.
+        """Return the logits `(B, T, V)` of the next token after each of `inputs_BT`.
 
         Args:
             source_BS: source tokens.
-            lengths_B: their numbers.
-            inputs_BT: the target from its beginning-of-sentence token on, without the last token.
-            teacher_forcing_ratio: how likely an input is the true token and not the net's own best guess, drawn for
-                each token (scheduled sampling, Bengio et al. 2015); at 0 the decoder feeds on itself.
+            lengths_B: number of source tokens of each sentence.
+            inputs_BT: target tokens from BOS on, without the last token.
+            teacher_forcing_ratio: probability that an input is the true token instead of the model's own prediction,
+                drawn for each token (scheduled sampling, Bengio et al. 2015).
         """
         memory = self.encode(source_BS, lengths_B)
         state = self.start(memory)

@@ -1,4 +1,4 @@
-"""Products of one matrix with many vectors, one after the other, whose gradient is computed once."""
+"""Repeated products with the same matrix, whose gradient is computed only once."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from torch.autograd import Function
 
 
 class Repeated:
-    """x ↦ x M, for an M that a loop uses in each step.
+    """Computes x M for a matrix M that is used in each step of a loop.
 
-    Autograd computes a gradient of M in each step and adds them up. Here it is one product over all steps, which takes
-    less time and memory traffic: d/dM = [x_1; x_2; …]ᵀ [g_1; g_2; …]. An M is used in one backward pass.
+    Autograd would compute a gradient of M in each step and sum them up. A single product over all steps needs less time
+    and memory traffic: d/dM = [x_1; x_2; …]ᵀ [g_1; g_2; …]. Only one backward pass is supported.
 
     Args:
-        matrix: M, `(..., K, L)`; x is `(..., N, K)`, and becomes what M is: half precision, for example.
+        matrix: M, `(..., K, L)`. Inputs x have shape `(..., N, K)` and are cast to the dtype of M.
     """
 
     def __init__(self, matrix: Tensor) -> None:
@@ -24,13 +24,13 @@ class Repeated:
             self.matrix, self.gradient = matrix.detach(), _Gradient.apply(matrix, self.steps)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The product x M, `(..., N, L)`."""
+        """Return the product x M, `(..., N, L)`."""
         x = x.to(self.matrix.dtype)
         return x @ self.matrix if self.gradient is None else _Product.apply(x, self.matrix, self.gradient, self.steps)
 
 
 class _Gradient(Function):
-    """Gives M its gradient. Each product depends on the output, a zero, so that this comes after all of them."""
+    """Computes the gradient of M. Its output, a zero, is an input of each product, so its backward pass runs last."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:
@@ -45,7 +45,7 @@ class _Gradient(Function):
 
 
 class _Product(Function):
-    """The product x M, which leaves its share of the gradient of M to `_Gradient`."""
+    """The product x M. It stores the factors of its gradient with respect to M for `_Gradient`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Tensor, zero: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Recurrent encoder and decoder with attention."""
+"""Recurrent sequence-to-sequence models with attention."""
 
 from typing import Any, ClassVar, Literal
 
@@ -24,15 +24,16 @@ Cell = Literal["gru", "lstm"]
 
 
 def recurrent(cell: Cell, input_size: int, hidden_size: int, layers: int, dropout: float, **kwargs: Any) -> nn.RNNBase:
-    """`nn.GRU` or `nn.LSTM`, batch first; dropout between layers only where there is a between."""
+    """Create a batch-first `nn.GRU` or `nn.LSTM`, which has dropout only if there are several layers."""
     kind = {"gru": nn.GRU, "lstm": nn.LSTM}[cell]
     return kind(input_size, hidden_size, layers, batch_first=True, dropout=dropout if layers > 1 else 0.0, **kwargs)
 
 
 def recurrence(rnn: Any, x: Any, *state: Tensor) -> tuple[Any, tuple[Tensor, ...]]:
-    """Outputs and last states of the layers, in float32 where CUDA's autocast to bfloat16 would take float16.
+    """Run an RNN, and return its outputs and final states. `x` may be a packed sequence.
 
-    `x` may be packed. A state is hidden, beside it the cell of an LSTM, each `(layers, B, H)`.
+    A state consists of the hidden state and, for an LSTM, the cell state, each `(layers, B, H)`. If CUDA autocast is
+    set to bfloat16, the RNN runs in float32, because autocast would run it in float16.
     """
     given = (state if len(state) > 1 else state[0],) if state else ()
     device = x.data.device.type
@@ -45,10 +46,9 @@ def recurrence(rnn: Any, x: Any, *state: Tensor) -> tuple[Any, tuple[Tensor, ...
 
 
 class RNNEncoder(nn.Module):
-    """GRU or LSTM over packed sequences, so that padding never changes a result.
+    """A GRU or LSTM over packed sequences, so padding never changes a result. See `RNNSeq2Seq` for the arguments.
 
-    Its states have D = 2 × `hidden_size` numbers if it reads both ways, otherwise `hidden_size`. Arguments: see
-    `RNNSeq2Seq`.
+    The size D of its states is `hidden_size`, or 2 × `hidden_size` if it is bidirectional.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class RNNEncoder(nn.Module):
         self.norm = nn.LayerNorm(self.size) if layer_norm else nn.Identity()
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """States `(B, S, D)`, and the last hidden one of each layer `(B, layers, D)`, beside it the cell of an LSTM."""
+        """Return states `(B, S, D)`, and the final hidden (and LSTM cell) states of the layers, `(B, layers, D)`."""
         embedded_BSE = self.dropout(self.embedding(source_BS) * self.embedding.embedding_dim**0.5)
         packed = pack_padded_sequence(embedded_BSE, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
         states, final = recurrence(self.rnn, packed)
@@ -78,19 +78,19 @@ class RNNEncoder(nn.Module):
         return self.norm(states_BSD), tuple(map(self._batch_first, final))
 
     def _batch_first(self, final: Tensor) -> Tensor:
-        """`(layers × directions, B, H)` → `(B, layers, D)`, directions side by side."""
+        """Reshape `(layers × directions, B, H)` to `(B, layers, D)`, with the directions concatenated."""
         by_layer = final.view(-1, self.directions, *final.shape[1:])
         return torch.cat(by_layer.unbind(1), dim=-1).transpose(0, 1).contiguous()
 
 
 def recurrent_step(x_BG: Tensor, h_BG: Tensor, hidden_BH: Tensor, *cell_BH: Tensor) -> tuple[Tensor, ...]:
-    """One step of a layer of `nn.GRU`, or of `nn.LSTM` if there is a cell: the new hidden state, and the new cell.
+    """Compute one step of an `nn.GRU` layer, or of an `nn.LSTM` layer if there is a cell. Returns the new state.
 
     Args:
-        x_BG: weight_ih x + bias_ih, all gates side by side.
+        x_BG: weight_ih x + bias_ih, with all gates concatenated.
         h_BG: weight_hh h + bias_hh.
-        hidden_BH: h.
-        cell_BH: of an LSTM.
+        hidden_BH: previous hidden state h.
+        cell_BH: previous cell state of an LSTM.
     """
     if cell_BH:
         enter, keep, new, show = (x_BG + h_BG).chunk(4, dim=-1)
@@ -102,12 +102,12 @@ def recurrent_step(x_BG: Tensor, h_BG: Tensor, hidden_BH: Tensor, *cell_BH: Tens
 
 
 class RNNDecoder(nn.Module):
-    """What the recurrent decoders share: the recurrence, and the layer that combines what it has seen.
+    """Base class for recurrent decoders, with the RNN and the layer that combines states, contexts and inputs.
 
-    Sizes: embedding E, hidden H, source states D, and O of what the output layer gets.
+    Sizes: embedding E, hidden state H, source states D, and input of the output layer O.
     """
 
-    FEEDS: ClassVar[bool]  # whether context goes into each step of the recurrence, and the input into the combination
+    FEEDS: ClassVar[bool]  # whether contexts are inputs of the RNN, and embedded inputs are inputs of `combine`
 
     def __init__(
         self,
@@ -129,22 +129,22 @@ class RNNDecoder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def read_out(self, seen_BTX: Tensor) -> Tensor:
-        """States, contexts and inputs side by side → `(B, T, O)`."""
+        """Combine concatenated states, contexts and inputs to `(B, T, O)`."""
         return self.dropout(torch.tanh(self.combine(seen_BTX)))
 
 
 class AttentionAfter(RNNDecoder):
-    """Luong et al. 2015: the recurrence runs over the target alone, and attention looks at the source from each state.
+    """Decoder of Luong et al. 2015: the RNN runs over the target only, and then each state attends to the source.
 
-    Nothing of the attention goes into the next step, so that the teacher-forced target is one call of the RNN.
-    Without attention it is the decoder of Sutskever et al. 2014. Dot or general attention.
+    The attention does not feed into the next step, so a teacher-forced target needs a single RNN call. It supports dot
+    and general attention. Without attention, it is the decoder of Sutskever et al. 2014.
     """
 
     FEEDS = False
 
     def forward(self, embedded_BTE: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any, Tensor | None]:
-        """Outputs `(B, T, O)`, the state after the last token, and weights `(B, T, S)`."""
-        first = tuple(part.transpose(0, 1).contiguous() for part in state)  # nn.GRU wants (layers, B, H)
+        """Return outputs `(B, T, O)`, the state after the last token, and attention weights `(B, T, S)`."""
+        first = tuple(part.transpose(0, 1).contiguous() for part in state)  # nn.GRU expects (layers, B, H)
         hidden_BTH, last = recurrence(self.rnn, embedded_BTE, *first)
         state = tuple(part.transpose(0, 1).contiguous() for part in last)
         weights = None
@@ -156,24 +156,24 @@ class AttentionAfter(RNNDecoder):
 
 
 class AttentionBefore(RNNDecoder):
-    """Attention from the state before gives the context that goes into each step: one of the RNN per target token.
+    """Decoder in which the previous state attends to the source, and the context is an input of the next RNN step.
 
-    With additive attention that of Bahdanau et al. 2015; with location attention that of the classic PyTorch tutorial,
-    whose query is the embedded input next to the hidden state. The steps are written out, with the weights of
-    `self.rnn`: in a step is only what depends on the step before, and the gradient of no large matrix.
+    With additive attention, it is the decoder of Bahdanau et al. 2015; with location attention, the decoder of the
+    classic PyTorch tutorial, whose query also includes the embedded input. The steps are written out with the weights
+    of `self.rnn`, so the loop only contains what depends on previous steps, and no gradients of large matrices.
     """
 
     FEEDS = True
 
     def forward(self, embedded_BTE: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any, Tensor]:
-        """Outputs `(B, T, O)`, the state after the last token, and weights `(B, T, S)`."""
+        """Return outputs `(B, T, O)`, the state after the last token, and attention weights `(B, T, S)`."""
         assert memory.keys is not None
         assert self.attention is not None
         states = [tuple(part[:, layer] for part in state) for layer in range(self.rnn.num_layers)]
         autocast = torch.is_autocast_enabled(embedded_BTE.device.type)
         dtype = torch.get_autocast_dtype(embedded_BTE.device.type) if autocast else embedded_BTE.dtype
-        layers = [[weight.to(dtype) for weight in layer] for layer in self.rnn.all_weights]  # once, not in each step
-        # the products of the first layer with the embedded tokens wait for nothing
+        layers = [[weight.to(dtype) for weight in layer] for layer in self.rnn.all_weights]  # cast only once
+        # the products with the embedded tokens do not depend on previous steps, so compute them all at once
         size = embedded_BTE.shape[2]
         tokens_TBG = F.linear(embedded_BTE.transpose(0, 1), layers[0][0][:, :size], layers[0][2])
         below = [Repeated(w.mT) for w in (layers[0][0][:, size:], *(layer[0] for layer in layers[1:]))]
@@ -201,32 +201,31 @@ class AttentionBefore(RNNDecoder):
 
 
 class RNNSeq2Seq(Seq2Seq):
-    """Encoder and decoder are GRUs or LSTMs.
+    """A sequence-to-sequence model whose encoder and decoder are GRUs or LSTMs.
 
     Args:
-        source_size: of the source vocabulary; from the data.
-        target_size: of the target vocabulary, V; from the data.
-        max_source_length: the longest source in tokens; only location attention needs it; from the data.
-        embedding_size: E.
-        hidden_size: H of the decoder, and of each direction of the encoder.
-        encoder_layers: stacked.
-        decoder_layers: stacked.
-        bidirectional: the encoder reads both ways.
+        source_size: size of the source vocabulary; set from the data.
+        target_size: size of the target vocabulary, V; set from the data.
+        max_source_length: maximum source length in tokens, used only by location attention; set from the data.
+        embedding_size: size of the embeddings, E.
+        hidden_size: hidden size H of the decoder and of each direction of the encoder.
+        encoder_layers: number of encoder layers.
+        decoder_layers: number of decoder layers.
+        bidirectional: use a bidirectional encoder.
         cell: `gru` or `lstm`.
-        attention: `none`; `location` (classic tutorial) or `additive` (Bahdanau), which feed each step and are computed
-            step by step; `dot` (needs `bidirectional` false) or `general` (Luong), which compute the whole target at
-            once and are faster.
-        bridge: how the decoder begins: `linear` (tanh of a linear map of the encoder's final state), `copy` (that state
-            itself; sizes and layers must agree) or `zero`.
-        tied_embeddings: the output layer shares the weights of the target embedding (Press & Wolf 2017).
-        shared_embeddings: source and target share one embedding; for a joint vocabulary.
+        attention: `none`; `location` (classic tutorial) or `additive` (Bahdanau), which decode token by token; `dot`
+            (requires `bidirectional: false`) or `general` (Luong), which process all tokens at once and are faster.
+        bridge: initial decoder state: `linear` (tanh of a linear map of the encoder's final state), `copy` (the final
+            state itself; sizes and number of layers must match) or `zero`.
+        tied_embeddings: share the weights of output layer and target embedding (Press & Wolf 2017).
+        shared_embeddings: share one embedding between source and target; for a joint vocabulary.
         layer_norm: normalise encoder states and decoder outputs.
-        dropout: of embeddings, between layers, and before the output layer.
-        embedding_max_norm: embeddings longer than this (before they are multiplied by √E) are scaled back to it when
-            they are looked up; the weights themselves, which a tied output layer uses, stay as they are.
+        dropout: dropout probability for embeddings, between layers, and before the output layer.
+        embedding_max_norm: maximum norm of embeddings before they are multiplied by √E. Longer ones are scaled down on
+            lookup; the weights themselves, which a tied output layer uses, stay unchanged.
 
     Raises:
-        ValueError: options that contradict each other.
+        ValueError: options contradict each other.
     """
 
     def __init__(
@@ -250,7 +249,7 @@ class RNNSeq2Seq(Seq2Seq):
     ) -> None:
         super().__init__()
         if attention == "none" and bridge == "zero":
-            raise ValueError("attention 'none' with bridge 'zero' leaves the decoder without the source")
+            raise ValueError("attention 'none' and bridge 'zero' hide the source from the decoder: change one of them")
         self.shared_embeddings = shared_embeddings
         self.bridge_kind = bridge
         self.decoder_shape = decoder_layers, hidden_size
@@ -268,8 +267,8 @@ class RNNSeq2Seq(Seq2Seq):
             self.bridge = nn.ModuleList(nn.Linear(state_size, decoder_layers * hidden_size) for _ in range(parts))
         elif bridge == "copy" and (encoder_layers, state_size) != self.decoder_shape:
             raise ValueError(
-                f"bridge 'copy' needs equal states: the encoder gives {encoder_layers} layer(s) of {state_size}, the "
-                f"decoder has {decoder_layers} of {hidden_size}; take 'linear', or bidirectional: false"
+                f"bridge 'copy' needs states of equal size: the encoder has {encoder_layers} layer(s) of {state_size}, "
+                f"the decoder has {decoder_layers} of {hidden_size}; use 'linear' or bidirectional: false"
             )
         output_size = embedding_size if tied_embeddings else hidden_size
         attention_layer: Attention | None = None
@@ -288,20 +287,20 @@ class RNNSeq2Seq(Seq2Seq):
             self.output.weight = self.target_embedding.weight
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
-        """States of the source, and the final one for the decoder to begin with."""
+        """Return the states of the source, with the final state for the decoder to start from."""
         states_BSD, final = self.encoder(source_BS, lengths_B)
         keys = self.decoder.attention.keys(states_BSD) if self.decoder.attention is not None else None
         return Memory(states_BSD, source_BS != PAD, keys, final)
 
     def start(self, memory: Memory) -> Any:
-        """The decoder's first hidden state `(B, layers, H)`, beside it the cell of an LSTM."""
+        """Return the decoder's initial hidden (and LSTM cell) state `(B, layers, H)`."""
         finals = memory.final
-        if self.bridge_kind == "linear":  # from the top layer
+        if self.bridge_kind == "linear":  # uses only the top layer
             parts = [torch.tanh(layer(final[:, -1])) for layer, final in zip(self.bridge, finals, strict=True)]
             finals = tuple(part.unflatten(1, self.decoder_shape) for part in parts)
         elif self.bridge_kind == "zero":
             finals = tuple(final.new_zeros(final.shape[0], *self.decoder_shape) for final in finals)
-        # autocast computes the bridge in half precision and leaves the recurrence in float32
+        # autocast computes the bridge in half precision, but the RNN in float32
         return tuple(final.to(memory.states.dtype) for final in finals)
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:

@@ -1,4 +1,4 @@
-"""From a net's probabilities to translations: greedy and beam search over whole batches, on the device."""
+"""Greedy and beam search for translations, batched and on the device."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,25 +10,25 @@ from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.base import Memory, Seq2Seq, select
 from lit_project.text.tokens import BOS, EOS, PAD
 
-MOST_HYPOTHESES = 1000  # memory and time of a search grow with them, and translations get worse long before
-ROWS_ON_CPU, ROWS = 320, 8192  # hypotheses at a time, of sentences of like length; a CPU has them in its caches
+MOST_HYPOTHESES = 1000  # limits memory and time; much smaller beams already translate worse
+ROWS_ON_CPU, ROWS = 320, 8192  # hypotheses decoded at a time; 320 fit in the caches of a CPU
 
 
 @dataclass
 class Decoding:
-    """How translations are searched for.
+    """Options for the search for translations.
 
     Args:
-        beam_size: hypotheses kept at each step; 1 is greedy search.
-        length_penalty: α of the score log P / length^α; 0 ranks by probability, which prefers short ones; 1 by the mean
-            of the tokens.
-        n_best: how many translations of a sentence are given, best first; at most `beam_size`.
-        no_repeat_ngram: no sequence of so many tokens occurs twice in a translation; 0 for no such rule.
-        max_length_ratio: a translation has at most ratio × source tokens + `max_length_extra` tokens (the end counted).
-        max_length_extra: see there.
+        beam_size: number of hypotheses per step; 1 is greedy search.
+        length_penalty: exponent α of the score log P / length^α. 0 ranks by probability, which favours short
+            translations; 1 ranks by the mean log-probability per token.
+        n_best: number of translations returned per sentence, best first; at most `beam_size`.
+        no_repeat_ngram: size of n-grams that may not occur twice in a translation; 0 allows repetitions.
+        max_length_ratio: a translation has at most ratio × source tokens + `max_length_extra` tokens, including EOS.
+        max_length_extra: see `max_length_ratio`.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a value is out of range.
     """
 
     beam_size: int = 1
@@ -50,15 +50,15 @@ class Decoding:
             raise ValueError(f"max_length_extra must be at least 1, got {self.max_length_extra}")
 
     def limits(self, lengths_B: Tensor) -> Tensor:
-        """The most tokens of each translation, `(B,)`."""
+        """Return the maximum number of tokens of each translation, `(B,)`."""
         return (lengths_B * self.max_length_ratio).long() + self.max_length_extra
 
     @torch.no_grad()
     def search(self, net: Seq2Seq, source_BS: Tensor, lengths_B: Tensor) -> list[list["Hypothesis"]]:
-        """The `n_best` translations of each source, best first; just `NOTHING` where probabilities are not finite.
+        """Return the `n_best` translations of each source, or only `NOTHING` if its probabilities are not finite.
 
-        A net is shown some sentences of like length at a time, and of these the ones whose search has not ended; what
-        else is in the batch changes nothing but rounding.
+        Sentences of similar length are decoded together, and finished ones are dropped from the batch. Other sentences
+        in the batch only affect rounding.
         """
         rows = ROWS_ON_CPU if source_BS.device.type == "cpu" else ROWS
         found: list[list[Hypothesis]] = [[]] * len(source_BS)
@@ -72,12 +72,12 @@ class Decoding:
 
 
 class Hypothesis(NamedTuple):
-    """A translation.
+    """A translation as token ids.
 
     Attributes:
-        tokens: ids without the beginning and the end of the sentence.
-        log_probability: sum over its tokens, the end among them; natural logarithm.
-        score: what it was ranked by.
+        tokens: token ids without BOS and EOS.
+        log_probability: sum of the natural log-probabilities of its tokens, including EOS.
+        score: score used for ranking.
     """
 
     tokens: list[int]
@@ -89,12 +89,12 @@ NOTHING = Hypothesis([], float("-inf"), float("-inf"))
 
 
 def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, options: Decoding) -> Tensor:
-    """Of the next token, `(B, V)`; -inf for those that must not follow the tokens so far (without BOS), `(B, T)`.
+    """Return the log-probabilities of the next token, `(B, V)`, which are -inf for tokens that are not allowed.
 
-    Where the net gives no numbers they are all -inf.
+    `tokens_BT` contains the previous tokens without BOS. If the logits are not finite, all results are -inf.
     """
     scores_BV = at_least_float32(logits_BV).log_softmax(dim=-1).nan_to_num_(nan=float("-inf"), neginf=float("-inf"))
-    scores_BV[:, PAD] = scores_BV[:, BOS] = float("-inf")  # a list of places would wait for the device
+    scores_BV[:, PAD] = scores_BV[:, BOS] = float("-inf")  # indexing with a list would synchronize with the device
     n = options.no_repeat_ngram
     if n and tokens_BT.shape[1] >= n:
         windows_BWN = tokens_BT.unfold(1, n, 1)
@@ -103,19 +103,19 @@ def _log_probabilities(logits_BV: Tensor, tokens_BT: Tensor, last_B: Tensor, opt
         rows, places = seen_BW.nonzero(as_tuple=True)
         scores_BV[rows, windows_BWN[rows, places, -1]] = float("-inf")
     end_B = scores_BV[:, EOS].clone()
-    scores_BV[last_B] = float("-inf")  # at the limit only the end may follow
+    scores_BV[last_B] = float("-inf")  # at the length limit, only EOS is allowed
     scores_BV[:, EOS] = end_B
     return scores_BV
 
 
 @torch.no_grad()
 def greedy(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) -> list[list[Hypothesis]]:
-    """The likeliest token at each step, `limits_B` tokens at most, the end counted."""
+    """Choose the most likely token at each step, up to `limits_B` tokens including EOS."""
     size, device = len(memory.states), memory.states.device
     state = net.start(memory)
     tokens_BT = torch.full((size, int(limits_B.max()) + 1), BOS, device=device)
     total_B = torch.zeros(size, device=device)
-    open_O = torch.arange(size, device=device)  # the sentences that have not ended: only these are computed
+    open_O = torch.arange(size, device=device)  # unfinished sentences; only these are decoded
     for step in range(1, tokens_BT.shape[1]):
         decoded = net.decode(tokens_BT[open_O, step - 1 : step], state, memory)
         scores_OV = _log_probabilities(
@@ -140,14 +140,14 @@ def greedy(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) ->
 
 @torch.no_grad()
 def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decoding) -> list[list[Hypothesis]]:
-    """The best of `beam_size` hypotheses at a time.
+    """Search with a beam of `beam_size` hypotheses per sentence.
 
-    A hypothesis is finished when its end is among the `beam_size` best continuations of its sentence, and a sentence
-    when it has that many finished ones. With a beam that holds all sequences the result is exact.
+    A hypothesis is finished when EOS is among the `beam_size` best continuations of its sentence. A sentence is
+    finished when it has `beam_size` finished hypotheses. The search is exact if the beam can contain all sequences.
     """
     size, beams, device = len(memory.states), options.beam_size, memory.states.device
     state = net.start(memory)
-    # R rows, sentence by sentence: a hypothesis of each at first, then as many as the beam holds
+    # R rows, grouped by sentence: one hypothesis per sentence in the first step, then up to `beam_size`
     sentence_R = torch.arange(size, device=device)
     tokens_RT = torch.full((size, 1), BOS, device=device)
     totals_BK = torch.zeros(size, 1, device=device)
@@ -158,7 +158,7 @@ def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decodin
         scores_RV = _log_probabilities(decoded.logits[:, -1], tokens_RT[:, 1:], last_R, options)
         (opened, width), vocabulary = totals_BK.shape, scores_RV.shape[1]
         all_BN = scores_RV.add_(totals_BK.view(-1, 1)).view(opened, width * vocabulary)
-        # at most half of these end, so that enough remain to be continued
+        # at most half of these candidates end with EOS, so there are enough to fill the beam
         best_BC, flat_BC = all_BN.topk(min(2 * beams, all_BN.shape[1]), dim=1)
         row_BC = torch.arange(opened, device=device)[:, None] * width + flat_BC // vocabulary
         token_BC = flat_BC % vocabulary

@@ -1,4 +1,4 @@
-"""A small Transformer behind the same interface, from the parts of `torch.nn`."""
+"""A small sequence-to-sequence Transformer, built from the layers of `torch.nn`."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ from lit_project.text.tokens import PAD
 
 
 def project(attention: nn.MultiheadAttention, x_BTD: Tensor, first: int, last: int) -> Tensor:
-    """Of query, key and value (0, 1, 2) those from `first` to before `last`, side by side: `(B, T, n × D)`."""
+    """Return the projections `first` to `last - 1` of query, key and value (0, 1, 2), concatenated, `(B, T, n × D)`."""
     assert attention.in_proj_weight is not None
     rows = slice(first * attention.embed_dim, last * attention.embed_dim)
     return F.linear(x_BTD, attention.in_proj_weight[rows], attention.in_proj_bias[rows])
@@ -25,14 +25,14 @@ def project(attention: nn.MultiheadAttention, x_BTD: Tensor, first: int, last: i
 def attend(
     attention: nn.MultiheadAttention, query_BTD: Tensor, seen_BSX: Tensor, mask: Tensor | None, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Outputs `(B, T, D)` and, if wanted, weights `(B, T, S)`, averaged over heads.
+    """Return outputs `(B, T, D)` and, if needed, attention weights `(B, T, S)` averaged over heads.
 
     Args:
-        attention: what holds the weights.
-        query_BTD: projected.
-        seen_BSX: keys and values side by side, X = 2 D, projected.
-        mask: what may be seen; of a shape that broadcasts to `(B, heads, T, S)`; None for everything.
-        need_weights: whether the weights are wanted; only with a mask.
+        attention: module with the parameters.
+        query_BTD: projected queries.
+        seen_BSX: projected keys and values, concatenated, X = 2 D.
+        mask: true where attention is allowed, broadcastable to `(B, heads, T, S)`; None: everywhere.
+        need_weights: whether to return attention weights, which requires a mask.
     """
     query, key, value = (
         x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (query_BTD, *seen_BSX.chunk(2, dim=-1))
@@ -47,10 +47,10 @@ def attend(
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each normalised before; arguments: see `DecoderLayer`.
+    """Self-attention and a feed-forward network, both with pre-norm. See `DecoderLayer` for the arguments.
 
-    It computes what `nn.TransformerEncoderLayer` does, faster: for gradients, `nn.MultiheadAttention` fills and adds a
-    tensor for each of query, key and value.
+    The results are the same as in `nn.TransformerEncoderLayer`, but faster to compute: in its backward pass,
+    `nn.MultiheadAttention` fills and adds a separate tensor for query, key and value.
     """
 
     def __init__(self, size: int, heads: int, feedforward_size: int, dropout: float) -> None:
@@ -63,7 +63,7 @@ class EncoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x_BSD: Tensor, mask_BS: Tensor) -> Tensor:
-        """`(B, S, D)` → `(B, S, D)`; the mask is true where there is a token."""
+        """Map `(B, S, D)` to `(B, S, D)`. The mask is true where there is a token."""
         size = x_BSD.shape[2]
         query_BSD, seen_BSX = project(self.self_attention, self.norms[0](x_BSD), 0, 3).split([size, 2 * size], dim=-1)
         attended, _ = attend(self.self_attention, query_BSD, seen_BSX, mask_BS[:, None, None], False)
@@ -72,13 +72,13 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the source, feed-forward; each normalised before (Xiong et al. 2020).
+    """Self-attention, cross-attention and a feed-forward network, all with pre-norm (Xiong et al. 2020).
 
     Args:
-        size: D.
-        heads: of both attentions.
-        feedforward_size: of the layer in between.
-        dropout: of each part's output.
+        size: model size D.
+        heads: number of heads of both attentions.
+        feedforward_size: hidden size of the feed-forward network.
+        dropout: dropout probability for the output of each sublayer.
     """
 
     def __init__(self, size: int, heads: int, feedforward_size: int, dropout: float) -> None:
@@ -92,19 +92,19 @@ class DecoderLayer(nn.Module):
         self.dropout = Dropout(dropout)
 
     def source_keys(self, states_BSD: Tensor) -> Tensor:
-        """Keys and values of the source, side by side: `(B, S, 2 × D)`."""
+        """Return keys and values of the source, concatenated, `(B, S, 2 × D)`."""
         return project(self.cross_attention, states_BSD, 1, 3)
 
     def forward(
         self, x_BTD: Tensor, before_BPX: Tensor, memory: Memory, need_weights: bool
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Outputs `(B, T, D)`, keys and values of all tokens so far `(B, P + T, 2 × D)`, weights `(B, T, S)`.
+        """Return outputs `(B, T, D)`, keys and values of all tokens `(B, P + T, 2 × D)`, and weights `(B, T, S)`.
 
         Args:
-            x_BTD: the new tokens.
-            before_BPX: what the call before returned of the P tokens before; P = 0 at first.
-            memory: of the source, with `source_keys` of this layer, or None for them.
-            need_weights: whether the weights are wanted, averaged over heads.
+            x_BTD: states of the new tokens.
+            before_BPX: keys and values of the P previous tokens from the last call; P = 0 in the first call.
+            memory: encoder output, whose `keys` are this layer's `source_keys` or None.
+            need_weights: whether to return attention weights, averaged over heads.
         """
         size = x_BTD.shape[2]
         query_BTD, new_BTX = project(self.self_attention, self.norms[0](x_BTD), 0, 3).split([size, 2 * size], dim=-1)
@@ -121,22 +121,22 @@ class DecoderLayer(nn.Module):
 
 
 class TransformerSeq2Seq(Seq2Seq):
-    """Transformer (Vaswani et al. 2017) with layer norm before each part and sinusoidal positions.
+    """A Transformer (Vaswani et al. 2017) with pre-norm and sinusoidal positional encodings.
 
     Args:
-        source_size: of the source vocabulary; from the data.
-        target_size: of the target vocabulary, V; from the data.
-        size: D.
-        heads: of each attention; must divide `size`.
-        encoder_layers: stacked.
-        decoder_layers: stacked.
-        feedforward_size: of the layer in between; default: 4 × size.
-        tied_embeddings: the output layer shares the weights of the target embedding.
-        shared_embeddings: source and target share one embedding; for a joint vocabulary.
-        dropout: of embeddings and of each part's output, as in the paper; not of what is inside a part.
+        source_size: size of the source vocabulary; set from the data.
+        target_size: size of the target vocabulary, V; set from the data.
+        size: model size D.
+        heads: number of attention heads; `size` must be divisible by it.
+        encoder_layers: number of encoder layers.
+        decoder_layers: number of decoder layers.
+        feedforward_size: hidden size of the feed-forward networks; default: 4 × size.
+        tied_embeddings: share the weights of output layer and target embedding.
+        shared_embeddings: share one embedding between source and target; for a joint vocabulary.
+        dropout: dropout probability for embeddings and the outputs of sublayers only, as in the paper.
 
     Raises:
-        ValueError: sizes that contradict each other.
+        ValueError: `size` is odd or not divisible by `heads`.
     """
 
     def __init__(
@@ -174,14 +174,14 @@ class TransformerSeq2Seq(Seq2Seq):
             self.output.weight = self.target_embedding.weight
 
     def blocks(self) -> list[nn.Module]:
-        """Parts that run once in a forward pass, of which one at a time need be whole in memory (FSDP2)."""
+        """Return the layers for FSDP2 to shard. Each runs once per forward pass, and one at a time is unsharded."""
         return [*self.encoder, *self.decoder]
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
-        """Splits the feed-forward layers: the first by its outputs, the second by its inputs (Shoeybi et al. 2019).
+        """Split the first feed-forward layer by its outputs and the second by its inputs (Shoeybi et al. 2019).
 
-        Attention is not split, because `nn.MultiheadAttention` keeps queries, keys and values of all heads in one
-        matrix; nor are the embeddings, which other layers share.
+        Attention is not split, because `nn.MultiheadAttention` stores queries, keys and values of all heads in one
+        matrix. Embeddings are not split, because other layers share them.
         """
         return {
             f"{stack}.{number}.feedforward.{part}": style
@@ -196,10 +196,10 @@ class TransformerSeq2Seq(Seq2Seq):
         return self.dropout(embedded_BTD * math.sqrt(self.size) + positions_TD.to(embedded_BTD.dtype))
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
-        """States of the source; there is no final one.
+        """Return the states of the source, without a final state.
 
-        `keys` hold what each layer of the decoder makes of the states, side by side, so that a search computes it
-        once. In training they are None: each layer computes its own, as a layer sharded by FSDP2 must.
+        `keys` are the concatenated keys and values of all decoder layers, so a search computes them only once. They are
+        None in training, where each decoder layer computes its own. Layers sharded by FSDP2 require this.
         """
         mask_BS = source_BS != PAD
         states_BSD = self._embed(self.source_embedding, source_BS, 0)
@@ -211,11 +211,11 @@ class TransformerSeq2Seq(Seq2Seq):
         return Memory(states_BSD, mask_BS, torch.cat(keys, dim=-1) if keys else None)
 
     def start(self, memory: Memory) -> Any:
-        """For each layer, keys and values of the tokens so far: none yet, `(B, 0, 2 × D)`."""
+        """Return empty keys and values `(B, 0, 2 × D)` for each layer, because there are no previous tokens."""
         return tuple(memory.states.new_zeros(memory.states.shape[0], 0, 2 * self.size) for _ in self.decoder)
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
-        """Continues with T tokens; the attention is that of the last layer, averaged over heads."""
+        """Decode T more tokens. Attention weights are from the last layer, averaged over heads."""
         x_BTD = self._embed(self.target_embedding, tokens_BT, state[0].shape[1])
         layers = len(self.decoder)
         keys = [None] * layers if memory.keys is None else memory.keys.chunk(layers, dim=-1)
@@ -228,7 +228,7 @@ class TransformerSeq2Seq(Seq2Seq):
 
 
 def sinusoids(positions_T: Tensor, size: int) -> Tensor:
-    """Position codes `(T, size)`: sines and cosines of geometric wavelengths from 2π to 10,000 × 2π."""
+    """Return positional encodings `(T, size)`, sines and cosines with wavelengths from 2π to 10,000 × 2π."""
     rates = torch.exp(torch.arange(0, size, 2, device=positions_T.device) * (-math.log(10_000.0) / size))
     angles = positions_T[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)

@@ -1,4 +1,6 @@
-"""`lit-project translate`: sentences as arguments, in a file or on standard input, and a trained run in between."""
+"""The command `lit-project translate`, which translates arguments, a file or standard input with a trained run."""
+
+from __future__ import annotations
 
 import argparse
 import sys
@@ -6,53 +8,52 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from lit_engine.checkpoints.choose import choose_checkpoint
-from lit_engine.classes.names import import_named
 from lit_engine.cli.explain import OptionParser
 from lit_engine.errors import UserError, first_of
 from lit_engine.run.directory import RunDir
-from lit_project.models.seq2seq.search import Decoding
-from lit_project.tasks.translation.task import Translation, Translator
 from lit_project.text.files import lines_of, read_lines
+
+if TYPE_CHECKING:  # torch is imported with the checkpoint, so that `--help` and mistakes take no time
+    from lit_project.models.seq2seq.search import Decoding
+    from lit_project.tasks.translation.task import Translation, Translator
 
 
 def option_parser() -> argparse.ArgumentParser:
-    """The parser of the command line after `translate`; its errors are `UsageError`s."""
-    parser = OptionParser("translate", "Translates with a trained run; without TEXT and --input, standard input.")
+    """Return the parser for the arguments after `translate`. It reports errors as `UsageError`."""
+    parser = OptionParser("translate", "Translate sentences with a trained run. Reads standard input by default.")
     add = parser.add_argument
-    add("text", nargs="*", metavar="TEXT", help="A sentence; quote it.")
-    add("--run", metavar="DIR", help="The run whose checkpoint translates.")
-    add("--ckpt_path", metavar="best|last|average|PATH", help="Which checkpoint; default: best. A PATH needs no --run.")
-    add("--input", metavar="FILE", help="A text file (UTF-8, also .gz) with one sentence per line.")
-    add("--output", metavar="FILE", help="Where to write; default: standard output.")
-    add("--beam_size", type=int, metavar="N", help="Hypotheses kept at each step; 1 is greedy; default: the run's.")
-    add("--n_best", type=int, metavar="N", default=1, help="Translations of each sentence, with scores; default: 1.")
-    add("--length_penalty", type=float, metavar="A", help="Rank by log P / length^A; default: the run's.")
-    add("--no_repeat_ngram", type=int, metavar="N", help="No N tokens occur twice; default: the run's; 0: may.")
-    add("--max_length_ratio", type=float, metavar="R", help="Most tokens per source token; default: the run's.")
-    add("--attention", metavar="PNG", help="Draw what the net looks at while it translates one sentence.")
-    add("--batch_size", type=int, metavar="N", default=64, help="Sentences at a time; default: 64.")
+    add("text", nargs="*", metavar="TEXT", help="A sentence, in quotes.")
+    add("--run", metavar="DIR", help="The run that contains the checkpoint.")
+    add("--ckpt_path", metavar="best|last|average|PATH", help="The checkpoint; default: best. A PATH needs no --run.")
+    add("--input", metavar="FILE", help="A UTF-8 text file with one sentence per line; may be compressed (.gz).")
+    add("--output", metavar="FILE", help="The output file; default: standard output.")
+    add("--beam_size", type=int, metavar="N", help="Hypotheses per step; 1: greedy search; default: as in the run.")
+    add("--n_best", type=int, metavar="N", default=1, help="Translations per sentence, with scores; default: 1.")
+    add("--length_penalty", type=float, metavar="A", help="Rank by log P / length^A; default: as in the run.")
+    add("--no_repeat_ngram", type=int, metavar="N", help="Forbid repeated N-grams; 0: allow; default: as in the run.")
+    add("--max_length_ratio", type=float, metavar="R", help="Maximum tokens per source token; default: as in the run.")
+    add("--attention", metavar="PNG", help="Draw the attention map of one translated sentence.")
+    add("--batch_size", type=int, metavar="N", default=64, help="Sentences per batch; default: 64.")
     return parser
 
 
 def translate(args: Sequence[str]) -> int:
-    """Runs the command and returns its exit status.
+    """Run the command and return its exit status.
 
     Args:
-        args: the command line after `translate`.
+        args: the command-line arguments after `translate`.
 
     Raises:
-        UserError: the options, the input or the checkpoint cannot be used; nothing has been written then.
+        UserError: the options, the input or the checkpoint are invalid. In this case nothing has been written.
     """
     options = option_parser().parse_intermixed_args(list(args))
     on_terminal = not options.text and options.input is None and sys.stdin.isatty()
-    # before the checkpoint is loaded, so that mistakes show at once
+    # report mistakes before loading the checkpoint, which takes longer
     sentences = [] if on_terminal else sentences_of(options)
     if options.attention is not None and len(sentences) != 1:
-        raise UserError(f"--attention draws one sentence, got {len(sentences)}")
+        raise UserError(f"--attention draws one sentence, but got {len(sentences)}")
     if options.batch_size < 1:
         raise UserError(f"batch_size must be at least 1, got {options.batch_size}")
     task = load(_checkpoint(options))
@@ -63,7 +64,7 @@ def translate(args: Sequence[str]) -> int:
     except ValueError as error:
         raise UserError(str(error)) from error
     if on_terminal:
-        note(f"translating from {task.source_language} to {task.target_language}; an empty line or Ctrl-D ends")
+        note(f"translating from {task.source_language} to {task.target_language}; enter an empty line to quit")
         found = []
         with suppress(EOFError):
             while text := input().strip():
@@ -78,13 +79,13 @@ def translate(args: Sequence[str]) -> int:
 
 
 def sentences_of(options: argparse.Namespace) -> list[str]:
-    """The sentences that the command line names.
+    """Return the sentences to translate.
 
     Raises:
-        UserError: there is nothing to translate, or it is not UTF-8.
+        UserError: there is nothing to translate, or the input is not UTF-8.
     """
     if options.text and options.input is not None:
-        raise UserError("give TEXT or --input, not both")
+        raise UserError("pass either TEXT or --input, not both")
     if options.text:
         sentences, where = options.text, "TEXT"
     elif options.input is not None:
@@ -99,41 +100,48 @@ def sentences_of(options: argparse.Namespace) -> list[str]:
 def _checkpoint(options: argparse.Namespace) -> Path:
     if options.run is not None:
         run = RunDir.open(options.run)
-        import_named(run.config_file)  # as trusted as by the other commands with --run
+        from lit_engine.checkpoints.choose import choose_checkpoint
+        from lit_engine.classes.names import import_named
+
+        import_named(run.config_file)  # trusts the run's config, like all commands with --run
         return choose_checkpoint(run, options.ckpt_path or "best")
     if options.ckpt_path in (None, "best", "last", "average"):
-        raise UserError("translate needs a run: --run DIR (or --ckpt_path FILE)")
+        raise UserError("translate needs a trained run: pass --run DIR or --ckpt_path FILE")
     return Path(options.ckpt_path)
 
 
 def load(file: str | Path) -> Translator:
-    """A translator as it was trained, on the GPU if there is one; nothing but the checkpoint is read.
+    """Load a translator from a checkpoint, without any other file. Uses the GPU if there is one.
 
     Raises:
-        UserError: no such checkpoint, a damaged one, or one of another task.
+        UserError: the checkpoint is missing, damaged or from a different task.
     """
+    import torch
+
+    from lit_project.tasks.translation.task import Translator
+
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return Translator.load_from_checkpoint(file, map_location=device).eval()
 
 
 def note(text: str) -> None:
-    """Says something beside the translations."""
+    """Print a note to standard error."""
     print(f"note: {text}", file=sys.stderr)
 
 
 def translated(
     task: Translator, sentences: Sequence[str], decoding: Decoding, batch_size: int, note: Callable[..., None] = note
 ) -> list[list[Translation]]:
-    """The best translations of each sentence, none of a blank one; `note` is told what the checkpoint cannot take."""
+    """Return the best translations of each sentence (none for blank sentences). `note` reports unsupported input."""
     prepared = [task.preparation(text) for text in sentences]
     lengths = [len(ids) for ids in task.source_vocabulary.encode_all(prepared)]
     unknown = list(dict.fromkeys(word for text in prepared for word in task.source_vocabulary.unknown(text)))
     if unknown:
-        note(f"never seen in training: {first_of(unknown)}")
+        note(f"not in the vocabulary: {first_of(unknown)}")
     if cut := sum(length > task.max_length for length in lengths):
-        note(f"cut at the {task.max_length} tokens that the checkpoint takes: {cut} of {len(sentences)} sentences")
+        note(f"truncated {cut} of {len(sentences)} sentences to the checkpoint's maximum of {task.max_length} tokens")
     found: list[list[Translation]] = [[] for _ in sentences]
-    # batches of like length need little padding; of a blank sentence nothing is left
+    # sort by length to reduce padding, and skip blank sentences
     order = sorted((place for place, length in enumerate(lengths) if length), key=lengths.__getitem__)
     for start in range(0, len(order), batch_size):
         batch = order[start : start + batch_size]
@@ -143,7 +151,7 @@ def translated(
 
 
 def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bool) -> None:
-    """A translation per line, nothing for a blank one; of several with scores, an empty line between sentences.
+    """Write one translation per line, or with `scores` all scored ones, with an empty line between sentences.
 
     Raises:
         UserError: the file cannot be written.
@@ -163,19 +171,19 @@ def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bo
 
 
 def draw_attention(task: Translator, sentence: str, best: Translation, file: str) -> None:
-    """Writes the attention map of a translation.
+    """Write the attention map of a translation to a file.
 
     Raises:
-        UserError: the net has no attention, or the file cannot be written.
+        UserError: the model has no attention, or the file cannot be written.
     """
     found = task.attention(sentence, best.tokens)
     if found is None:
-        raise UserError("--attention: the net of this run has no attention")
-    from lit_project.tasks.translation.figures import attention_map  # matplotlib takes a second
+        raise UserError("--attention: the model of this run has no attention")
+    from lit_project.tasks.translation.figures import attention_map  # importing matplotlib takes a second
 
     source, target, weights_TS = found
     try:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         attention_map(weights_TS, source, target, best.text).savefig(file)
-    except (OSError, ValueError) as error:  # ValueError: a suffix that matplotlib does not know
+    except (OSError, ValueError) as error:  # ValueError: matplotlib does not support the suffix
         raise UserError(f"cannot write {file}: {error}") from error

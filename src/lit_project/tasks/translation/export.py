@@ -1,4 +1,4 @@
-"""For `export`: the encoder and one step of the decoder as functions of tensors, and the search with their files."""
+"""Export of translators: the encoder and one decoder step as tensor functions, and search with the exported files."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -16,14 +16,14 @@ from lit_project.tasks.translation.task import Translator
 from lit_project.text import preparation, tokens
 from lit_project.text.vocabulary import PAD
 
-SATURATED = 1e4  # its sigmoid is 1 in float32, and that of its negative 0
+SATURATED = 1e4  # in float32, sigmoid(1e4) is 1 and sigmoid(-1e4) is 0
 
 
 class Unpacked(nn.Module):
-    """Computes what an `RNNEncoder` does without packed sequences, which neither format knows.
+    """An `RNNEncoder` without packed sequences, which the export formats do not support.
 
-    A further input of each layer, 1 at padding, holds the gates that keep the state, so that padding leaves the final
-    state of the forward direction and the first one of the backward direction as they are.
+    Each layer gets an extra input, which is 1 at padding and saturates the gates so that the state is kept. Padding
+    then changes neither the final state of the forward direction nor the initial state of the backward direction.
     """
 
     def __init__(self, encoder: RNNEncoder) -> None:
@@ -31,13 +31,13 @@ class Unpacked(nn.Module):
         self.encoder = encoder
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, Any]:
-        """As `RNNEncoder.forward`, in evaluation."""
+        """Return the same as `RNNEncoder.forward` in evaluation mode."""
         encoder, rnn = self.encoder, self.encoder.rnn
         size, both, lstm = rnn.hidden_size, rnn.bidirectional, isinstance(rnn, nn.LSTM)
         x_BSD = encoder.embedding(source_BS) * encoder.embedding.embedding_dim**0.5
         padding_BS1 = (source_BS == PAD)[..., None].to(x_BSD.dtype)
         last_B11 = (lengths_B - 1)[:, None, None]
-        # gates of a GRU: reset, update, new; of an LSTM: input, forget, cell, output
+        # order of the gates: reset, update, new (GRU) or input, forget, cell, output (LSTM)
         held = torch.tensor([-1.0, 1, 0, 0] if lstm else [0.0, 1, 0]) * SATURATED
         finals: list[tuple[Tensor, ...]] = []
         for layer in range(rnn.num_layers):
@@ -53,7 +53,7 @@ class Unpacked(nn.Module):
                 x_BSD, hidden, *cell = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, False, both, True)
             else:
                 (x_BSD, hidden), cell = torch.gru(inputs, zeros, weights, True, 1, 0.0, False, both, True), []
-            # an LSTM's output gate is not held
+            # read the last forward output at its position, because the output gate of an LSTM is not saturated
             forward = x_BSD.gather(1, last_B11.expand(-1, 1, x_BSD.shape[2]))[:, 0, :size]
             finals.append((torch.cat([forward[None], hidden[1:]]), *cell))
         states_BSD = encoder.norm(x_BSD * (1 - padding_BS1))
@@ -61,14 +61,14 @@ class Unpacked(nn.Module):
 
 
 class FromFiles(Seq2Seq):
-    """A net that computes by files, for the searches of `Decoding`."""
+    """A model that runs the exported files, so that `Decoding` can search with them."""
 
     def __init__(self, runs: Mapping[str, Run], shared: int) -> None:
         super().__init__()
         self.runs, self.shared = runs, shared
 
     def encode(self, source_BS: Tensor, lengths_B: Tensor) -> Memory:
-        """What the file of the encoder gives; the first state is in `final`."""
+        """Run the exported encoder. The initial decoder state is in `final`."""
         found = self.runs["encoder"](source_BS)
         return Memory(*found[: self.shared])._replace(final=tuple(found[self.shared :]))
 
@@ -76,16 +76,16 @@ class FromFiles(Seq2Seq):
         return memory.final
 
     def decode(self, tokens_BT: Tensor, state: Any, memory: Memory, attention: bool = False) -> Decoded:
-        """One token, by the file of the step."""
+        """Decode one token with the exported decoder step."""
         logits_BV, *state = self.runs["step"](tokens_BT, *memory[: self.shared], *state)
         return Decoded(logits_BV[:, None], tuple(state), None)
 
 
 def exported(task: Translator, batch: Any) -> Exported:
-    """The encoder, a step of the decoder, and a script that searches with them.
+    """Return the encoder, one step of the decoder, and a script that searches with them.
 
-    `encoder`: `source` `(B, S)`, padded → `states`, `mask`, perhaps `keys`, and the first `state_0`…; `step`: `token`
-    `(B, 1)` and all of these → `logits` `(B, V)` and `next_0`…, the state for the token that follows.
+    `encoder` maps padded `source` `(B, S)` to `states`, `mask`, `keys` (not always) and the initial state `state_0`….
+    `step` maps `token` `(B, 1)` and these outputs to `logits` `(B, V)` and `next_0`…, the state for the next token.
     """
     net = copy(task.net)
     net._modules = dict(net._modules)
@@ -107,7 +107,7 @@ def exported(task: Translator, batch: Any) -> Exported:
 
     states = {f"state_{place}": part for place, part in enumerate(state)}
     inputs = {**dict(zip(Memory._fields, memory[:shared], strict=False)), **states}
-    grows = any(part.shape[1] == 0 for part in states.values())  # what the tokens so far have left, as a Transformer's
+    grows = any(part.shape[1] == 0 for part in states.values())  # grows with each token, as in a Transformer
     free = dict.fromkeys(Memory._fields, "batch source") | {name: "batch past" for name in states if grows}
     parts = {
         "encoder": Part(net, encode, {"source": batch.source}, list(inputs), {"source": "batch source"}),
@@ -129,6 +129,6 @@ def exported(task: Translator, batch: Any) -> Exported:
 
 SCRIPT: dict[str, str | Path] = {
     "translate.py": Path(__file__).parent / "translate_with_onnx.py",
-    "preparation.py": preparation.__file__,  # these two import nothing of the project
+    "preparation.py": preparation.__file__,  # these two files import nothing from the project
     "tokens.py": tokens.__file__,
 }

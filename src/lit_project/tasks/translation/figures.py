@@ -1,4 +1,4 @@
-"""Figures and tables of translations: attention, BLEU by length, the best, the worst and random ones."""
+"""Figures and tables of translations: attention maps, BLEU by length, and best, worst and random samples."""
 
 from __future__ import annotations
 
@@ -22,53 +22,53 @@ from lit_project.text.scores import group_bleu
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEGIBLE = 40  # pieces on an axis at full size; with more of them, everything shrinks to the same sheet
+LEGIBLE = 40  # pieces on an axis at full size; longer sentences are scaled down to the same figure size
 
 
 def attention_map(
     weights_TS: Tensor, source_pieces: Sequence[str], target_pieces: Sequence[str], title: str = ""
 ) -> Figure:
-    """Attention as a heat map: the source on top, the translation from top to bottom.
+    """Draw attention weights as a heat map, with source pieces as columns and target pieces as rows.
 
     Args:
-        weights_TS: `(T, S)`, each row sums to 1.
-        source_pieces: S labels, in the order of the sentence.
-        target_pieces: T labels.
-        title: written as it is.
+        weights_TS: attention weights `(T, S)`; each row sums to 1.
+        source_pieces: S labels in the order of the sentence.
+        target_pieces: T labels in the order of the translation.
+        title: figure title, drawn as plain text.
     """
     rows, columns = weights_TS.shape
     scale = min(1, LEGIBLE / max(rows, columns))
-    cell, letter = 0.3 * scale, 0.09 * scale  # width of a cell, and about that of a letter, in inches
+    cell, letter = 0.3 * scale, 0.09 * scale  # width of a cell and approximate width of a letter, in inches
     width = columns * cell + max(map(len, target_pieces)) * letter + 1.4
     height = rows * cell + max(map(len, source_pieces)) * letter + 0.6
     figure = new_figure(max(width, 4), max(height, 2.5))
     axes = figure.add_subplot()
     image = axes.imshow(weights_TS.numpy(), cmap="Blues", vmin=0, vmax=1)
     figure.colorbar(image, ax=axes, label="attention", shrink=0.8)
-    # parse_math: "$5 or $6" is text and no formula
+    # parse_math=False, because "$5 or $6" is text, not a formula
     text: dict[str, Any] = {"fontsize": 9 * scale, "parse_math": False}
     axes.xaxis.tick_top()
     axes.set_xticks(range(columns), labels=source_pieces, rotation=90, **text)
     axes.set_yticks(range(rows), labels=target_pieces, **text)
     axes.set_xticks([x - 0.5 for x in range(1, columns)], minor=True)
     axes.set_yticks([y - 0.5 for y in range(1, rows)], minor=True)
-    axes.grid(which="minor", color="grey", alpha=0.25, linewidth=0.5)  # leads the eye from a weight to its words
+    axes.grid(which="minor", color="grey", alpha=0.25, linewidth=0.5)  # guides the eye from a weight to its words
     axes.tick_params(which="minor", length=0)
     if title:
-        lines = textwrap.wrap(title, int(11 * figure.get_figwidth()))  # letters an inch; wrap=True parses formulas
+        lines = textwrap.wrap(title, int(11 * figure.get_figwidth()))  # 11 letters per inch; wrap=True parses formulas
         figure.suptitle("\n".join(lines), fontsize=10, parse_math=False)
     return figure
 
 
 def bleu_by_length(groups: Sequence[tuple[str, float, int]], title: str = "") -> Figure:
-    """A bar per group of sentences, with their number on it; `groups` are those of `by_length` in scores.py."""
+    """Draw BLEU as one bar per group of sentences, with its size on top; `groups` come from `scores.by_length`."""
     labels, scores, counts = zip(*groups, strict=True)
     figure = new_figure(max(4.5, 0.65 * len(groups) + 1.5), 4)
     axes = figure.add_subplot()
     bars = axes.bar(range(len(groups)), scores, color="tab:blue", alpha=0.8)
     axes.bar_label(bars, labels=[f"{count:,}" for count in counts], padding=2, fontsize=8)
     axes.set_xticks(range(len(groups)), labels=labels)
-    axes.set(xlabel="words of the source (on the bars: sentences)", ylabel="BLEU", ylim=(0, 110), title=title)
+    axes.set(xlabel="words in the source (bar labels: sentences)", ylabel="BLEU", ylim=(0, 110), title=title)
     axes.set_yticks(range(0, 101, 20))
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
@@ -76,30 +76,29 @@ def bleu_by_length(groups: Sequence[tuple[str, float, int]], title: str = "") ->
 
 
 class Translations(Callback):
-    """Pictures and tables of the sentences that a `Translator` was evaluated on; other tasks are left alone.
+    """Writes figures and tables of the translations that a `Translator` produces in evaluation; ignores other tasks.
 
-    In training: attention maps `figures/attention/epochNNN_K.png` of the first validation sentences, the same at each
-    epoch (counted from 0, as in the names of checkpoints). After `validate` and `test`, of their split:
-    `figures/SPLIT_attention_K.png`, `figures/SPLIT_bleu_by_length.png`, and `predictions/SPLIT_samples.json` with the
-    best, the worst and some random translations. TensorBoard and W&B get the figures too, if they are among the
-    loggers, and W&B the tables.
+    In training it draws attention maps of the first validation sentences, `figures/attention/epochNNN_K.png`. Epochs
+    are counted from 0, as in checkpoint names. After `validate` and `test` it writes `figures/SPLIT_attention_K.png`,
+    `figures/SPLIT_bleu_by_length.png`, and `predictions/SPLIT_samples.json` with the best, the worst and some random
+    translations. TensorBoard and W&B loggers get the figures too, and W&B also gets the tables.
 
     Args:
-        sentences: for which attention is drawn; 0 for none.
-        every_n_epochs: how often in training; the last epoch is always drawn.
-        samples: rows of each table; 0 for no tables.
+        sentences: number of sentences whose attention is drawn; 0 for none.
+        every_n_epochs: draw attention once every n epochs in training; the last epoch is always drawn.
+        samples: number of rows in each table; 0 for no tables.
     """
 
     def __init__(self, sentences: int = 4, every_n_epochs: int = 5, samples: int = 10) -> None:
         self.sentences = sentences
         self.every_n_epochs = every_n_epochs
         self.samples = samples
-        self._waiting: int | None = None  # the epoch of a validation that was not drawn
+        self._waiting: int | None = None  # the last validated epoch, if it is not drawn yet
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *args: Any
     ) -> None:
-        """Collects the attention now, because averaged weights are swapped out at the epoch's end."""
+        """Collect the attention now, because averaged weights are swapped out at the end of the epoch."""
         if batch_idx + 1 == trainer.num_val_batches[0] and not trainer.sanity_checking:
             self._look(trainer, pl_module)
 
@@ -110,13 +109,13 @@ class Translations(Callback):
             self._look(trainer, pl_module)
 
     def _look(self, trainer: Trainer, task: Any) -> None:
-        """Collects the first sentences of this process."""
+        """Compute the attention of the first sentences of this process."""
         if not fast_dev_run(trainer):
             for row in first_of_each_source(getattr(task, "rows", []))[: self.sentences]:
                 row.attention = task.attention(row.text.source, row.tokens)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws the attention every few epochs of `fit`, and everything of `validate`."""
+        """Draw the attention every few epochs of `fit`, and all figures and tables after `validate`."""
         if trainer.state.fn == "validate":
             self._draw_all(trainer, pl_module, "val")
         elif not trainer.sanity_checking:
@@ -125,7 +124,7 @@ class Translations(Callback):
                 self._draw_epoch(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draws the last epoch, which early stopping may have made the last."""
+        """Draw the last epoch, which is only known now because training may stop early."""
         self._draw_epoch(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -156,7 +155,7 @@ class Translations(Callback):
 
     def _draw_attention(self, trainer: Trainer, rows: Sequence[Row], name: str, tag: str) -> None:
         for number, row in enumerate(rows[: self.sentences], 1):
-            if row.attention is None:  # a net without
+            if row.attention is None:  # the model has no attention
                 return
             source, target, weights_TS = row.attention
             figure = attention_map(weights_TS, source, target, f"reference: {row.text.references[0]}")
@@ -164,16 +163,16 @@ class Translations(Callback):
 
 
 def _rows(trainer: Trainer, task: Any) -> list[Row]:
-    """The first row of each source, by index; none in other processes than the first and in smoke tests."""
+    """Return the first row of each source by index, or no rows in smoke tests and on ranks other than 0."""
     if not trainer.is_global_zero or fast_dev_run(trainer):
         return []
     return first_of_each_source(getattr(task, "rows", []))
 
 
 def ranked_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dict[str, list[tuple[float, Row]]]:
-    """The best, the worst and random translations with their smoothed BLEU of the sentence.
+    """Return the best, worst and random translations with their smoothed sentence BLEU.
 
-    The random ones are the same at each evaluation of the same sentences, so that checkpoints can be compared.
+    The random samples are the same whenever the same sentences are evaluated, so that checkpoints can be compared.
     """
     scored = [(group_bleu([row.hypothesis], [row.text.references], language), row) for row in rows]
     ranked = sorted(scored, key=lambda item: (-item[0], item[1].index))
@@ -182,7 +181,7 @@ def ranked_samples(rows: Sequence[Row], samples: int, language: str = "en") -> d
 
 
 def tables(samples: Mapping[str, Sequence[tuple[float, Row]]]) -> dict[str, list[dict[str, Any]]]:
-    """Rows of a table for each kind of `ranked_samples`; several references are lines of one text."""
+    """Return the table rows for each kind of `ranked_samples`, with several references joined by newlines."""
     names = ("BLEU", "source", "translation", "references")
     values = {
         which: [(round(score, 1), row.text.source, row.hypothesis, "\n".join(row.text.references)) for score, row in of]

@@ -1,4 +1,4 @@
-"""Scores of an evaluation of translations."""
+"""Scores of evaluated translations."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,20 +7,20 @@ from typing import Any
 
 from lit_project.text.scores import corpus_scores, group_bleu, lowercase_tokenised_bleu
 
-GROUPS = 12  # of sentences by length, at most: as many bars as are easily compared
+GROUPS = 12  # maximum number of length groups; more bars would be hard to compare
 
 
 @dataclass
 class Row:
-    """A pair and the translation of its source.
+    """A sentence pair and the model's translation of its source.
 
     Attributes:
-        index: of the pair in its split.
+        index: index of the pair in its split.
         text: source, target, references and memory, as text.
-        hypothesis: the translation found.
-        score: of the search.
-        tokens: of the hypothesis.
-        attention: what `Translator.attention` gives of them, for rows that are to be drawn.
+        hypothesis: the model's translation.
+        score: search score of the hypothesis.
+        tokens: token ids of the hypothesis.
+        attention: output of `Translator.attention`, only for rows to be drawn.
     """
 
     index: int
@@ -32,7 +32,7 @@ class Row:
 
 
 def first_of_each_source(rows: Sequence[Row]) -> list[Row]:
-    """The row of least index of each source, by index."""
+    """Return the row with the lowest index for each source, sorted by index."""
     by_source: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.index):
         by_source.setdefault(row.text.source, row)
@@ -40,7 +40,7 @@ def first_of_each_source(rows: Sequence[Row]) -> list[Row]:
 
 
 def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Scores of the hypotheses, in `language`, 0 to 100, by name, and sacrebleu's signatures."""
+    """Return the scores (0 to 100) of the hypotheses by name, and sacrebleu's signatures."""
     once = first_of_each_source(rows)
     hypotheses, references = [row.hypothesis for row in once], [row.text.references for row in once]
     found = corpus_scores(hypotheses, references, language)
@@ -52,7 +52,7 @@ def scores(rows: Sequence[Row], language: str) -> tuple[dict[str, float], dict[s
 
 
 def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
-    """The same for baselines without a net: copying the source, and remembering training pairs."""
+    """Return the scores of two baselines without a model: copying the source, and looking it up in the training set."""
     once = first_of_each_source(rows)
     references = [row.text.references for row in once]
     values: dict[str, float] = {}
@@ -63,7 +63,7 @@ def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
 
 
 def by_length(rows: Sequence[Row], language: str = "en") -> list[tuple[str, float, int]]:
-    """Words of the source (such as "6–10"), and BLEU and number of the sentences of this length; short ones first."""
+    """Return source length in words (such as "6–10"), BLEU and number of sentences of each group, shortest first."""
     groups: dict[int, list[Row]] = defaultdict(list)
     lengths = [len(row.text.source.split()) for row in rows]
     longest = max(lengths)

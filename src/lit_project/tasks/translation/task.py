@@ -1,4 +1,4 @@
-"""Translation: the task, and what a trained one does with raw text."""
+"""The translation task, which trains on sentence pairs and translates raw text."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,17 +23,17 @@ from lit_project.text.vocabulary import BOS, EOS, PAD, UNK, Vocabulary
 if TYPE_CHECKING:
     from lit_engine.tools.export.parts import Exported
 
-END = "■"  # the end of a sentence, in attention maps
+END = "■"  # marks the end of a sentence in attention maps
 
 
 class Translation(NamedTuple):
-    """One translation of one sentence.
+    """A translation of one sentence.
 
     Attributes:
-        text: the translation.
-        score: what it was ranked by; the higher the better.
-        log_probability: of its tokens.
-        tokens: ids of the target vocabulary.
+        text: the translation as text.
+        score: the score used for ranking; higher is better.
+        log_probability: sum of the log-probabilities of its tokens.
+        tokens: token ids in the target vocabulary.
     """
 
     text: str
@@ -43,34 +43,36 @@ class Translation(NamedTuple):
 
 
 class Translator(Task):
-    """Trains a net of `lit_project.models.seq2seq` on sentence pairs.
+    """Trains a model from `lit_project.models.seq2seq` on sentence pairs.
 
-    The loss is cross-entropy per token, padding left out, with the gradient of the mean over *all* target tokens of the
-    optimizer step, however they are split into micro-batches and processes.
+    The loss is the cross-entropy per target token without padding, averaged over *all* tokens of an optimizer step,
+    regardless of how they are split into micro-batches and processes.
 
-    Logged at each epoch's end: `train/loss` (with label smoothing), `train/token_accuracy`, `train/tokens_per_second`;
-    for `val` and `test` `loss` (without), `perplexity`, `token_accuracy`, with the true prefix given; and of the
-    translations that the net finds by itself, on detokenised cased text, `bleu` and `chrf` (sacrebleu; every source
-    once, all its references), `bleu_single` and `chrf_single` where sources have several references (every pair, its
-    own reference), `bleu_lowercase` (lower-cased and tokenised by Moses, as published tables of Multi30k), and the
-    baselines `bleu_copy`, `chrf_copy` (the source itself) and `bleu_memory`, `chrf_memory` (the most frequent
-    translation of the same source in train, or nothing). The signatures of the scores are in metrics.json.
+    Logged at the end of each epoch: `train/loss` (with label smoothing), `train/token_accuracy` and
+    `train/tokens_per_second`. Logged for `val` and `test`, with the true tokens as input: `loss` (without label
+    smoothing), `perplexity` and `token_accuracy`. Logged for the model's own translations, as detokenised cased text:
+
+    - `bleu`, `chrf`: by sacrebleu, each source once with all its references; signatures are in metrics.json.
+    - `bleu_single`, `chrf_single`: each pair with its own reference, if sources have several references.
+    - `bleu_lowercase`: lower-cased and tokenised by Moses, as in published tables for Multi30k.
+    - `bleu_copy`, `chrf_copy`, `bleu_memory`, `chrf_memory`: baselines that output the source itself, or its most
+      frequent translation in the training set (if it occurs there).
 
     Args:
-        net: tokens in, logits of the next token out.
-        optimizer: makes the optimizer of the parameters.
-        vocabularies: plain data that turn text into tokens and back; from the data. They travel in the checkpoint.
+        net: model that maps tokens to logits of the next token.
+        optimizer: creates the optimizer for the parameters.
+        vocabularies: plain data that convert text to tokens and back; set from the data and stored in the checkpoint.
         label_smoothing: share of the target spread evenly over the vocabulary (Szegedy et al. 2016).
-        teacher_forcing_ratio: how likely the decoder is fed the true token in training and not its own guess: a number,
-            or points [optimizer step, ratio] with straight lines between them, such as [[0, 1.0], [5000, 0.5]]
-            (scheduled sampling, Bengio et al. 2015).
-        decoding: the search of `validate`, `test`, `predict` and `translate`.
-        validation_decoding: that of validation while it trains; default: greedy.
-        **kwargs: of `Task`: schedulers, parameter_groups, compile, metrics.
+        teacher_forcing_ratio: probability that the decoder's input in training is the true token instead of its own
+            prediction (scheduled sampling, Bengio et al. 2015). Either a number or points [optimizer step, ratio] with
+            linear interpolation, such as [[0, 1.0], [5000, 0.5]].
+        decoding: search options for `validate`, `test`, `predict` and `translate`; default: beam search of size 5.
+        validation_decoding: search options for validation during training; default: greedy search.
+        **kwargs: arguments of `Task`: schedulers, parameter_groups, compile, metrics.
 
     Raises:
-        ValueError: a ratio outside [0, 1], steps that do not ascend, or a net that shares embeddings between two
-            vocabularies.
+        ValueError: a ratio is outside [0, 1], steps are not ascending, or the model shares embeddings but the
+            vocabularies differ.
     """
 
     unit = "tokens"
@@ -90,13 +92,13 @@ class Translator(Task):
         super().__init__(optimizer, **kwargs)
         if getattr(net, "shared_embeddings", False) and vocabularies["source"] != vocabularies["target"]:
             raise ValueError(
-                "shared_embeddings needs one joint vocabulary (data.joint: true), but those of source and target differ"
+                "shared_embeddings needs one joint vocabulary, but source and target differ: set data.joint: true"
             )
         ratio = teacher_forcing_ratio
         self.forcing_points = [(0, ratio)] if isinstance(ratio, int | float) else ratio
         steps = [step for step, _ in self.forcing_points]
         if not steps or steps != sorted(set(steps)) or not all(0 <= value <= 1 for _, value in self.forcing_points):
-            raise ValueError(f"teacher_forcing_ratio must be in [0, 1], or points [step, ratio] by step, got {ratio}")
+            raise ValueError(f"teacher_forcing_ratio must be in [0, 1] or a list of [step, ratio], got {ratio}")
         self.net = net
         self.label_smoothing = label_smoothing
         self.decoding = decoding or Decoding(beam_size=5)
@@ -108,27 +110,27 @@ class Translator(Task):
         self.target_vocabulary = Vocabulary.from_dict(vocabularies["target"])
         self.max_length = int(vocabularies["max_length"])
         self.source_language, self.target_language = vocabularies["languages"]
-        self.rows: list[Row] = []  # of the last evaluation, by index
-        self.by_length: list[tuple[str, float, int]] = []  # of the last one after training; see scores.py
-        self._found: dict[str, Hypothesis] = {}  # a source that occurs twice is translated once
-        self._baselines: dict[int, dict[str, float]] = {}  # by a hash of their text
+        self.rows: list[Row] = []  # results of the last evaluation, sorted by index
+        self.by_length: list[tuple[str, float, int]] = []  # BLEU by length in the last `validate` or `test`
+        self._found: dict[str, Hypothesis] = {}  # translates each distinct source only once
+        self._baselines: dict[int, dict[str, float]] = {}  # scores by a hash of the texts
 
     def configure_model(self) -> None:
-        """Shards the net, which then runs each of its parts once per step.
+        """Shard the model, which must then run each of its parts exactly once per step.
 
         Raises:
-            UserError: it would feed on its own guesses, token by token.
+            UserError: teacher_forcing_ratio is below 1, which runs the decoder once per token.
         """
         if self.device_mesh is not None and min(ratio for _, ratio in self.forcing_points) < 1:
-            raise UserError("a teacher_forcing_ratio below 1 runs the decoder token by token: not with a sharded net")
+            raise UserError("sharding does not support teacher_forcing_ratio below 1: set it to 1.0")
         super().configure_model()
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, inputs_BT: Tensor) -> Tensor:
-        """Logits `(B, T, V)` of the tokens that follow; see `Seq2Seq.forward`."""
+        """Return the logits `(B, T, V)` of the next tokens; see `Seq2Seq.forward`."""
         return self.net(source_BS, lengths_B, inputs_BT)
 
     def teacher_forcing(self, step: int) -> float:
-        """How likely the decoder is fed the true token at an optimizer step, counted from 0."""
+        """Return the probability of a true token as decoder input at an optimizer step, counted from 0."""
         steps, ratios = zip(*self.forcing_points, strict=True)
         return float(np.interp(step, steps, ratios))
 
@@ -153,7 +155,7 @@ class Translator(Task):
             label_smoothing=label_smoothing,
             reduction="sum",
         )
-        known_BT = real_BT & (labels_BT != UNK)  # to predict that a word is unknown is not to know it
+        known_BT = real_BT & (labels_BT != UNK)  # predicting "unknown" does not count as correct
         correct = ((logits_BTV.detach().argmax(dim=-1) == labels_BT) & known_BT).sum()
         return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
 
@@ -168,7 +170,7 @@ class Translator(Task):
         self.rows, self._found = [], {}
 
     def evaluation_step(self, batch: Any, split: str) -> None:
-        """Adds one batch to the sums, and translates it."""
+        """Update the sums with a batch and translate it."""
         logits_BTV = self(batch.source, batch.source_lengths, batch.target[:, :-1])
         self._count(logits_BTV, batch.target[:, 1:], label_smoothing=0.0)
         new = {text.source: i for i, text in enumerate(batch.texts) if text.source not in self._found}
@@ -201,7 +203,7 @@ class Translator(Task):
         }
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Rows of a table: index, rank of the translation, source, hypothesis, its score, references."""
+        """Return the prediction table with index, rank of the translation, source, hypothesis, score and references."""
         rows = []
         found = self.decoding.search(self.net, batch.source, batch.source_lengths)
         for index, text, hypotheses in zip(batch.indices.tolist(), batch.texts, found, strict=True):
@@ -212,13 +214,13 @@ class Translator(Task):
         return {name: [row[column] for row in rows] for column, name in enumerate(names)}
 
     def exported(self, batch: Any) -> "Exported":
-        """For `export`: the encoder, a step of the decoder, and a script that searches with them."""
+        """Return the encoder, one step of the decoder and a search script for `export`."""
         from lit_project.tasks.translation.export import exported
 
         return exported(self, batch)
 
     def served(self, text: str) -> dict[str, Any]:
-        """For `serve`: the translation, its score, what the checkpoint does not know or take, and the attention."""
+        """Return translation, score, notes (unknown words, truncation) and attention map for `serve`."""
         from lit_project.tasks.translation.command import translated
         from lit_project.tasks.translation.figures import attention_map
 
@@ -233,14 +235,14 @@ class Translator(Task):
         return row
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """Target tokens as a reader wants them."""
+        """Convert target tokens to readable text."""
         return self.preparation.restore(self.target_vocabulary.decode(tokens))
 
     def encode(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Source tokens `(B, S)` and their numbers `(B,)`; what exceeds the maximum length is cut.
+        """Return source tokens `(B, S)`, truncated to the maximum length, and the number of tokens per row `(B,)`.
 
         Raises:
-            DataError: an empty sentence.
+            DataError: a sentence is empty.
         """
         ids = [self.source_vocabulary.encode(self.preparation(s))[: self.max_length] for s in sentences]
         if not all(ids):
@@ -251,30 +253,31 @@ class Translator(Task):
 
     @torch.no_grad()
     def translate(self, sentences: Sequence[str], decoding: Decoding | None = None) -> list[list[Translation]]:
-        """The best translations of each sentence, best first.
+        """Return the best translations of each sentence, best first.
 
         Args:
-            sentences: raw text, in the source language.
-            decoding: how to search; default: the task's own.
+            sentences: raw text in the source language.
+            decoding: search options; default: the options of the task.
 
         Raises:
-            DataError: an empty sentence.
-            UserError: the net gives no numbers.
+            DataError: a sentence is empty.
+            UserError: the model's probabilities are not finite.
         """
         self.net.eval()
         found = (decoding or self.decoding).search(self.net, *self.encode(sentences))
         if any(one[0] == NOTHING for one in found):
-            raise UserError("the probabilities of the net are not finite: its training has diverged")
+            raise UserError("the model's probabilities are not finite, because its training has diverged")
         return [
             [Translation(self.text_of(h.tokens), h.score, h.log_probability, h.tokens) for h in one] for one in found
         ]
 
     @torch.no_grad()
     def attention(self, sentence: str, tokens: Sequence[int]) -> tuple[list[str], list[str], Tensor] | None:
-        """What the net looks at while it writes a translation.
+        """Return the attention weights for a translation.
 
         Returns:
-            Source pieces, target pieces (both with the end), and weights `(T, S)`; None if the net has no attention.
+            Source pieces, target pieces (both with the end marker) and weights `(T, S)`; None for a model without
+            attention.
         """
         self.net.eval()
         source_1S, length_1 = self.encode([sentence])
@@ -287,14 +290,14 @@ class Translator(Task):
         return source, [*self.target_vocabulary.pieces(list(tokens)), END], weights[0].float().cpu()
 
     def meaningless_weights(self, hyper_parameters: Mapping[str, Any]) -> list[str]:
-        """The weights of a checkpoint with a row per token, where its vocabulary differs from that of this task."""
+        """Return the names of all per-token weights whose vocabulary in the checkpoint differs from this task's."""
         theirs = hyper_parameters.get("vocabularies") or self.vocabularies
         sides = [side for side in ("source", "target") if theirs[side] != self.vocabularies[side]]
         beginnings = tuple(f"net.{name}" for side in sides for name in self.net.vocabulary_weights[side])
         return [name for name in self.state_dict() if beginnings and name.startswith(beginnings)]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuses weights that were trained with another vocabulary or for other languages.
+        """Check that the weights were trained with the same vocabularies and languages.
 
         Raises:
             CheckpointError: the vocabularies or the languages differ.
@@ -305,7 +308,7 @@ class Translator(Task):
             return
         what = [name for name, own in self.vocabularies.items() if name != "languages" and theirs.get(name) != own]
         if what:
-            raise CheckpointError(f"the checkpoint was trained with another vocabulary ({', '.join(what)} differ)")
+            raise CheckpointError(f"the checkpoint was trained with a different vocabulary ({', '.join(what)} differ)")
         there, here = theirs["languages"], self.vocabularies["languages"]
         if there != here:
             raise CheckpointError(

@@ -1,4 +1,4 @@
-"""`python translate.py "A sentence."`, or lines of standard input; needs numpy, onnxruntime, perhaps sentencepiece."""
+"""`python translate.py "A sentence."` or lines on stdin. Needs numpy, onnxruntime (and sentencepiece for subwords)."""
 
 import base64
 import json

@@ -1,1 +1,1 @@
-"""`export`: a trained net as files that run without this project: `.pt2`, ONNX, safetensors."""
+"""`export`: writes a trained model to files that run without this project: `.pt2`, ONNX, safetensors."""

@@ -1,7 +1,7 @@
-"""Writes a trained net as files that run without this project, and compares each with `predict`.
+"""Exports a trained model to files that run without this project, and compares each with `predict`.
 
-%(prog)s runs/quickstart/first                                   pt2, which needs torch alone
-%(prog)s runs/quickstart/first --format onnx,safetensors         which needs no torch; and the weights alone
+%(prog)s runs/quickstart/first                                   pt2, which needs only torch
+%(prog)s runs/quickstart/first --format onnx,safetensors         ONNX, which needs no torch, and only the weights
 """
 
 import argparse
@@ -20,22 +20,22 @@ NEEDS = {"pt2": (), "onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors"
 
 
 def option_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
+    """Return the argument parser of `export`."""
     parser = OptionParser("export", __doc__)
-    parser.add_argument("positional", nargs="?", metavar="RUN", help="whose checkpoint is exported")
-    parser.add_argument("--run", metavar="RUN", help="the same")
+    parser.add_argument("positional", nargs="?", metavar="RUN", help="run whose checkpoint is exported")
+    parser.add_argument("--run", metavar="RUN", help="the same as RUN")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
-    parser.add_argument("--format", default="pt2", metavar="LIST", help=f"of {','.join(NEEDS)} (default: pt2)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="default: RUN/export; files there are replaced")
+    parser.add_argument("--format", default="pt2", metavar="LIST", help=f"list of {','.join(NEEDS)} (default: pt2)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="default: RUN/export; existing files are replaced")
     return parser
 
 
 def export(args: Sequence[str]) -> int:
-    """Runs the command and returns its exit status.
+    """Run the command and return its exit status.
 
     Raises:
-        UserError: an option is wrong, a package, weights or data are missing, the net cannot be exported, or a file
-            computes something else than `predict`; no file has been written then.
+        UserError: an option is invalid, a package, weights or data are missing, the model cannot be exported, or the
+            outputs of a file differ from `predict`. No file has been written in this case.
     """
     options = option_parser().parse_args(list(args))
     if options.run is not None and options.positional is not None:

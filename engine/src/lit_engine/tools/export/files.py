@@ -1,4 +1,4 @@
-"""What `predict` gives for the first batches of a run, and files that give the same."""
+"""Exports a run to files, and checks that they reproduce the output of `predict` for its first batches."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from lit_engine.tools.export.formats import run_in_two_batches, trace, write_onn
 from lit_engine.tools.export.parts import Exported, Run, example_of, of_forward
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
-MOST = 1e-4  # difference from `predict`: rounding in float32 stays below
-# `predict` as the files compute
+MOST = 1e-4  # maximum difference from `predict`; float32 rounding errors are smaller
+# Trainer settings under which `predict` computes like the exported files.
 TRAINER = {
     "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "logger": False,
     "enable_progress_bar": False, "enable_checkpointing": False, "limit_predict_batches": 2, "inference_mode": False,
@@ -28,7 +28,7 @@ TRAINER = {
 
 
 class BatchesSeen(Callback):
-    """Keeps the batches of a prediction with what `predict_step` returned for them."""
+    """A callback that stores the batches of a prediction with the outputs of `predict_step`."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[Any, dict[str, list[Any]]]] = []
@@ -40,23 +40,23 @@ class BatchesSeen(Callback):
 
 
 class Exporter:
-    """Predicts the first batches of a run's test split, and writes files that predict the same.
+    """An exporter that predicts the first batches of a run's test split and writes files with the same outputs.
 
     Args:
-        run: the run, in which nothing changes.
+        run: the run, which is not modified.
         checkpoint: the file with its weights.
 
     Raises:
-        UserError: the run has no such weights, or the data are missing.
+        UserError: the weights or the data are missing.
     """
 
     def __init__(self, run: RunDir, checkpoint: Path) -> None:
         self.run, self.checkpoint = run, checkpoint
         self.task, data, trainer = load_for_prediction(run, checkpoint, **TRAINER)
         self.preparation = data.preparation() if hasattr(data, "preparation") else {}
-        # torch.export rejects what torch.compile has compiled, and warns about a different memory format
+        # torch.export rejects compiled models, and warns about a different memory format.
         vars(self.task).update(backend=None, channels_last=False)
-        if not hasattr(self.task, "exported"):  # compared with `forward`, so that any `predict_step` will do
+        if not hasattr(self.task, "exported"):  # compared with `forward`, so `predict_step` is not needed
             self.task.predict_step = lambda *_, **__: {}  # type: ignore[method-assign]
         seen = BatchesSeen()
         reconfigure(trainer, callbacks=[seen])
@@ -66,10 +66,10 @@ class Exporter:
 
     @torch.no_grad()
     def write(self, formats: Sequence[str], folder: Path) -> dict[str, str]:
-        """Writes all files into a folder; gives what is to be said of each.
+        """Write all files to a folder and return a note about each file.
 
         Raises:
-            UserError: the net cannot be exported, or a file computes something else than `predict`.
+            UserError: the model cannot be exported, or the outputs of a file differ from `predict`.
         """
         task: Any = self.task
         make = getattr(task, "exported", None) or partial(of_forward, task)
@@ -114,8 +114,8 @@ class Exporter:
         found = torch.tensor([made.difference(runs, batch, rows) for batch, rows in self.seen])
         compared = "`predict`" if hasattr(self.task, "exported") else "`forward`"
         what = f"differs from {compared} by at most {found.max():.1g} ({made.unit}; {self._samples()} samples)"
-        if not found.max() <= MOST:  # NaN, too
-            raise UserError(f"{format}: {what}: nothing is written")
+        if not found.max() <= MOST:  # also true for NaN
+            raise UserError(f"{format}: {what}; no file was written")
         if steps := self.preparation.get("eval_transforms"):
             what += f"; not included: {', '.join(steps)}"
         return f", {what}"

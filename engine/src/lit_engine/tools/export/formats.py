@@ -1,4 +1,4 @@
-"""Writes a file of each format, with what is said about it, and reads it again to compute with it."""
+"""Writes a model with its description to a file in each format, and loads the file again to run it."""
 
 import io
 import logging
@@ -17,25 +17,25 @@ from lit_engine._lightning import recurrences_as_loops
 from lit_engine.errors import UserError
 from lit_engine.tools.export.parts import Part, Run
 
-LENGTHS = {"batch": 2, "source": 3, "past": 4}  # of free axes in a trace, which keeps none of them
+LENGTHS = {"batch": 2, "source": 3, "past": 4}  # of free axes in the example; the graph does not depend on them
 
 
 def _quietly(what: str, make: Callable[[], Any]) -> Any:
-    """The result of a talkative call of torch, in which recurrences have any length.
+    """Return the result of a verbose torch call, in which recurrent layers are traced for any sequence length.
 
     Raises:
-        UserError: torch cannot do it, with its reason.
+        UserError: the call failed. The message contains the reason.
     """
     try:
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings(action="ignore"))
-            stack.enter_context(redirect_stderr(io.StringIO()))  # a whole graph, where it fails
+            stack.enter_context(redirect_stderr(io.StringIO()))  # torch prints a whole graph on failure
             stack.callback(logging.disable, logging.root.manager.disable)
             logging.disable(logging.WARNING)
-            for context in recurrences_as_loops():  # torch.onnx traces with them, too
+            for context in recurrences_as_loops():  # torch.onnx also needs them
                 stack.enter_context(context)
             return make()
-    except Exception as error:  # of any kind: the net may be anyone's
+    except Exception as error:  # a user's model can raise any kind
         lines = [line.strip(" -") for line in str(error.__cause__ or error).splitlines() if line.strip()]
         reason = next(
             (line.partition(". If")[0] for line in lines if line.startswith("You marked")), "".join(lines[:1])
@@ -44,7 +44,7 @@ def _quietly(what: str, make: Callable[[], Any]) -> Any:
 
 
 def trace(name: str, part: Part) -> ExportedProgram:
-    """A part as a graph that keeps no length of a free axis."""
+    """Trace a part to a graph that accepts any length of its free axes."""
     shapes = tuple(dict.fromkeys(range(len(free)), Dim.DYNAMIC) for free in part.free.values())
 
     def make() -> ExportedProgram:
@@ -57,21 +57,21 @@ def trace(name: str, part: Part) -> ExportedProgram:
     program = _quietly(name, make)
     used: set[Any] = set()
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # which names folders of this machine
+        node.meta.pop("stack_trace", None)  # it contains local paths
         used |= free_symbols(node.meta.get("val"))
-    for symbol in program.range_constraints.keys() - used:  # of loops: torch would warn of them at each load
+    for symbol in program.range_constraints.keys() - used:  # from loops; torch would warn at each load
         del program.range_constraints[symbol]
     return program
 
 
 def write_pt2(program: ExportedProgram, part: Part, about: str, file: Path) -> Run:
-    """Writes a `.pt2` file, with the text of `about` as its `about.json`."""
+    """Write a `.pt2` file with the text of `about` as its `about.json`, and return a function that runs the file."""
     torch.export.save(program, file, extra_files={"about.json": about})
     return torch.export.load(file).module()
 
 
 def write_onnx(program: ExportedProgram, part: Part, about: str, file: Path) -> Run:
-    """Writes an ONNX file, with the text of `about` in its `metadata_props`."""
+    """Write an ONNX file with the text of `about` in its `metadata_props`, and return a function that runs the file."""
     from onnxruntime import InferenceSession
 
     names, axes = list(part.inputs), tuple(dict(enumerate(free)) for free in part.free.values())
@@ -89,10 +89,10 @@ def write_onnx(program: ExportedProgram, part: Part, about: str, file: Path) -> 
 
 
 def write_safetensors(net: nn.Module, about: str, file: Path) -> None:
-    """Writes the weights by their names in the net, with the text of `about`, and loads the net from the file."""
+    """Write the weights by their names in the net, with the text of `about`, and reload the net from the file."""
     from safetensors.torch import load_file, save
 
-    # tied weights are written twice, because the format has no ties
+    # Tied weights are written twice, because the format does not support sharing.
     weights = {name: value.clone().contiguous() for name, value in net.state_dict().items()}
     file.write_bytes(save(weights, {"about": about}))
     for value in net.state_dict().values():
@@ -101,7 +101,7 @@ def write_safetensors(net: nn.Module, about: str, file: Path) -> None:
 
 
 def run_in_two_batches(run: Run) -> Run:
-    """Computes the first sample alone, and then the others: no size of a batch is that of the trace by chance."""
+    """Return a function that runs the first sample separately, so that no batch has the traced size by chance."""
 
     def both(*inputs: Tensor) -> Sequence[Tensor]:
         if inputs[0].shape[0] == 1:

@@ -1,4 +1,4 @@
-"""What a task tells `export`: which functions become files, and how far their results are from those of `predict`."""
+"""Defines what a task exports: which functions become files, and how their outputs are compared with `predict`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from lit_engine.errors import UserError
 from lit_engine.training.plain import inputs_of, largest_difference, tensors_in
 
-Run = Callable[..., Sequence[Tensor]]  # computes by a file: the tensors of its inputs → those of its outputs
+Run = Callable[..., Sequence[Tensor]]  # runs a file: input tensors → output tensors
 
 
 class Part(nn.Module):
-    """A function that becomes a file.
+    """A function that is exported to a file.
 
     Args:
-        owner: holds its parameters.
-        function: takes the inputs in their order, gives a tensor or several; no loop over a free axis.
-        inputs: tensors by name, of which shape and type count.
-        outputs: names.
-        free: input → names of its first axes, which may have any length; default: `batch`.
+        owner: the module with its parameters.
+        function: takes the inputs in order and returns one or several tensors. It must not loop over a free axis.
+        inputs: example tensors by name. Only their shape and type matter.
+        outputs: names of the outputs.
+        free: maps an input to the names of its leading axes that may have any length (default: `batch`).
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class Part(nn.Module):
         self.free = {name: (free or {}).get(name, "batch").split() for name in inputs}
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """What the function gives, always as several tensors. The file rejects inputs of another type, too."""
+        """Return the outputs as a tuple. Inputs of a wrong type are rejected here and in the exported file."""
         for name, value in zip(self.inputs, inputs, strict=True):
             torch._assert_tensor_metadata(value, dtype=self.inputs[name].dtype)
         found = self.function(*inputs)
         return (found,) if isinstance(found, Tensor) else tuple(found)
 
     def describe(self) -> dict[str, Any]:
-        """Shapes and types of the inputs, names of the outputs."""
+        """Return the shapes and types of the inputs, and the names of the outputs."""
         inputs = {
             name: {"shape": [*free, *self.inputs[name].shape[len(free) :]], "type": str(self.inputs[name].dtype)[6:]}
             for name, free in self.free.items()
@@ -55,14 +55,14 @@ class Part(nn.Module):
 
 @dataclass
 class Exported:
-    """What the method `exported` of a task returns, given a batch of `predict`.
+    """The result of a task's `exported` method for a batch of `predict`.
 
     Args:
-        parts: by the stem of their file.
-        difference: of what the parts compute by their files from the rows that `predict` made of a batch: the largest.
-        unit: of the difference.
-        about: what a user of the files must know besides what the task has from the data, as plain data.
-        with_onnx: files for use with those of ONNX → content.
+        parts: the parts by the stem of their file name.
+        difference: returns the largest difference between the outputs of the files and the rows of `predict`.
+        unit: unit of the difference.
+        about: information for users of the files, as plain data. Values that the task gets from the data are added.
+        with_onnx: content of additional files for use with the ONNX files, by file name.
     """
 
     parts: Mapping[str, Part]
@@ -78,7 +78,7 @@ def example_of(task: LightningModule, batch: Any) -> dict[str, Tensor]:
 
 
 def of_forward(task: LightningModule, batch: Any) -> Exported:
-    """Of a task without the method `exported`: the inputs of `forward` in a batch → the tensors that it returns."""
+    """Return the default for a task without an `exported` method, with the inputs and outputs of `forward`."""
     inputs = example_of(task, batch)
     names = list(inputs)
     if len(names) == 1:
@@ -89,7 +89,7 @@ def of_forward(task: LightningModule, batch: Any) -> Exported:
         shapes, reason = ", ".join(str(tuple(one.shape)) for one in inputs.values()), str(error).partition("\n")[0]
         raise UserError(
             f"{type(task).__name__}.forward rejects the first tensors of a batch, {shapes}: {reason}. Set "
-            "example_input_array to its inputs"
+            "example_input_array to valid inputs"
         ) from error
 
     def compute(*values: Tensor) -> tuple[Tensor, ...]:

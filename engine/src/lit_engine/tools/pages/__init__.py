@@ -1,1 +1,1 @@
-"""HTML pages, and the page and model card of a run."""
+"""HTML pages, including the page and model card of a run."""

@@ -1,6 +1,6 @@
-"""Pages that show runs: one HTML file with its pictures inside, which asks for nothing from elsewhere.
+"""Self-contained HTML pages about runs. Images are embedded, and nothing is loaded from other servers.
 
-`page(title, [heading("Runs"), table(…), picture(…)])` is the text of the file. Text that is given is escaped.
+`page(title, [heading("Runs"), table(…), picture(…)])` returns the HTML. All text arguments are escaped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lit_engine.callbacks.drawing import CHART
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Cell = str | tuple[str, float | None]  # what is shown; with what it is sorted by
+Cell = str | tuple[str, float | None]  # the displayed text, or a pair of displayed text and sort key
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1c2128; --soft: #59636e; --line: #d8dee4; --back: #fff; --band: #f3f5f7;
@@ -37,7 +37,7 @@ h1 { font-size: 1.5rem; line-height: 1.25; margin: .5rem 0; } h2 { font-size: 1.
 p { margin: .5rem 0; } p.soft, footer { color: var(--soft); } footer { margin-top: 2.5rem; font-size: .85rem; }
 div.table { overflow-x: auto; width: fit-content; max-width: 100%; border: 1px solid var(--line); border-radius: 6px;
   background: linear-gradient(270deg, var(--back) 1rem, transparent) 100% / 2rem 100% no-repeat local,
-    linear-gradient(270deg, var(--shade), transparent) 100% / 1rem 100% no-repeat; } /* a shade where it goes on */
+    linear-gradient(270deg, var(--shade), transparent) 100% / 1rem 100% no-repeat; } /* a shadow marks hidden columns */
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 th, td { padding: .35rem .7rem; text-align: left; white-space: nowrap; border-top: 1px solid var(--line); }
 td.long { white-space: normal; min-width: 14rem; } th.number, td.number { text-align: right; }
@@ -64,7 +64,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; mar
 dt { color: var(--soft); } dd { margin: 0; } summary { cursor: pointer; }
 pre { background: var(--band); border-radius: 6px; padding: .7rem; white-space: pre-wrap; font-size: .85rem; }
 """
-# A click sorts by the column, a second one the other way round. What is blank stays last.
+# Clicking a column name sorts the table by this column, and a second click reverses the order. Blank cells stay last.
 SCRIPT = """
 for (const button of document.querySelectorAll("th button")) button.onclick = () => {
   const head = button.parentNode, body = head.closest("table").tBodies[0], up = head.ariaSort != "ascending";
@@ -78,7 +78,7 @@ for (const button of document.querySelectorAll("th button")) button.onclick = ()
 
 
 def page(title: str, parts: Iterable[str], footer: str = "", script: str = "") -> str:
-    """The text of a page; `parts` are what the functions below make. A `script` of its own may ask its server."""
+    """Return the HTML of a page from `parts` built by the functions below. A `script` may call the page's server."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
     policy += "; connect-src 'self'" if script else ""
     return "\n".join(
@@ -94,39 +94,39 @@ def page(title: str, parts: Iterable[str], footer: str = "", script: str = "") -
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """A string that is already HTML and must not be escaped."""
 
 
 def link(text: str, file: Path, folder: Path) -> str:
-    """Leads to a file, if it is there, from a page in `folder`."""
+    """Return a link from a page in `folder` to a file, or plain text if the file does not exist."""
     address = quote(os.path.relpath(file, folder))
     return Html(f'<a href="{escape(address)}">{escape(text)}</a>') if file.exists() else text
 
 
 def heading(text: str, level: int = 2) -> str:
-    """Begins a section, or one within it."""
+    """Return a heading, of a section by default."""
     return f"<h{level}>{escape(text)}</h{level}>"
 
 
 def facts(pairs: Mapping[str, str]) -> str:
-    """Names and what they are."""
+    """Return a definition list of names and values."""
     return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(value)}</dd>' for name, value in pairs.items())}</dl>"
 
 
 def code(text: str, summary: str = "") -> str:
-    """Text as it is typed; with a `summary` it is folded up behind it."""
+    """Return a code block. With a `summary`, the block is collapsed and the summary is its label."""
     block = f'<pre tabindex="0">{escape(text)}</pre>'
     return f"<details><summary>{escape(summary)}</summary>{block}</details>" if summary else block
 
 
 def figures(files: Iterable[Path]) -> str:
-    """PNG files of a run, see `save_figure`, with their names; charts first."""
+    """Return the PNG files of a run (see `save_figure`) with their names as captions, charts first."""
     shown = sorted(map(_render_file, files), key=lambda kind_and_text: kind_and_text[0] != "sheet")
     return f'<div class="figures">{"".join(text for _, text in shown)}</div>'
 
 
 def _render_file(file: Path) -> tuple[str, str]:
-    """Class and text."""
+    """Return the CSS class of the image, and the HTML."""
     from PIL import Image
 
     with Image.open(file) as image:
@@ -137,13 +137,13 @@ def _render_file(file: Path) -> tuple[str, str]:
 
 
 def paragraph(text: str, soft: bool = False) -> str:
-    """A paragraph; a soft one is less important."""
+    """Return a paragraph. A soft one is shown in a muted colour."""
     kind = ' class="soft"' if soft else ""
     return f"<p{kind}>{escape(text)}</p>"
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """A table that a click on a name sorts; numeric columns are right-aligned."""
+    """Return a table that is sorted by clicking on a column name. Numeric columns are right-aligned."""
     rows = list(rows)
     numeric = [any(isinstance(row[column], tuple) for row in rows) for column in range(len(names))]
     classes = [' class="number"' if number else "" for number in numeric]
@@ -163,17 +163,17 @@ def _render_cell(cell: Cell, kind: str) -> str:
 
 
 def picture(figure: Figure, what: str) -> str:
-    """A figure of matplotlib as a PNG within the page; `what` is for those who do not see it."""
+    """Return a matplotlib figure as an embedded PNG, with `what` as its alternative text."""
     return f'<img class="chart" alt="{escape(what)}" src="{embed_figure(figure)}">'
 
 
 def embed_figure(figure: Figure) -> str:
-    """A figure as a data URL."""
+    """Return a figure as a data URL."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, transparent=True)
     return embed_png(buffer.getvalue())
 
 
 def embed_png(data: bytes) -> str:
-    """The content of a PNG file as a data URL."""
+    """Return the content of a PNG file as a data URL."""
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"

@@ -1,6 +1,6 @@
-"""The page of a run, `RUN/index.html`, and its model card, `RUN/README.md`.
+"""Writes the page of a run, `RUN/index.html`, and its model card, `RUN/README.md`.
 
-`write(RUN)` makes both from the run directory alone; what a run of another task or version lacks is left out.
+`write(RUN)` creates both from the run directory only. Data that the run does not contain is left out.
 """
 
 import json
@@ -21,13 +21,13 @@ from lit_engine.tools.pages.html import Cell, code, facts, figures, heading, pag
 from lit_engine.tools.runs.columns import duration, number
 from lit_engine.tools.runs.reading import FACTS, Run, numbers, parts_of
 
-MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # confused classes; figures of a folder within figures/
+MOST_PAIRS, MOST_PER_FOLDER = 12, 4  # maximum number of confused pairs, and of figures per subfolder of figures/
 SIZES = ("samples", "tokens", "pixels", "dataset_size")
 MARK = "rewrites this file after each fit and test. Remove this line to keep your edits. -->"
 
 
 def write(path: Path) -> None:
-    """Writes page and card, and prints where the page is; what goes wrong costs them alone, and is told in a line."""
+    """Write the page and the model card, and print the path of the page. On failure, only print a warning."""
     try:
         run = Run.read(path)
         write_text(path / "index.html", render_page(run))
@@ -35,14 +35,14 @@ def write(path: Path) -> None:
         if not card.exists() or MARK in card.read_text(encoding="utf-8"):
             write_text(card, render_card(run))
         print(f"page: {path / 'index.html'}", flush=True)
-    except Exception as error:  # a training must not fail for its page
+    except Exception as error:  # a failed page must not fail the training run
         if is_debugging():
             raise
-        print(f"warning: the run has no page: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"warning: no page was written for the run: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def render_page(run: Run) -> str:
-    """The text of the page."""
+    """Return the HTML of the page."""
     sections, entries = RunDir(run.path).metrics(), RunDir(run.path).entries()
     drawn = sorted((run.path / "figures").glob("*.png"))
     for folder in sorted({file.parent for file in run.path.glob("figures/*/*.png")}):
@@ -75,7 +75,7 @@ def _short(run: Run, key: str) -> str:
 
 
 def _summary(run: Run) -> str:
-    """What was trained on what, and for how long."""
+    """Return a line with the model, the data, the length of the training and the state of the run."""
     what = " of ".join(filter(None, (_short(run, "model"), _short(run, "model.net"))))
     last = run.rows[-1] if run.rows and run.state != "finished" else {}
     known = {name: float(last[name]) + (name == "epoch") for name in ("epoch", "step") if last.get(name)}
@@ -86,7 +86,7 @@ def _summary(run: Run) -> str:
 
 
 def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Metrics without their prefix, by what they were computed on."""
+    """Return the metrics without their stage prefix, grouped by the split or command they come from."""
     validated = numbers(sections.get("validate", {}))
     found = {}
     for title, stage in (("train", "train"), ("val", "val"), ("validate", "val"), ("test", "test")):
@@ -97,7 +97,7 @@ def _columns(run: Run, sections: Mapping[str, Any]) -> dict[str, dict[str, float
 
 
 def _numbers(run: Run, sections: Mapping[str, Any]) -> tuple[list[str], list[list[Cell]]]:
-    """Titles and rows of a table of the metrics, counts last."""
+    """Return the column titles and rows of the metrics table, with counts last."""
     columns = _columns(run, sections)
     names = dict.fromkeys(name for values in columns.values() for name in values)
     ordered = sorted(names, key=lambda name: name in SIZES)
@@ -109,7 +109,7 @@ def _format(value: float | None, name: str = "") -> Cell:
 
 
 def _curves(run: Run) -> Iterator[str]:
-    """Those of a run whose training did not end, which has no such figure."""
+    """Yield the learning curves of a run that did not finish and therefore has no such figure yet."""
     from lit_engine.callbacks.figures import MOST_CURVES, curves_of, learning_curves  # imports torch
 
     columns = run.rows[0] if run.rows else ()
@@ -119,12 +119,12 @@ def _curves(run: Run) -> Iterator[str]:
 
 
 def _classes(section: Mapping[str, Any]) -> Iterator[str]:
-    """What is told by class or length; the pairs of classes that are most confused."""
+    """Yield tables of the metrics by class or length, and of the most confused pairs of classes."""
     told: dict[str, Any] = dict(parts_of(section))
     confusion = section.get("confusion") or {}
     samples = {name: sum(row.values()) for name, row in confusion.items()}
     if confusion:
-        told.pop("class_accuracy", None)  # the recall
+        told.pop("class_accuracy", None)  # the same as recall
         predicted = Counter(dict.fromkeys(confusion, 0))
         for row in confusion.values():
             predicted.update(row)
@@ -147,14 +147,14 @@ def _classes(section: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _samples(file: Path) -> Iterator[str]:
-    """Tables of a JSON file: title → rows, each column → text or number."""
+    """Yield the tables in a JSON file. It maps titles to rows, and each row maps columns to text or numbers."""
     for title, rows in json.loads(file.read_text(encoding="utf-8")).items() if file.is_file() else ():
         cells = [[v if isinstance(v, str) else (f"{v:g}", v) for v in row.values()] for row in rows]
         yield heading(title, 3) + (table(list(rows[0]), cells) if rows else "")
 
 
 def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Commands, commit, versions, machine."""
+    """Yield the commands, commit, versions and machine of a run."""
     yield code("\n".join(shlex.join([program(), *entry["command"][1:]]) for entry in entries if entry.get("command")))
     last = entries[-1] if entries else {}
     patch = {"uncommitted": "see code.patch"} if (run.path / "code.patch").exists() else {}
@@ -167,19 +167,19 @@ def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _commands(run: Run) -> str:
     path = shlex.quote(str(run.path))
     uses = (f"predict --run {path}", f"serve {path}", f"export --run {path} --format pt2", f"compare {path} OTHER_RUN")
-    more = [] if run.state in ("finished", "running") else [f"fit --run {path}"]  # continues
+    more = [] if run.state in ("finished", "running") else [f"fit --run {path}"]  # resumes
     return "\n".join(f"{program()} {use}" for use in (*more, *uses, f"fit -c {path}/config.yaml"))
 
 
 def _weights_of(run: Run, sections: dict[str, Any]) -> str:
-    """Which weights the columns of the results are of."""
+    """Return a line that lists the weights used for each column of the results."""
     best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
     used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
     return "; ".join([f"{best}train: the last epoch", *used])
 
 
 def render_card(run: Run) -> str:
-    """The model card, with metadata as the Hugging Face Hub reads them."""
+    """Return the model card, with metadata in the format of the Hugging Face Hub."""
     sections, data = RunDir(run.path).metrics(), _short(run, "data") or "unknown"
     kind = next((section["task"] for section in sections.values() if "task" in section), "other")
     results: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
-"""Runs side by side, read from their directories alone; nothing here imports torch or Lightning.
+"""Lists and compares runs by reading their run directories. Nothing here imports torch or Lightning.
 
-reading.py  finds and reads runs      differences.py  what differs, groups, means and deviations
-columns.py  tables, also as CSV       report.py       the page: tables, curves, classes
+reading.py  finds and reads runs      differences.py  differences between runs, groups, means and deviations
+columns.py  tables, also as CSV       report.py       HTML page with tables, curves and per-class changes
 command.py  `compare`                 listing.py      `runs`
 """

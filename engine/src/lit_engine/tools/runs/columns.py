@@ -1,4 +1,4 @@
-"""The columns of a comparison, for the terminal, for CSV and for the page."""
+"""Builds the columns of a comparison for the terminal, CSV files and the page."""
 
 import csv
 import io
@@ -18,23 +18,23 @@ from lit_engine.tools.runs.differences import COUNT, Comparison, Row, mean_sd
 
 
 class Column(NamedTuple):
-    """A name and a cell per row."""
+    """A table column with one cell per row."""
 
     name: str
     cells: Sequence[Cell]
-    rank: float = 0  # where room is short, columns of a low rank are shown
-    short: str = ""  # what people read
-    sds: Sequence[float] = ()  # of groups
+    rank: float = 0  # columns with a lower rank are shown first when space is limited
+    short: str = ""  # displayed name
+    sds: Sequence[float] = ()  # standard deviations, if the rows are groups
 
     def lines(self) -> list[str]:
-        """Name and cells, padded; numbers stand to the right."""
+        """Return the name and the cells, padded to equal width. Numeric columns are right-aligned."""
         texts = [self.short or self.name, *(cell if isinstance(cell, str) else cell[0] for cell in self.cells)]
         side = "<" if all(isinstance(cell, str) for cell in self.cells) else ">"
         return [f"{text:{side}{max(map(len, texts))}}" for text in texts]
 
 
 def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> list[Column]:
-    """Which row it is, its state, these options and other facts that differ, metrics, time."""
+    """Return the columns: row label, state, the given options, other facts that differ, metrics and duration."""
     grouped = any(row.grouped for row in rows)
     count = [(str(len(row.counted)), len(row.counted)) for row in rows]
     first = Column("n", count) if grouped else Column("run", names_of(rows))
@@ -43,19 +43,20 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
         options.append(Column(key, _options(rows, key), 2 * rank + 1, short))
     for rank, name in enumerate(found.facts, len(keys)):
         known = [row.facts(name) for row in rows]
-        texts = [" or ".join(facts) if len(facts) < 3 else f"{len(facts)} of them" for facts in known]
+        texts = [" or ".join(facts) if len(facts) < 3 else f"{len(facts)} values" for facts in known]
         options.append(Column(name, texts, 2 * rank + 1))
     for rank, name in enumerate(found.metrics):
         sds = [row.metric(name)[1] for row in rows] if grouped else ()
         metrics.append(Column(name, [_mean(row, name) for row in rows], 2 * rank, sds=sds))
     took = [mean_sd([run.seconds for run in row.counted if run.seconds == run.seconds])[0] for row in rows]
     time = Column("seconds", [duration(seconds) for seconds in took], math.inf, "time")
-    middle = [*options, *metrics] if len(found.tasks) < 2 else [*metrics, *options]  # tasks differ in many options
+    # Runs of different tasks differ in many options, so their metrics come first.
+    middle = [*options, *metrics] if len(found.tasks) < 2 else [*metrics, *options]
     return [first, Column("state", [_states(row) for row in rows]), *middle, time]
 
 
 def table_of(found: Comparison) -> list[Column]:
-    """A row per run or group; of one group alone a row per metric, with the mean over all samples where it differs."""
+    """Return a table with one row per run or group. A single group has one row per metric, also over all folds."""
     if not found.over or len(found.rows) > 1:
         return columns_of(found, found.rows, found.keys)
     (group,) = found.rows
@@ -66,7 +67,7 @@ def table_of(found: Comparison) -> list[Column]:
 
 
 def in_terminal(columns: Sequence[Column]) -> list[str]:
-    """Lines with the columns that fit, and the names of the others; without a terminal, all columns."""
+    """Return lines with the columns that fit the terminal, and one that lists the others. A file gets all columns."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     shown: list[Column] = []
     for column in sorted(columns, key=lambda column: column.rank):
@@ -80,7 +81,7 @@ def in_terminal(columns: Sequence[Column]) -> list[str]:
 
 
 def as_csv(columns: Sequence[Column]) -> str:
-    """All digits; of groups also the standard deviations."""
+    """Return the table as CSV with all digits, including the standard deviations of groups."""
     whole = []
     for column in columns:
         whole.append([column.name, *(cell if isinstance(cell, str) else cell[1] for cell in column.cells)])
@@ -93,14 +94,14 @@ def as_csv(columns: Sequence[Column]) -> str:
 
 
 def names_of(rows: Sequence[Row]) -> list[str]:
-    """Paths of single runs from the folder on that they have in common."""
+    """Return the paths of single runs relative to their common folder."""
     paths = [row.runs[0].path for row in rows]
     base = common_folder(paths)
     return [os.path.relpath(path.resolve(), base) for path in paths]
 
 
 def labels(found: Comparison, rows: Sequence[Row]) -> list[str]:
-    """What rows are called in a legend: by the options in which groups differ."""
+    """Return the legend labels of rows: the paths of runs, or the options in which groups differ."""
     if not found.over:
         return names_of(rows)
     named = zip(short_names(found.keys), [_options(rows, key) for key in found.keys], strict=True)
@@ -109,12 +110,12 @@ def labels(found: Comparison, rows: Sequence[Row]) -> list[str]:
 
 
 def common_folder(paths: Iterable[Path]) -> Path:
-    """The innermost folder that all these are in."""
+    """Return the innermost folder that contains all paths."""
     return Path(os.path.commonpath([path.resolve().parent for path in paths]))
 
 
 def short_names(keys: Iterable[str]) -> list[str]:
-    """As much of the end of each dotted key as tells it from the others."""
+    """Shorten each dotted key to its shortest suffix that is unique among the keys."""
     keys, found = list(keys), []
     for key in keys:
         words = key.split(".")
@@ -124,7 +125,7 @@ def short_names(keys: Iterable[str]) -> list[str]:
 
 
 def number(value: float, sd: float = math.nan) -> str:
-    """Four digits after the point, fewer of large numbers; with a deviation to the same digit."""
+    """Format a number with four decimals, or fewer if it is large, and a standard deviation with as many decimals."""
     if isinstance(value, int) or (math.isnan(sd) and value >= 100 and value.is_integer()):  # a count
         return str(int(value))
     size = max(abs(value), 0 if math.isnan(sd) else sd)
@@ -135,7 +136,7 @@ def number(value: float, sd: float = math.nan) -> str:
 
 
 def duration(seconds: float) -> Cell:
-    """A time as it is said, and in seconds; nan is not known."""
+    """Return a duration as text such as `3 h 05 min`, and in seconds. The text is empty if it is unknown (nan)."""
     if math.isnan(seconds):
         return "", None
     minutes = round(seconds / 60)
@@ -161,7 +162,7 @@ def _states(row: Row) -> str:
 
 
 def _options(rows: Sequence[Row], key: str) -> list[Cell]:
-    """Values of an option: short, unless different ones would look the same."""
+    """Return the values of an option, shortened unless different values would then look the same."""
     values = [row.runs[0].options.get(key, "") for row in rows]
     form = _short if len({_short(value) for value in values}) == len({repr(value) for value in values}) else str
     return [form(value) for value in values]

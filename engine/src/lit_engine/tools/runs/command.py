@@ -1,4 +1,4 @@
-"""`compare RUN…`: what differs between runs beside their metrics, in the terminal, as a page and as CSV."""
+"""`compare RUN…`: shows the differing options and the metrics of runs in the terminal, on a page and as CSV."""
 
 import argparse
 import os
@@ -19,25 +19,25 @@ from lit_engine.tools.runs.report import changes, page_of, summary
 
 
 def option_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
-    what = "Compares runs: what differs in their configs, commits and versions, metrics, curves. Makes a page of it."
+    """Return the argument parser of `compare`."""
+    what = "Compares the configs, commits, versions, metrics and learning curves of runs, and writes an HTML page."
     parser = OptionParser("compare", what)
     add = parser.add_argument
-    add("runs", nargs="+", metavar="RUN", help="run directories, patterns, or folders of runs, also of a sweep")
-    add("--over", nargs="+", default=[], metavar="KEY", help="mean and standard deviation of runs that differ in these "
-        "options alone, such as seed_everything")  # fmt: skip
-    add("--metric", nargs="+", default=[], metavar="NAME", help="such as accuracy; default: those monitored, and "
-        "others that differ")  # fmt: skip
-    add("--csv", type=Path, metavar="FILE", help="also write the table, with all digits")
-    add("--html", type=Path, metavar="FILE", help="the page (default: compare.html in the folder of the runs)")
+    add("runs", nargs="+", metavar="RUN", help="run directories, glob patterns, or folders of runs, such as a sweep")
+    add("--over", nargs="+", default=[], metavar="KEY", help="average runs that differ only in these options, such as "
+        "seed_everything, and show the standard deviation")  # fmt: skip
+    add("--metric", nargs="+", default=[], metavar="NAME", help="metrics to show, such as accuracy (default: the "
+        "monitored metrics, and others that differ)")  # fmt: skip
+    add("--csv", type=Path, metavar="FILE", help="also write the table to this file, with all digits")
+    add("--html", type=Path, metavar="FILE", help="file for the page (default: compare.html in the folder of the runs)")
     return parser
 
 
 def compare(args: Sequence[str]) -> int:
-    """Compares, prints the table, writes the page, and returns the exit status.
+    """Compare runs, print the table, write the page and return the exit status.
 
     Raises:
-        UserError: no such run, option or metric; or a file cannot be written.
+        UserError: a run, option or metric does not exist, or a file cannot be written.
     """
     options = option_parser().parse_args(list(args))
     runs = read_runs(options.runs)
@@ -59,5 +59,5 @@ def _write(what: str, option: str, file: Path, text: str) -> None:
     try:
         write_text(file, text)
     except OSError as error:
-        raise UserError(f"cannot write the {what} {file}: {error.strerror}; --{option} FILE names another") from error
+        raise UserError(f"cannot write the {what} {file}: {error.strerror}; choose another --{option} FILE") from error
     print(f"{what}: {file}")

@@ -1,4 +1,4 @@
-"""What differs between runs; runs that differ in some options alone, as a group with mean and standard deviation."""
+"""Finds the differences between runs, and computes mean and standard deviation over groups of similar runs."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from lit_engine.run.options import as_number, differing_options
 from lit_engine.tools.runs.reading import Run
 
 COUNT = re.compile(r"(val|test)/(samples|tokens|pixels|pairs)(_per_second)?")
-# Means over the samples of the test, or over its tokens: over all folds they are weighted by how many there are.
+# Test metrics that are means over samples, tokens or pixels. Over all folds, they are weighted by these counts.
 POOLED = re.compile(r"test/(loss|mse|mae|(token_|top\d+_)?accuracy)")
 
 
@@ -26,15 +26,15 @@ class Row:
 
     @property
     def counted(self) -> list[Run]:
-        """Those whose numbers count: of a group the ones that have finished."""
+        """The runs that enter the statistics: in a group, only the finished ones."""
         return [run for run in self.runs if run.state == "finished"] if self.grouped else self.runs
 
     def metric(self, name: str) -> tuple[float, float, int]:
-        """Mean, standard deviation (n − 1) and n; nan where there are too few."""
+        """Return the mean, standard deviation (n − 1) and n of a metric; nan if there are too few values."""
         return mean_sd([run.metrics[name] for run in self.counted if name in run.metrics])
 
     def pooled(self, name: str) -> tuple[float, str, float] | None:
-        """Of several folds: the mean over all their samples, tokens or pixels, which of these, and how many."""
+        """Return the mean over all samples, tokens or pixels of several folds, their unit and count, or None."""
         runs = [run for run in self.counted if name in run.metrics]
         unit = next(
             (u for u in ("test/tokens", "test/pixels") if any(u in run.metrics for run in runs)), "test/samples"
@@ -47,7 +47,7 @@ class Row:
         return total / sum(weights), unit, sum(weights)
 
     def part(self, kind: str, name: str) -> float:
-        """Mean of what the test tells of a class; nan if it is not known."""
+        """Return the mean test metric of one class or length; nan if it is unknown."""
         return mean_sd([run.parts[kind][name] for run in self.counted if name in run.parts.get(kind, {})])[0]
 
     def facts(self, name: str) -> list[str]:
@@ -55,30 +55,30 @@ class Row:
 
 
 def mean_sd(values: Sequence[float]) -> tuple[float, float, int]:
-    """Mean, standard deviation (n − 1) and n; nan where there are too few values."""
+    """Return the mean, standard deviation (n − 1) and n; nan if there are too few values."""
     n = len(values)
     mean = values[0] if n == 1 else sum(values) / n if n else math.nan
     return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1)) if n > 1 else math.nan, n
 
 
 class Comparison:
-    """Runs side by side.
+    """Comparison of several runs.
 
     Args:
-        runs: to compare.
-        over: options in which the runs of a group may differ; without any, each run is for itself.
-        chosen: metrics to show, `accuracy` for those of validation and test; by default the monitored ones of both,
-            and others that differ or that only some runs have; of groups all but counts.
+        runs: the runs to compare.
+        over: options in which the runs of a group may differ. Without them, each run is a row of its own.
+        chosen: metrics to show, such as `accuracy` for the validation and test accuracy. By default, the monitored
+            metric of both and others that differ or are missing in some runs; for groups, all except counts.
 
     Attributes:
-        rows: the best first, if all runs monitor the same metric.
-        given: rows in the order of the runs.
+        rows: the rows, best first if all runs monitor the same metric.
+        given: the rows in the order of the given runs.
         keys: options that differ between rows.
-        facts: what else differs: commit, versions, devices.
-        tasks: classes of the models.
+        facts: other differences, such as commit, versions and devices.
+        tasks: model classes.
 
     Raises:
-        UserError: no run has such an option or metric.
+        UserError: no run has a given option or metric.
     """
 
     def __init__(self, runs: list[Run], over: Sequence[str] = (), chosen: Sequence[str] = ()) -> None:
@@ -104,7 +104,7 @@ class Comparison:
         self.rows = self._best_first()
 
     def _usual(self, known: Iterable[str]) -> list[str]:
-        """Metrics of validation and test."""
+        """Return the validation and test metrics to show by default."""
         first = [name for watched in self.monitors for name in (watched, counterpart(watched, "test", known)) if name]
         names = [name for name in dict.fromkeys([*first, *known]) if stage_of(name) != "train"]
         if self.over:
@@ -122,14 +122,14 @@ class Comparison:
         return [self.given[place] for place in order]
 
     def notes(self) -> list[str]:
-        """What there is, and what a reader of the table must know."""
+        """Return a summary of the runs' states and the caveats that apply to the table."""
         count = Counter(run.state for run in self.runs)
         states = ", ".join(f"{n} {state}" for state, n in count.items())
         groups = f"groups: {len(self.rows)}, over {', '.join(self.over)}; " if self.over and len(self.rows) > 1 else ""
         notes = [f"{groups}runs: {states}"]
         if len(self.tasks) > 1:
             tasks = ", ".join(name.rpartition(".")[2] for name in self.tasks)
-            notes.append(f"different tasks, whose losses cannot be compared: {tasks}")
+            notes.append(f"the losses of different tasks cannot be compared: {tasks}")
         if self.over and (out := [run for row in self.rows for run in row.runs if run not in row.counted]):
             notes.append(f"left out of the mean: {', '.join(f'{run.path} ({run.state})' for run in out)}")
         for row in self.rows if self.over else []:
@@ -144,5 +144,5 @@ class Comparison:
 def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
-            shown = f" (there are: {', '.join(known)})" if what == "metric" else ""
+            shown = f" (available: {', '.join(known)})" if what == "metric" else ""
             raise UserError(f"no run has the {what} {name}{did_you_mean(name, known, shown)}")

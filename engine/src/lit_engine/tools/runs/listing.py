@@ -1,4 +1,4 @@
-"""`runs [DIR…]`: the runs there are, the newest first."""
+"""`runs [DIR…]`: lists all runs, newest first."""
 
 import argparse
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from lit_engine.tools.runs.reading import Run, read_runs
 
 
 def option_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
-    parser = OptionParser("runs", "Lists runs, the newest first.")
+    """Return the argument parser of `runs`."""
+    parser = OptionParser("runs", "Lists runs, newest first.")
     parser.add_argument("runs", nargs="*", default=["runs"], metavar="DIR", help="folders of runs (default: runs)")
     return parser
 
 
 def runs(args: Sequence[str]) -> int:
-    """Lists runs and returns the exit status.
+    """List runs and return the exit status.
 
     Raises:
-        UserError: there are no runs.
+        UserError: no runs were found.
     """
     found = read_runs(option_parser().parse_args(list(args)).runs)
     found.sort(key=lambda run: run.begun, reverse=True)
@@ -37,6 +37,6 @@ def runs(args: Sequence[str]) -> int:
 
 
 def _metric(run: Run, stage: str) -> str:
-    """The monitored metric of a stage; the loss if none is monitored."""
+    """Return the name and value of the monitored metric for a stage. Without a monitored metric, use the loss."""
     name = run.monitor if stage == "val" and run.monitor else counterpart(run.monitor or "loss", stage, run.metrics)
     return f"{name} {number(run.metrics[name])}" if name in run.metrics else ""

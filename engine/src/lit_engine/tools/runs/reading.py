@@ -1,4 +1,4 @@
-"""Finds runs, and reads what a comparison needs of each."""
+"""Finds runs and reads the data that a comparison needs."""
 
 import glob
 import math
@@ -17,43 +17,43 @@ from lit_engine.run.metric_names import find_metric, is_detail, stage_of
 from lit_engine.run.options import options_of
 
 Numbers = dict[str, float]
-FACTS = ("epochs", "steps", "seconds", "parameters")  # of a fit in metrics.json, beside its metrics
+FACTS = ("epochs", "steps", "seconds", "parameters")  # entries in the fit section of metrics.json that are not metrics
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What is known of one run."""
+    """The contents of one run directory."""
 
     path: Path
-    state: str  # as of `RunDir.state`
+    state: str  # see `RunDir.state`
     begun: datetime
-    seconds: float  # of all its fits that ended, and of one that runs; nan if it is not known
-    options: dict[str, Any]  # of its config, by `options_of`, and which weights it began with
-    facts: dict[str, str]  # commit, versions, processes, devices, what was changed for the test
-    monitor: str | None  # by which the best checkpoint is chosen
+    seconds: float  # total duration of all finished fits and the current one; nan if unknown
+    options: dict[str, Any]  # config options from `options_of`, plus the options for the initial weights
+    facts: dict[str, str]  # commit, versions, processes, devices, options changed for the test
+    monitor: str | None  # metric that selects the best checkpoint
     maximize: bool
-    metrics: Numbers  # of the test, of validation at the best epoch, of training at the last one
-    parts: dict[str, Numbers]  # of the test, such as `class_accuracy`: by class
-    rows: list[dict[str, str]]  # of metrics.csv
+    metrics: Numbers  # test metrics, validation metrics of the best epoch, training metrics of the last epoch
+    parts: dict[str, Numbers]  # test metrics by class or length, such as `class_accuracy`
+    rows: list[dict[str, str]]  # rows of metrics.csv
 
     @classmethod
     def read(cls, path: Path) -> "Run":
-        """Reads a run.
+        """Read a run.
 
         Raises:
-            RunError: a file in it is broken.
+            RunError: a file of the run is broken.
         """
         run = RunDir(path)
         try:
             state, sections, entries, rows = run.state(), run.metrics(), run.entries(), run.history()[1]
             options = dict(options_of(run.config() if run.config_file.is_file() else {}))
-            if options.get("data.folds") is None:  # without folds there is no such thing as fold 0
+            if options.get("data.folds") is None:  # `fold` has no effect
                 options.pop("data.fold", None)
             options |= {name: entries[0].get(name) if entries else None for name in ("init_from", "init_prefixes")}
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = monitor_of(options)
             known = fit.get(f"best {monitor}") if state == "finished" else None
-            monitor = monitor or next((name[5:] for name in fit if name.startswith("best ")), None)  # of LossCheckpoint
+            monitor = monitor or next((name[5:] for name in fit if name.startswith("best ")), None)  # LossCheckpoint
             if monitor:
                 monitor = find_metric(monitor, [*(rows[0] if rows else ()), *fit])
             trained = {n: v for n, v in numbers(fit).items() if stage_of(n) == "train" and not n.startswith("best ")}
@@ -75,30 +75,31 @@ class Run:
                 rows=rows,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path} is broken: its files are not those of a run ({error!r})") from error
+            raise RunError(f"{path} is broken: its files have unexpected content ({error!r})") from error
 
     def curve(self, metric: str, by: str) -> dict[float, float]:
-        """Values of a metric by `epoch` or `step`."""
+        """Return the values of a metric by `epoch` or `step`."""
         return {float(row[by]): float(row[metric]) for row in self.rows if row.get(metric) and row.get(by)}
 
 
 def monitor_of(options: Mapping[str, Any]) -> tuple[str | None, bool]:
-    """The metric that the checkpoint is chosen by, and whether more of it is better."""
+    """Return the metric that selects the best checkpoint, and whether a higher value is better."""
     key = next((key for key in options if re.search(r"Checkpoint.*\.monitor$", key) and options[key]), "")
     return options.get(key), options.get(key.replace(".monitor", ".mode")) == "max"
 
 
 def read_runs(names: Sequence[str]) -> list[Run]:
-    """Reads runs that are named themselves, by a pattern, or by a folder that they are in; each one once.
+    """Read runs given as run directories, glob patterns or folders that contain runs, without duplicates.
 
-    A broken run is named in a warning and left out, if it is not the only one.
+    A broken run is skipped with a warning. If it is the only run, it is an error.
 
     Raises:
-        RunError: a name leads to nothing, or to no run; all are broken.
+        RunError: a name does not exist or contains no runs, or all runs are broken.
     """
     found: dict[Path, Path] = {}
     for name in names:
-        if not name:  # an unset variable of the shell, which Path would take for the current folder
+        # An unset shell variable results in an empty name, which Path would interpret as the current folder.
+        if not name:
             raise RunError("the name of a run or folder is empty")
         paths = [Path(name)] if Path(name).exists() else [Path(path) for path in sorted(glob.glob(name))]
         if not paths:
@@ -115,14 +116,14 @@ def read_runs(names: Sequence[str]) -> list[Run]:
         except (RunError, OSError) as error:
             if len(found) == 1:
                 raise
-            print(f"warning: left out: {error}", file=sys.stderr)
+            print(f"warning: skipped a run: {error}", file=sys.stderr)
     if not runs:
         raise RunError(f"there is no run in {', '.join(names)}")
     return runs
 
 
 def _runs_in(folder: Path) -> Iterator[Path]:
-    """Folders with a config.yaml; what is within a run, such as W&B's files, is no run."""
+    """Yield the folders with a config.yaml. Folders inside a run, such as W&B's, are not searched."""
     for place, folders, files in os.walk(folder):
         folders.sort()
         if "config.yaml" in files:
@@ -131,7 +132,7 @@ def _runs_in(folder: Path) -> Iterator[Path]:
 
 
 def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float | None) -> Numbers:
-    """The best validation in metrics.csv, the first of equals; the last one if no metric is monitored."""
+    """Return the metrics of the first best validation in metrics.csv, or the last one if no metric is monitored."""
     watched = {number: float(row[monitor]) for number, row in enumerate(rows) if row.get(monitor)}
     finite = {number: value for number, value in watched.items() if math.isfinite(value)}
     names = [name for name in (rows[0] if rows else ()) if name and stage_of(name) == "val"]
@@ -144,16 +145,16 @@ def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float
 
 
 def numbers(section: Mapping[str, Any], stage: str = "") -> Numbers:
-    """Return the metrics in a section of metrics.json, without those of single classes; of one stage, if given."""
+    """Return the metrics in a section of metrics.json, for one stage if given. Per-class metrics are excluded."""
     named = {name: value for name, value in section.items() if not is_detail(name)}
     of_stage = {name: value for name, value in named.items() if not stage or stage_of(name) == stage}
     return {name: value for name, value in of_stage.items() if isinstance(value, int | float)}
 
 
 def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
-    """Numbers of an evaluation by class (`test/class_accuracy/cat`) or length (`"bleu_by_length": {"1–5": 40.2}`).
+    """Return metrics by class (`test/class_accuracy/cat`) or by length (`"bleu_by_length": {"1–5": 40.2}`).
 
-    The calibration is by confidence; a figure shows it.
+    The calibration, which is by confidence, is left out because a figure shows it.
     """
     found: dict[str, Numbers] = {}
     for name, value in section.items():

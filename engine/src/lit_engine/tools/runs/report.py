@@ -1,4 +1,4 @@
-"""The page of a comparison: tables, curves, and the classes or lengths that gained and lost most."""
+"""Creates the page of a comparison: tables, curves, and the classes or lengths with the largest gains and losses."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Line colours: petroff10 without its greys (Petroff 2021). Further lines are grey. The colours stay distinguishable for
-# colour-blind people and after the inversion on dark pages.
+# colour-blind people and after being inverted on dark pages.
 COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#a96b59", "#e76300", "#b9ac70", "#92dadd")
 COLOURED = len(COLOURS)
-CHANGES = 6  # classes that gained, and that lost
+CHANGES = 6  # number of classes with the largest gains, and likewise with the largest losses
 PANELS = 4
-ROUNDING = 1e-5  # a smaller change is that of float32
+ROUNDING = 1e-5  # smaller changes are float32 rounding errors
 
 
 def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
-    """The text of the page, which lies in `folder`."""
+    """Return the HTML of the page, with links relative to `folder`."""
     parts = [*map(paragraph, found.notes()), _table(table_of(found), found.rows, folder)]
     if (figure := curves(found)) is not None:
-        what = "Mean ± 1 standard deviation of the finished runs." if found.over else "A line per run."
+        what = "Mean ± 1 standard deviation of the finished runs." if found.over else "One line per run."
         parts += [heading("Curves"), paragraph(what, soft=True), picture(figure, "learning curves")]
     for kind, lines in changes(found).items():
         before, after = labels(found, found.given)
-        parts += [heading(f"What changed most in the test: {kind}"), paragraph(f"From {before} to {after}.", soft=True)]
+        parts += [heading(f"Largest changes in the test: {kind}"), paragraph(f"From {before} to {after}.", soft=True)]
         cells: list[list[Cell]] = [[name, *((number(v), v) for v in values)] for name, *values in lines]
         parts.append(table([kind, "before", "after", "change"], cells))
     if found.over:
@@ -44,7 +44,7 @@ def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path) -> str:
-    """Runs lead to their pages."""
+    """Return a table in which each run links to its page."""
     cells = [list(line) for line in zip(*(column.cells for column in columns), strict=True)]
     if columns[0].name == "run":
         for line, row in zip(cells, rows, strict=True):
@@ -53,9 +53,9 @@ def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path) -> str:
 
 
 def curves(found: Comparison) -> Figure | None:
-    """A panel per metric, a line per row; None if there is nothing to draw, or the tasks differ.
+    """Plot each metric in a panel with one line per row. Return None if there is nothing to draw or the tasks differ.
 
-    A group has the mean of its finished runs, where all have a value, and a band of one standard deviation.
+    A group is drawn as the mean of its finished runs, where all have a value, with a band of one standard deviation.
     """
     wanted = [name for name in found.chosen if stage_of(name) != "test"] or found.monitors
     wanted = wanted or [name for name in found.metrics if stage_of(name) == "val" and base_of(name) == "loss"]
@@ -88,7 +88,7 @@ def curves(found: Comparison) -> Figure | None:
                 bands.append((x, low, high, colour, 0.2 * alpha))
         if shown:
             scale(axes, metric, shown)
-        # on a logarithmic axis mean − sd has no end
+        # mean − sd may be negative, which a logarithmic axis cannot show.
         least = min(shown) / 2 if axes.get_yscale() == "log" else -math.inf
         for x, low, high, colour, alpha in bands:
             axes.fill_between(x, [max(y, least) for y in low], high, color=colour, alpha=alpha, linewidth=0)
@@ -103,9 +103,9 @@ def curves(found: Comparison) -> Figure | None:
 
 
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
-    """Of two rows: what is told by class or length → those that gained or lost most: before, after, change.
+    """Map each kind of per-class or per-length metric to its largest changes from the first to the second row.
 
-    Both in the order in which they were given; the greatest gain first.
+    Each change is (name, before, after, difference), largest gain first. Without exactly two rows, there are none.
     """
     if len(found.given) != 2:
         return {}
@@ -124,7 +124,7 @@ def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]
 
 
 def summary(told: Sequence[tuple[str, float, float, float]]) -> str:
-    """The three greatest gains and losses in a line."""
+    """Return a line with the three largest gains and losses."""
     gained = [f"{name} +{number(change)}" for name, _, _, change in told[:3] if change > ROUNDING]
     lost = [f"{name} {number(change)}" for name, _, _, change in told[::-1][:3] if change < -ROUNDING]
     return f"gained: {', '.join(gained) or 'none'}; lost: {', '.join(lost) or 'none'}"

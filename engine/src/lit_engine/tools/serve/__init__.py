@@ -1,1 +1,1 @@
-"""`serve`: a trained run answers in the browser."""
+"""`serve`: tries a trained run in the browser."""

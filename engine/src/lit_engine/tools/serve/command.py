@@ -1,7 +1,7 @@
-"""Lets a browser on this machine try a trained run on a picture, a row or a sentence. Ctrl-C ends it.
+"""Serves a web page on this machine to try a trained run on an image, a table row or a sentence. Ctrl-C stops it.
 
 %(prog)s runs/quickstart/first
-curl --data-binary @digit.png http://127.0.0.1:8000/predict        the same as JSON
+curl --data-binary @digit.png http://127.0.0.1:8000/predict        prints the prediction as JSON
 """
 
 import argparse
@@ -26,39 +26,39 @@ if TYPE_CHECKING:
     from lit_engine.tools.serve.predictor import Predictor
 
 HERE = "127.0.0.1"
-MEGABYTES = 20  # of a sample, at most
-THREADS = 32  # requests that are handled at the same time
-ROUTES = "there are GET / and POST /predict"
+MEGABYTES = 20  # maximum size of a sample
+THREADS = 32  # maximum number of concurrent requests
+ROUTES = "the available routes are GET / and POST /predict"
 
 
 def option_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
+    """Return the argument parser of `serve`."""
     parser = OptionParser("serve", __doc__)
-    parser.add_argument("run", metavar="RUN", help="its directory, or `latest`")
+    parser.add_argument("run", metavar="RUN", help="run directory, or `latest`")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000; 0: any that is free")
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help="default: 8000; 0 selects a free port")
     return parser
 
 
 def serve(args: Sequence[str]) -> int:
-    """Runs the command until Ctrl-C and returns its exit status.
+    """Run the command until Ctrl-C and return its exit status.
 
     Raises:
-        UserError: the port is taken, or the run has no such weights or predicts on no new samples.
+        UserError: the port is in use, the run has no such weights, or it cannot predict on new samples.
     """
     options = option_parser().parse_args(list(args))
-    check_early([f"--run={options.run}"], ())  # this and the port before torch is imported, which takes seconds
+    check_early([f"--run={options.run}"], ())  # this and the port are checked before the slow import of torch
     try:
         server = Server((HERE, options.port), Handler)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--port {options.port}: {reason}; --port 0 takes one that is free") from error
+        raise UserError(f"--port {options.port}: {reason}; --port 0 selects a free port") from error
     with server, tempfile.TemporaryDirectory() as folder:
         from lit_engine.tools.serve.predictor import Predictor
 
         server.predictor = Predictor(options.run, options.ckpt_path, folder)
         server.page = server.predictor.page(MEGABYTES)
-        print(f"http://{HERE}:{server.server_port} (Ctrl-C ends)", flush=True)
+        print(f"http://{HERE}:{server.server_port} (Ctrl-C to stop)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -67,10 +67,10 @@ def serve(args: Sequence[str]) -> int:
 
 
 class Server(ThreadingHTTPServer):
-    """Holds what its requests share."""
+    """An HTTP server with the predictor and the page that its requests share."""
 
     allow_reuse_address = os.name == "posix"  # Windows would share a port that is in use
-    request_queue_size = 128  # connections that wait to be accepted
+    request_queue_size = 128  # connections waiting to be accepted
     predictor: "Predictor"
     page: str
 
@@ -89,7 +89,7 @@ class Server(ThreadingHTTPServer):
             self.free.release()
 
     def shutdown_request(self, request: Any) -> None:
-        """Closes a connection once the client has sent everything: closing it earlier may discard the response."""
+        """Close a connection once the client has sent everything. Closing it earlier may discard the response."""
         with contextlib.suppress(OSError):
             request.shutdown(socket.SHUT_WR)
             request.settimeout(2)  # seconds
@@ -98,28 +98,28 @@ class Server(ThreadingHTTPServer):
         self.close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # a client that has gone is no error
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # a client disconnected
             super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`GET /` gives the page; `POST /predict` takes a sample and gives `{"rows": […]}` or `{"error": …}`."""
+    """The request handler. `GET /` returns the page, `POST /predict` returns `{"rows": […]}` or `{"error": …}`."""
 
     server: Server
     timeout = 60  # seconds of silence
 
     def parse_request(self) -> bool:
-        """Refuses pages of other servers, and other names of this machine: any name can be made to lead here."""
+        """Reject requests from pages of other servers or to unknown host names, since any name can resolve to here."""
         if not super().parse_request():
             return False
         host = self.headers.get("Host", "")
         known = host.partition(":")[0] in (HERE, "localhost") and self.headers.get("Origin") in (None, f"http://{host}")
         if not known:
-            self._refuse(403, f"requests from other pages than those of http://{HERE} are refused")
+            self._refuse(403, f"only pages of http://{HERE} may send requests")
         return known
 
     def do_GET(self) -> None:
-        if self.path == "/favicon.ico":  # browsers ask for it
+        if self.path == "/favicon.ico":  # browsers request it
             self._send(204, "", "image/x-icon")
         elif self.path.partition("?")[0] == "/":
             self._send(200, self.server.page, "text/html; charset=utf-8")
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
         elif size > MEGABYTES * 1_000_000:
             self._refuse(413, f"the limit is {MEGABYTES} MB")
         elif self.headers.get_content_type() == "multipart/form-data":
-            self._refuse(400, f"send the bytes alone: curl --data-binary @FILE http://{self.headers['Host']}/predict")
+            self._refuse(400, f"send only the bytes: curl --data-binary @FILE http://{self.headers['Host']}/predict")
         else:
             self._answer(self.rfile.read(size))
 
@@ -145,9 +145,9 @@ class Handler(BaseHTTPRequestHandler):
             text = json.dumps({"rows": self.server.predictor.answer(sample)}, allow_nan=False)
         except UserError as error:
             self._refuse(400, str(error))
-        except Exception as error:  # of any kind: the task may be anyone's
+        except Exception as error:  # a user's task can raise any kind
             traceback.print_exc()
-            self._refuse(500, f"{type(error).__name__}: {error} (more is in the terminal)")
+            self._refuse(500, f"{type(error).__name__}: {error} (see the terminal for details)")
         else:
             self._send(200, text, "application/json")
 
@@ -161,9 +161,9 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, text: str, kind: str) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.end_headers()  # HTTP/1.0: the end of the connection is that of the text
+        self.end_headers()  # in HTTP/1.0, closing the connection ends the text
         if self.command != "HEAD":
             self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing of requests."""
+        """Log no requests."""

@@ -1,4 +1,4 @@
-"""Style and script of the page of `serve`."""
+"""The CSS and JavaScript of the `serve` page."""
 
 STYLE = """<style>
 form { margin: 1.5rem 0; } label { display: block; } button, input, textarea { font: inherit; }
@@ -11,7 +11,7 @@ dl.classes > :nth-child(-n + 2) { color: var(--text); font-weight: 600; }
 #answer.busy { opacity: .5; } #answer.busy:empty::after { content: "…"; }
 #answer img { width: auto; min-width: 280px; }
 </style>"""
-# after `const options = {…}`, see `Predictor.page`
+# `Predictor.page` puts `const options = {…}` before this script.
 SCRIPT = """
 const form = document.querySelector("form"), answer = document.querySelector("#answer");
 const node = (tag, values) => Object.assign(document.createElement(tag), values);
@@ -22,7 +22,7 @@ async function ask(sample) {
   if (sample.size <= options.megabytes * 1e6) {
     answer.className = "busy";
     found = await fetch("predict", {method: "POST", body: sample}).then(reply => reply.json())
-      .catch(() => ({error: "No answer: the command `serve` has ended, or cannot be reached."}));
+      .catch(() => ({error: "No answer: `serve` has stopped or cannot be reached."}));
   }
   if (mine == asked) show(...found.rows?.flatMap(shown) ?? [node("p", {textContent: found.error})]);
 }
@@ -34,7 +34,7 @@ function shown(row) {
     classes.append(node("dt", {textContent: name.slice(share.length)}), node("dd"));
     classes.lastChild.append(node("meter", {value}), ` ${(100 * value).toFixed(1)} %`);
   }
-  if ("class_name" in row && likeliest.length) {  // the first of them
+  if ("class_name" in row && likeliest.length) {  // the first entry of the list
     classes.className = "classes";
     delete row.prediction; delete row.class_name; delete row.probability;
   }
@@ -56,12 +56,12 @@ form.onsubmit = event => {
 };
 const canvas = document.querySelector("canvas"), pen = canvas?.getContext("2d");
 const blank = () => { ++asked; pen.fillRect(0, 0, canvas.width, canvas.height); show(); };
-const clear = () => { form.reset(); blank(); };  // also the name of a file, which could not be chosen again
+const clear = () => { form.reset(); blank(); };  // also clears the file name, so that the file can be chosen again
 async function take(picture) {
   if (!picture) return;
   blank();
   ask(picture);
-  const seen = await createImageBitmap(picture).catch(() => new Image());  // of a kind that it does not know
+  const seen = await createImageBitmap(picture).catch(() => new Image());  // unknown format
   const scale = canvas.width / Math.max(seen.width, seen.height, 1);
   pen.imageSmoothingEnabled = scale < 1;
   pen.drawImage(seen, 0, 0, seen.width * scale, seen.height * scale);

@@ -1,4 +1,4 @@
-"""A run that predicts on one new sample after another, as `predict` does on files, and the page that asks for it."""
+"""Predicts on new samples one at a time, as `predict` does on files, and builds the page that asks for them."""
 
 import json
 import shutil
@@ -18,20 +18,20 @@ from lit_engine.run.directory import RunDir
 from lit_engine.tools.pages.html import embed_figure, embed_png, page, paragraph
 from lit_engine.tools.serve.form import SCRIPT, STYLE
 
-SMALL = 64  # pixels of the side of a grey image that can be drawn by hand
+SMALL = 64  # largest side in pixels of a grey image that can be drawn by hand
 
 
 class Predictor:
-    """Holds the net of a run, in which nothing changes. A `folder` takes what the task writes.
+    """A predictor for a run, which is not modified. Files written by the task are placed in `folder`.
 
     Raises:
-        UserError: the run has no such weights, or predicts on no new samples.
+        UserError: the run has no such weights, or cannot predict on new samples.
     """
 
     def __init__(self, run: str, checkpoint: str, folder: str) -> None:
         self.folder, opened = Path(folder), RunDir.open(run)
         file = choose_checkpoint(opened, checkpoint)
-        parts: Any = load_for_prediction(opened, file, default_root_dir=folder)  # where a `predict_step` may write
+        parts: Any = load_for_prediction(opened, file, default_root_dir=folder)  # for files of `predict_step`
         self.task, self.data, self.trainer = task, data, _ = parts
         if hasattr(data, "num_workers"):
             data.num_workers = 0  # starting processes takes longer than reading a sample
@@ -41,10 +41,10 @@ class Predictor:
         self.title = opened.name
         self.about = f"{type(task).__name__}, {file.name}"
         self.turn = threading.Lock()
-        task.all_probabilities = True  # of classes, if it has some
+        task.all_probabilities = True  # for classification tasks
 
     def page(self, most: int) -> str:
-        """The text of the page; a sample has `most` MB at most."""
+        """Return the HTML of the page. A sample may have at most `most` MB."""
         data, images = self.data, self.kind == "images"
         channels, *sides = getattr(data, "input_shape", (0, 1))
         names, delimiter = getattr(data, "feature_names", ()), getattr(data, "delimiter", ",")
@@ -67,21 +67,21 @@ class Predictor:
         targets = list(getattr(data, "target_names", ()))
         options = {
             "megabytes": most,
-            "images": "photos" if images else "chart",  # class of pictures in answers
+            "images": "photos" if images else "chart",  # CSS class of images in answers
             "draws": draws,
-            "line": max(24, 280 // max(sides)),  # its width: a pixel of the net at least
+            "line": max(24, 280 // max(sides)),  # line width: at least one input pixel
             "paper": paper,
             "ink": ink,
             "delimiter": TAB if delimiter in ("tab", r"\t") else delimiter,
             "target": targets[0] if len(targets) == 1 else "prediction",
         }
-        values = json.dumps(options).replace("<", r"\u003c")  # of a name: it would end the script
+        values = json.dumps(options).replace("<", r"\u003c")  # a name could otherwise end the script
         script = f"const options = {values};{SCRIPT}"
         form = f'<form>{fields}\n{button}</form>\n<div id="answer" aria-live="polite"></div>'
         return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
 
     def answer(self, sample: bytes) -> list[dict[str, Any]]:
-        """The rows of `predict` for an image file or a table; that of `served` of the task for a text.
+        """Return the rows of `predict` for an image file or a table, or the result of the task's `served` for a text.
 
         Raises:
             UserError: the sample is empty or cannot be read.
@@ -96,23 +96,23 @@ class Predictor:
             except UserError as error:
                 raise UserError(str(error).replace(f"{file}, ", "").replace(str(file), what)) from error
             if not rows:
-                raise UserError(f"{what} cannot be read: it is damaged, or of another kind")
+                raise UserError(f"{what} cannot be read: it is damaged or unsupported")
             return [{name: self._shown(value) for name, value in row.items() if name != "index"} for row in rows]
 
     def _rows(self, file: Path, sample: bytes) -> list[dict[str, Any]]:
         if self.kind == "text":
             return [self.task.served(sample.decode(errors="replace"))]
-        shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # of the sample before
+        shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # of the previous sample
         file.write_bytes(sample)
         inputs = self.data.predict_from(file)
-        # of several samples, each row says which it is of
+        # If there are several samples, each row lists its sample.
         table = PredictionTable(self.folder / "table.csv", inputs if len(inputs) > 1 else None)
-        reconfigure(self.trainer, callbacks=[table])  # in place of the run's, of which some write into it
+        reconfigure(self.trainer, callbacks=[table])  # the run's callbacks may write to the run
         self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)
         return table.rows
 
     def _shown(self, value: Any) -> Any:
-        """A value; a figure, or a picture that a `predict_step` has written, as an address that holds it."""
+        """Return a value for the page. Figures, and PNG files written by a `predict_step`, become data URLs."""
         file = self.folder / "predictions" / str(value)
         if hasattr(value, "savefig"):
             return embed_figure(value)

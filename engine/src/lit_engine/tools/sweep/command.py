@@ -1,11 +1,11 @@
-"""A sweep in W&B's format without an account.
+"""Runs a sweep in W&B's format without a W&B account.
 
-%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     searches; started again, here or elsewhere, it continues
-%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        the table and the plots so far
-%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       commands with all values and limits, not run
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     start or continue the search, on one or more machines
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        write the table and the plots so far
+%(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       print commands that cover all values and limits
 
-Options of `fit` are those of each trial: `-c OVERLAY.yaml`, `--seed_everything=1`, and all with a dot, such as
-`--trainer.max_epochs=2`. Give the same ones each time.
+`fit` options apply to each trial: `-c OVERLAY.yaml`, `--seed_everything=1`, and all options with a dot, such as
+`--trainer.max_epochs=2`. Pass the same ones each time.
 """
 
 import argparse
@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 
 
 def option_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
+    """Return the argument parser of `sweep`."""
     parser = OptionParser("sweep", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="such as configs/sweeps/fashion_mnist_mlp.yaml")
-    parser.add_argument("--workers", type=at_least(1), default=1, help="trials at a time in this process (default: 1)")
+    parser.add_argument("--workers", type=at_least(1), default=1, help="concurrent trials in this process (default: 1)")
     parser.add_argument(
-        "--count", type=at_least(1), help="trials in all (default: run_cap of the file, or the whole grid)"
+        "--count", type=at_least(1), help="total number of trials (default: run_cap in the file, or the whole grid)"
     )
-    parser.add_argument("--dir", type=Path, help="where the sweep is kept (default: sweeps/NAME_OF_THE_FILE)")
-    parser.add_argument("--storage", metavar="URL", help="of a database of several machines (default: a file in --dir)")
+    parser.add_argument("--dir", type=Path, help="folder of the sweep (default: sweeps/NAME_OF_THE_FILE)")
+    parser.add_argument("--storage", metavar="URL", help="database shared by machines (default: a file in --dir)")
     parser.add_argument("--lost_after", type=at_least(1), metavar="SECONDS",
-                        help="a trial that has been silent so long is tried again (default: 60)")  # fmt: skip
-    parser.add_argument("--seed", type=at_least(0), default=0, help="of the search (default: 0)")
-    parser.add_argument("--dry_run", action="store_true", help="only check and print the commands")
-    parser.add_argument("--report", action="store_true", help="only write and print what is known")
+                        help="retry trials without a heartbeat for this long (default: 60)")  # fmt: skip
+    parser.add_argument("--seed", type=at_least(0), default=0, help="seed of the search (default: 0)")
+    parser.add_argument("--dry_run", action="store_true", help="only check the sweep and print commands")
+    parser.add_argument("--report", action="store_true", help="only write and print the results so far")
     return parser
 
 
 def sweep(args: Sequence[str]) -> int:
-    """Runs the command and returns its exit status: 1 if no trial has finished.
+    """Run the command and return its exit status, which is 1 if no trial has finished.
 
     Raises:
-        UserError: the file, a parameter, the folder or an option is wrong; no trial has begun then.
+        UserError: the file, a parameter, the folder or an option is invalid, or a trial did not log the metric.
     """
     options, overrides = split_fit_options(option_parser(), args)
     from lit_engine.tools.sweep.config import SweepConfig
@@ -61,7 +61,7 @@ def sweep(args: Sequence[str]) -> int:
     most = config.trials(options.count)
     if not options.report:
         if not most:
-            raise UserError(f"{config.method} search has no end: give --count N, or run_cap in {options.file}")
+            raise UserError(f"{config.method} search never ends: set --count N, or run_cap in {options.file}")
         _check(config, options.file, options.dry_run)
         if options.dry_run:
             return 0
@@ -71,10 +71,10 @@ def sweep(args: Sequence[str]) -> int:
 
 
 def split_fit_options(parser: argparse.ArgumentParser, args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The options of a command that runs `fit`, and those of `fit`, as `--OPTION=VALUE`.
+    """Split a command line into the options of the command itself and the `fit` options, as `--OPTION=VALUE`.
 
     Raises:
-        UserError: an option is wrong, or Optuna is missing.
+        UserError: an option is invalid, or Optuna is not installed.
     """
     own: list[str] = []
     overrides: list[str] = []
@@ -93,7 +93,7 @@ def split_fit_options(parser: argparse.ArgumentParser, args: Sequence[str]) -> t
 
 @contextmanager
 def study_errors(folder: Path, storage: str | None = None) -> Iterator[None]:
-    """Raises UserError for what is wrong with a study in a folder, or in a database."""
+    """Convert errors of a study's folder or database to UserError."""
     from optuna.exceptions import OptunaError
     from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
@@ -101,12 +101,12 @@ def study_errors(folder: Path, storage: str | None = None) -> Iterator[None]:
         yield
     except (OptunaError, SQLAlchemyError, ImportError, OSError, RuntimeError, ValueError) as error:
         reason = str(getattr(error.__cause__, "orig", None) or error.__cause__ or error).splitlines()[0]
-        url = re.sub(r"(?<=:)[^:/@]+(?=@)", "***", storage or "")  # without the password
+        url = re.sub(r"(?<=:)[^:/@]+(?=@)", "***", storage or "")  # hides the password
         hint = ""
         if isinstance(error, ImportError):
-            hint = f"; for postgresql+psycopg://… pip install '{program()}[postgres]'"
+            hint = f"; postgresql+psycopg://… needs pip install '{program()}[postgres]'"
         elif isinstance(error, OperationalError) and url and not url.startswith("sqlite"):
-            hint = "; does the server run, and does it know this user and database?"
+            hint = "; is the server running, and do the user and database exist?"
         raise UserError(f"cannot use the study in {url or folder}: {reason}{hint}") from error
 
 
@@ -115,7 +115,7 @@ def _run(study: "Study", workers: int, most: int) -> int:
     from lit_engine.tools.sweep.worker import Workers
 
     begun = len(study.rows())
-    more = f", {begun} begun" if begun else ""
+    more = f", {begun} already started" if begun else ""
     print(f"sweep: {study.folder} ({most} trials, {workers} at a time{more})", flush=True)
     name = prepare(study.config.command).config_name
     try:
@@ -123,7 +123,7 @@ def _run(study: "Study", workers: int, most: int) -> int:
     finally:
         found = _report(study)
     if status:
-        print("interrupted; the same command continues")
+        print("interrupted; run the same command to continue")
     return status or found
 
 
@@ -142,10 +142,10 @@ def _report(study: "Study") -> int:
 
 
 def _check(config: "SweepConfig", file: Path, show: bool) -> None:
-    """Parses command lines with all values and limits, as trials would.
+    """Parse command lines that cover all values and limits, as the trials would.
 
     Raises:
-        UserError: the command line does not accept one.
+        UserError: the parser rejects one of them.
     """
     from lit_engine.cli.parser import LitCLI, prepare
 

@@ -1,4 +1,4 @@
-"""A sweep's YAML in W&B's own format, read for a search without an account."""
+"""Reads the YAML file of a sweep, in W&B's own format, for a search without a W&B account."""
 
 import itertools
 import json
@@ -19,33 +19,33 @@ from lit_engine.project import program
 from lit_engine.tools.sweep.space import Parameter, parameters_of
 
 KEYS = ("method", "metric", "parameters", "command", "early_terminate")
-OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # may change during a sweep
+OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # these may change during a sweep
 ARGUMENTS_FILE = "${args_json_file}"
 
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """What to search, how, and with which command."""
+    """The search method, metric, parameters and command of a sweep."""
 
     method: str  # grid, random, or bayes (TPE)
-    metric: str  # as in metrics.csv
+    metric: str  # name in metrics.csv
     maximize: bool
     parameters: list[Parameter]
-    command: list[str]  # from `fit` on, with a macro for the parameters
+    command: list[str]  # starts with `fit` and contains a macro for the parameters
     pruner: BasePruner
     run_cap: int
-    identity: dict[str, Any]  # what may not change during a sweep
+    identity: dict[str, Any]  # settings that must not change during a sweep
 
     @classmethod
     def read(cls, file: Path, overrides: Sequence[str] = ()) -> "SweepConfig":
-        """Reads and checks a file.
+        """Read and check a sweep file.
 
         Args:
-            file: the YAML.
-            overrides: options of `fit` for all trials, such as `--trainer.max_epochs=2`.
+            file: path of the YAML file.
+            overrides: `fit` options for all trials, such as `--trainer.max_epochs=2`.
 
         Raises:
-            UserError: it cannot be read, or something in it or in the overrides is wrong.
+            UserError: the file cannot be read, or its content or an override is invalid.
         """
         try:
             return cls._of(load_yaml(file.read_text(encoding="utf-8")), overrides)
@@ -68,7 +68,7 @@ class SweepConfig:
         given: dict[str, list[str]] = {}
         for option, _, value in (word.partition("=") for word in overrides):
             swept = [p.name for p in parameters if f"{_key(option)}.".startswith(f"{_key(p.name)}.")]
-            _need(not swept, f"{option} cannot be set, because the sweep draws {', '.join(swept)}")
+            _need(not swept, f"{option} cannot be set, because the sweep varies {', '.join(swept)}")
             given.setdefault(option, []).append(value)
         return cls(
             method=str(method),
@@ -85,7 +85,7 @@ class SweepConfig:
         return max(values) if self.maximize else min(values)
 
     def trials(self, wanted: int | None) -> int:
-        """How many trials there are to be: those wanted or `run_cap`, at most the whole grid; 0 if nothing tells."""
+        """Return the total number of trials: `wanted` or `run_cap`, at most the size of the grid; 0 if unlimited."""
         wanted = wanted or self.run_cap
         if self.method != "grid":
             return wanted
@@ -93,18 +93,18 @@ class SweepConfig:
         return min(wanted or size, size)
 
     def point(self, number: int) -> dict[str, Any]:
-        """A point of the grid; the last parameter changes fastest."""
+        """Return a point of the grid. The last parameter changes fastest."""
         points = itertools.product(*(parameter.values() for parameter in self.parameters))
         return dict(zip([p.name for p in self.parameters], next(itertools.islice(points, number, None)), strict=True))
 
     def examples(self) -> list[dict[str, Any]]:
-        """The fewest points with every value of each list and the limits of each distribution."""
+        """Return the fewest points that cover every value of each list and the limits of each distribution."""
         values = {parameter.name: parameter.examples() for parameter in self.parameters}
         longest = max(map(len, values.values()))
         return [{name: found[min(n, len(found) - 1)] for name, found in values.items()} for n in range(longest)]
 
     def words(self, values: Mapping[str, Any], file: Path) -> list[str]:
-        """The command line of a trial after the program; `file` is where its values are kept as JSON."""
+        """Return the command line of a trial after the program name. `file` is the JSON file with its values."""
         macros = {
             ARGUMENTS_FILE: [str(file)],
             "${args_json}": [json.dumps(values)],
@@ -120,13 +120,13 @@ def _need(right: bool, message: str) -> None:
 
 def _known(what: str, section: Mapping[str, Any], keys: tuple[str, ...]) -> None:
     for key in map(str, section):
-        _need(key in keys, f"{what} has no {key}" + did_you_mean(key, keys, f" here (it has {', '.join(keys)})"))
+        _need(key in keys, f"{what} has no key {key}" + did_you_mean(key, keys, f" (supported: {', '.join(keys)})"))
 
 
 def _pruner(section: Any) -> BasePruner:
-    """W&B's hyperband is Optuna's successive halving.
+    """Return Optuna's pruner for successive halving, which is equivalent to W&B's hyperband.
 
-    At `min_iter` values of the metric, and at `eta`, `eta²`, … times as many, the best `1 / eta` of the trials go on.
+    After `min_iter` values of the metric, and after `eta`, `eta²`, … times as many, the best `1 / eta` trials continue.
     """
     if section is None:
         return NopPruner()
@@ -138,9 +138,9 @@ def _pruner(section: Any) -> BasePruner:
 
 
 def _command(given: Any, overrides: Sequence[str]) -> list[str]:
-    """The words from `fit` on: what stands before it is how W&B is to start this program.
+    """Return the command from `fit` on. The words before it tell W&B how to start this program.
 
-    Overrides come after all other words but those for the parameters, whose values win over those of an overlay.
+    Overrides are placed after all other words except the parameter macros, so that swept values win over an overlay.
     """
     words = [str(word) for word in given] if isinstance(given, list) else []
     _need("fit" in words[1:], f"command must be a list such as [{program()}, fit, ...], got {given}")

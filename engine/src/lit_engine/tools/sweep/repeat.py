@@ -1,10 +1,10 @@
-"""The same `fit` for several seeds, or with each fold of the data as the test: mean and standard deviation.
+"""Repeats the same `fit` for several seeds or test folds, and reports the mean and standard deviation.
 
-%(prog)s -c configs/quickstart.yaml --seeds 1 2 3 --workers 2     started again, it continues; other seeds are added
-%(prog)s -c configs/quickstart.yaml --folds 5                     with --seeds too, each fold has all of them
+%(prog)s -c configs/quickstart.yaml --seeds 1 2 3 --workers 2     run again to continue, or with more seeds to add them
+%(prog)s -c configs/quickstart.yaml --folds 5                     with --seeds as well, every fold runs all seeds
 
-Options of `fit` are those of each run: `-c OVERLAY.yaml`, `--init_from RUN`, all with a dot. Give the same ones each
-time.
+`fit` options apply to each run: `-c OVERLAY.yaml`, `--init_from RUN`, and all options with a dot. Pass the same ones
+each time.
 """
 
 import argparse
@@ -37,34 +37,34 @@ if TYPE_CHECKING:
     from lit_engine.tools.sweep.study import Study, Trial
 
 
-# of a prediction in this process, whose command line must not be launched a second time
+# These options restrict a prediction to this process, because the command line must not be launched a second time.
 ALONE = [f"--trainer.{option}" for option in ("devices=1", "num_nodes=1", "strategy=auto", "logger=false")]
 
 
 def option_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
+    """Return the argument parser of `repeat`."""
     parser = OptionParser("repeat", __doc__)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[], help="a run for each seed")
-    parser.add_argument("--folds", type=int, help="a run for each of so many parts of the data, which is its test")
-    parser.add_argument("--workers", type=at_least(1), default=1, help="runs at a time (default: 1)")
-    parser.add_argument("--dir", type=Path, help="where all is kept (default: repeats/CONFIG, with -5-folds if so)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[], help="one run per seed")
+    parser.add_argument("--folds", type=int, help="split the data into this many folds, and test one run on each")
+    parser.add_argument("--workers", type=at_least(1), default=1, help="concurrent runs (default: 1)")
+    parser.add_argument("--dir", type=Path, help="output folder (default: repeats/CONFIG or repeats/CONFIG-5-folds)")
     return parser
 
 
 def repeat(args: Sequence[str]) -> int:
-    """Runs the command and returns its exit status: 1 if a run has failed.
+    """Run the command and return its exit status, which is 1 if a run did not finish.
 
     Raises:
-        UserError: an option, the config, the data or the folder is wrong; nothing has begun then.
+        UserError: an option, the config, the data or the folder is invalid, or a run did not log its metric.
     """
     if named := [option for option, _ in pairs(args) if option in ("--run", "--run_name", "--runs_dir")]:
-        raise UserError(f"{named[0]} cannot be set: repeat names the runs, in the folder --dir")
+        raise UserError(f"{named[0]} cannot be set: repeat chooses the run names, and --dir the folder")
     options, overrides = split_fit_options(option_parser(), args)
     points = _points(options.seeds, options.folds)
     over = [key for key in next(iter(points.values())) if key != "data.folds"]
     for option in overrides:
         if (key := option.partition("=")[0].replace(".init_args", "").removeprefix("--")) in [*over, "data.folds"]:
-            raise UserError(f"--{key} cannot be set, because the runs differ in it")
+            raise UserError(f"--{key} cannot be set, because it differs between the runs")
     print(f"repeat: {len(points)} runs, {options.workers} at a time", flush=True)
     name, config = _read(overrides, points, over)
     folder = options.dir or Path("repeats", name if options.folds is None else f"{name}-{options.folds}-folds")
@@ -80,20 +80,20 @@ def repeat(args: Sequence[str]) -> int:
         finally:
             good = _report(study, name, over, f"{program()} repeat {shlex.join(args)}")
     if status:
-        print("interrupted; the same command continues", flush=True)
+        print("interrupted; run the same command to continue", flush=True)
     return status or int(not good)
 
 
 def _points(seeds: Sequence[int], folds: int | None) -> dict[str, dict[str, int]]:
-    """What differs between the runs, by their names.
+    """Return the options that differ between the runs, by run name.
 
     Raises:
-        UserError: there are neither seeds nor folds, a seed twice, or one fold.
+        UserError: there are neither seeds nor folds, a seed occurs twice, or there are fewer than two folds.
     """
     if not seeds and folds is None:
         raise UserError(f"{program()} repeat needs --seeds 1 2 3, or --folds 5")
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"each seed once: --seeds {' '.join(map(str, seeds))}")
+        raise UserError(f"--seeds must be distinct, got {' '.join(map(str, seeds))}")
     if folds is not None and folds < 2:
         raise UserError(f"--folds must be at least 2, got {folds}")
     by_seed = [(f"seed-{seed}", {"seed_everything": seed}) for seed in seeds] or [("", {})]
@@ -102,10 +102,10 @@ def _points(seeds: Sequence[int], folds: int | None) -> dict[str, dict[str, int]
 
 
 def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[str]) -> "tuple[str, SweepConfig]":
-    """Parses the first command; the name of its config, and the runs as a sweep whose trials are given to it.
+    """Parse the first command. Return the name of its config, and a sweep config for trials that are queued explicitly.
 
     Raises:
-        UserError: the command line does not accept it, or the data have no folds.
+        UserError: the command line is invalid, or the data have no folds.
     """
     from optuna.pruners import NopPruner
 
@@ -135,7 +135,7 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
 
 
 def _check_folds(cli: "LitCLI") -> None:
-    """Loads the test of the first fold."""
+    """Load the test split of the first fold to check that the data can be split into folds."""
     from lit_engine.data.module import build_datamodule
 
     data = build_datamodule(cli.plain["data"])
@@ -144,7 +144,7 @@ def _check_folds(cli: "LitCLI") -> None:
 
 
 def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
-    """Adds the runs that are not there, and again those that have failed; returns how many are left to do."""
+    """Queue all missing and failed runs, and return how many runs are left."""
     with study.lock:
         trials = {trial.run.name: trial for trial in study.rows()}
         todo = [(one.number, run, one.values) for run, one in trials.items() if one.state == "failed"]
@@ -157,7 +157,7 @@ def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
 
 
 def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
-    """Prints the tables, writes summary.json and the page; returns whether all runs have finished."""
+    """Print the tables, write summary.json and the page, and return whether all runs have finished."""
     trials = sorted(study.rows(), key=lambda trial: trial.number)
     begun = [str(trial.run) for trial in trials if RunDir(trial.run).config_file.exists()]
     runs = {run.path.name: run for run in (read_runs(begun) if begun else [])}
@@ -188,7 +188,7 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
 
 
 def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
-    """Writes the out-of-fold predictions: those of each run on its own test fold, which it was not trained on.
+    """Write the out-of-fold predictions: each run predicts its own test fold, which it was not trained on.
 
     The columns are `fold` and `seed`, followed by the columns of predictions/test.csv.
     """
@@ -212,7 +212,7 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
 
 
 def _title(name: str, trials: "Sequence[Trial]") -> str:
-    """Such as `quickstart: 3 folds, seeds 1, 2`."""
+    """Return a title such as `quickstart: 3 folds, seeds 1, 2`."""
     folds = {f"{trial.values['data.folds']} folds" for trial in trials if "data.folds" in trial.values}
     seeds = sorted({trial.values["seed_everything"] for trial in trials if "seed_everything" in trial.values})
     named = [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
@@ -220,7 +220,7 @@ def _title(name: str, trials: "Sequence[Trial]") -> str:
 
 
 def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, Any]:
-    """What is known of the runs, and of each metric: n, mean, standard deviation (n − 1), values by run."""
+    """Return data on the runs, and the n, mean, standard deviation (n − 1) and values by run of each metric."""
     runs = {run.path.name: run for run in group.runs}
     last = RunDir(group.counted[-1].path).entries()[-1] if group.counted else {}
     metrics: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""What a sweep has found: a table, plots, the config of the best trial, and a page of all."""
+"""Reports the results of a sweep: a table, plots, the config of the best trial, and a page with all of them."""
 
 import csv
 import math
@@ -26,12 +26,12 @@ PLOTS: dict[str, Callable[..., Any]] = {
 
 
 def short(value: object) -> str:
-    """A value in few characters."""
+    """Return a value as compact text."""
     return f"{value:.4g}" if isinstance(value, float) else str(value).replace(" ", "")
 
 
 def lines(rows: Sequence[Trial], metric: str) -> list[str]:
-    """The best trials as lines of text, and how many there are of each state."""
+    """Return the best trials and the number of trials per state as lines of text."""
     found = [f"{'trial':>5}  {'state':<13} {metric:>9}"] if rows else []
     for row in rows[:SHOWN]:
         values = "  ".join(f"{name}={short(value)}" for name, value in row.values.items())
@@ -42,7 +42,7 @@ def lines(rows: Sequence[Trial], metric: str) -> list[str]:
 
 
 def write_report(study: Study, rows: Sequence[Trial]) -> None:
-    """Writes `trials.csv`, `best.yaml`, the plots and the page of a sweep, whether it has ended or not."""
+    """Write `trials.csv`, `best.yaml`, the plots and the page of a sweep, whether or not it has finished."""
     names = [parameter.name for parameter in study.config.parameters]
     with (study.folder / "trials.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -52,9 +52,9 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
             writer.writerow([row.number, row.state, row.value, *values, row.seconds, row.run, row.host, row.error])
     best = study.folder / "best.yaml"
     best.unlink(missing_ok=True)
-    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # neither removed nor on another machine
+    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # not removed or on another machine
         config = (rows[0].run / "config.yaml").read_text(encoding="utf-8").partition("\n")[2]  # without its header
-        config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials see no test data
+        config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials skip the test
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
         head = f"# The best of {len(rows)} trials of a sweep: {found}.\n#\n#   {program()} fit -c {best}\n#\n"
         write_text(best, head + config)
@@ -62,7 +62,7 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
         trials = study.connect()
         for name, plot in PLOTS.items():
             with plt.style.context({}), warnings.catch_warnings():  # Optuna changes the style
-                warnings.simplefilter("ignore")  # of plots that are experimental, or of one value
+                warnings.simplefilter("ignore")  # warnings about experimental plots and parameters with a single value
                 plot(trials, target_name=study.config.metric)
                 about = {"Description": CHART}
                 plt.savefig(study.folder / f"{name}.png", dpi=120, bbox_inches="tight", metadata=about)
@@ -71,15 +71,15 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
 
 
 def page_of(study: Study, rows: Sequence[Trial]) -> str:
-    """The page of a sweep: its best config, plots, and all trials."""
+    """Return the page of a sweep: its best config, plots, and all trials."""
     folder, metric = study.folder, study.config.metric
     parts = [paragraph(lines(rows, metric)[-1])]
     best = folder / "best.yaml"
     if best.exists():
-        parts += [heading("The best"), paragraph(f"Trial {rows[0].number}: {metric} {rows[0].value:.6g}.")]
-        parts += [code(f"{program()} fit -c {best}"), code(best.read_text(encoding="utf-8"), "Its config")]
+        parts += [heading("Best trial"), paragraph(f"Trial {rows[0].number}: {metric} {rows[0].value:.6g}.")]
+        parts += [code(f"{program()} fit -c {best}"), code(best.read_text(encoding="utf-8"), "The config")]
     if drawn := [file for name in PLOTS if (file := folder / f"{name}.png").exists()]:
-        parts += [heading("Trials and values"), figures(drawn)]
+        parts += [heading("Trials and parameters"), figures(drawn)]
     names = [parameter.name for parameter in study.config.parameters]
     cells: list[list[Cell]] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""The parameters of a sweep: W&B's distributions as those of Optuna."""
+"""The parameters of a sweep: converts W&B's distributions to Optuna's."""
 
 import inspect
 import json
@@ -15,7 +15,7 @@ from lit_engine.errors import UserError
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter. Optuna draws JSON for one of a list, which keeps types, and how many `q` for a multiple of it."""
+    """One parameter. Optuna draws list items as JSON, which preserves their types, and multiples of `q` as integers."""
 
     name: str  # as on the command line: `model.optimizer.lr`
     drawn: CategoricalDistribution | FloatDistribution | IntDistribution
@@ -24,7 +24,7 @@ class Parameter:
     def suggest(self, trial: optuna.Trial) -> Any:
         drawn = self.drawn
         if isinstance(drawn, CategoricalDistribution):
-            if drawn.single():  # a constant is in no plot
+            if drawn.single():  # keeps constants out of the plots
                 return self.value(drawn.choices[0])
             return self.value(trial.suggest_categorical(self.name, drawn.choices))
         if isinstance(drawn, FloatDistribution):
@@ -33,37 +33,37 @@ class Parameter:
         return self.value(trial.suggest_int(label, drawn.low, drawn.high, log=drawn.log))
 
     def value(self, drawn: Any) -> Any:
-        """What `fit` is given for what Optuna has drawn."""
+        """Convert a value drawn by Optuna to the value that is passed to `fit`."""
         if isinstance(self.drawn, CategoricalDistribution):
             return json.loads(drawn)
         if self.q is None:
             return drawn
-        return drawn * self.q if isinstance(self.q, int) else round(drawn * self.q, 12)  # no noise of binary fractions
+        return drawn * self.q if isinstance(self.q, int) else round(drawn * self.q, 12)  # hides rounding errors
 
     def values(self) -> list[Any]:
-        """All values; raises UserError if there are infinitely many."""
+        """Return all values. Raises UserError if there are infinitely many."""
         if isinstance(self.drawn, CategoricalDistribution):
             return [self.value(choice) for choice in self.drawn.choices]
         if isinstance(self.drawn, IntDistribution):
             return [self.value(number) for number in range(self.drawn.low, self.drawn.high + 1)]
-        raise UserError(f"parameter {self.name}: a grid needs values, or whole or q_ numbers")
+        raise UserError(f"parameter {self.name}: a grid needs values, integer limits, or a q_ distribution")
 
     def listed(self) -> "Parameter":
-        """The same as a list of values, for a grid."""
+        """Return the same parameter as a list of values, for a grid."""
         return _list(self.name, self.values())
 
     def examples(self) -> list[Any]:
-        """Values that show if the command line accepts the parameter: all of a list, or the limits."""
+        """Return values to test whether the command line accepts the parameter: a whole list, or the limits."""
         if isinstance(self.drawn, CategoricalDistribution):
             return self.values()
         return [self.value(self.drawn.low), self.value(self.drawn.high)]
 
 
 def parameters_of(section: Any) -> list[Parameter]:
-    """Reads the section `parameters` of a sweep; parameters in groups get dotted names, such as `model.optimizer.lr`.
+    """Read the `parameters` section of a sweep. Grouped parameters get dotted names, such as `model.optimizer.lr`.
 
     Raises:
-        UserError: an unknown distribution or key, missing or wrong limits, an empty list, or a name that occurs twice.
+        UserError: a distribution or key is unknown, limits are missing or invalid, a list is empty, or a name repeats.
     """
     found: dict[str, Parameter] = {}
     for name, content in _ungrouped(section):
@@ -77,7 +77,7 @@ def parameters_of(section: Any) -> list[Parameter]:
 
 
 def _ungrouped(section: Any, group: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the name and content of each parameter; `{NAME: {parameters: {…}}}` is a group, as in W&B."""
+    """Yield the name and content of each parameter; `{NAME: {parameters: {…}}}` is a group, as in W&B."""
     if not isinstance(section, Mapping) or not section:
         raise UserError(f"{group}parameters must be a mapping from names to distributions")
     for name, content in section.items():
@@ -88,7 +88,7 @@ def _ungrouped(section: Any, group: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _parameter(name: str, content: Any) -> Parameter:
-    """Reads one; raises ValueError, TypeError or ArithmeticError if it is wrong."""
+    """Read one parameter. Raises ValueError, TypeError or ArithmeticError if it is invalid."""
     options = dict(content) if isinstance(content, Mapping) else {}
     whole = all(type(options.get(limit)) is int for limit in ("min", "max"))
     implied = {"value": "constant", "values": "categorical", "max": "int_uniform" if whole else "uniform"}
@@ -96,9 +96,9 @@ def _parameter(name: str, content: Any) -> Parameter:
     if kind not in DISTRIBUTIONS:
         raise ValueError(f"needs value, values, min and max, or one of {', '.join(DISTRIBUTIONS)}; got {content!r}")
     make = DISTRIBUTIONS[kind]
-    # YAML takes 1e-4 for text
+    # YAML parses 1e-4 as text.
     options = {key: float(v) if isinstance(v, str) and key != "value" else v for key, v in options.items()}
-    inspect.signature(make).bind(name, **options)  # names the key that is missing or unknown
+    inspect.signature(make).bind(name, **options)  # reports a missing or unknown key
     return make(name, **options)
 
 
@@ -113,17 +113,17 @@ def _whole(name: str, min: int, max: int) -> Parameter:
 
 
 def _range(name: str, low: float, high: float, log: bool = False) -> Parameter:
-    """Uniform, of the logarithm or not."""
+    """Return a uniform or log-uniform parameter."""
     return Parameter(name, FloatDistribution(low, high, log))
 
 
 def _multiples(name: str, low: float, high: float, q: float, log: bool = False) -> Parameter:
-    """The same over the multiples of q within the limits."""
+    """Return a uniform or log-uniform parameter over the multiples of q within the limits."""
     first, last = math.ceil(low / q - 1e-9), math.floor(high / q + 1e-9)
     return Parameter(name, IntDistribution(max(first, 1) if log else first, last, log), q)
 
 
-# Arguments are the keys in W&B's YAML; limits of log_uniform are exponents of e.
+# The argument names are the keys in W&B's YAML. The limits of log_uniform are exponents of e.
 DISTRIBUTIONS: dict[str, Callable[..., Parameter]] = {
     "constant": lambda name, value: _list(name, [value]),
     "categorical": _list,

@@ -1,4 +1,4 @@
-"""The trials of a sweep in Optuna's storage: what was tried, what came of it, what is next."""
+"""Stores the trials of a sweep in Optuna's storage: their values, their results, and the trials still to run."""
 
 import json
 import math
@@ -22,42 +22,42 @@ from lit_engine.run.directory import RunDir
 from lit_engine.tools.sweep.config import SweepConfig
 
 DATABASE = "study.db"
-LOST_AFTER = 60  # seconds without a heartbeat, after which another worker takes the trial
+LOST_AFTER = 60  # seconds without a heartbeat before another worker takes over the trial
 STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped early", TrialState.FAIL: "failed"}
-warnings.simplefilter("ignore", ExperimentalWarning)  # of heartbeats, retries, TPE's options and plots
-warnings.filterwarnings("ignore", ".*reported value is ignored")  # a continued trial reports its unfinished epoch again
+warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats, retries, TPE's options and plots
+warnings.filterwarnings("ignore", ".*reported value is ignored")  # a resumed trial reports its unfinished epoch again
 retry = RetryHeartbeatStaleTrialCallback()
 
 
 class TrialEnded(Exception):
-    """A trial without a result: it failed, was interrupted, or is one too many."""
+    """The end of a trial without a result, because it failed, was interrupted, or is surplus."""
 
 
 class Trial(NamedTuple):
-    """A trial as users see it, over all attempts."""
+    """A trial as users see it, with all its attempts combined."""
 
     number: int
     state: str  # finished, stopped early (by hyperband), failed; running, stopped, killed, not begun
-    value: float  # the best that the metric was; nan if it was never logged
+    value: float  # best value of the metric; nan if it was never logged
     values: dict[str, Any]
-    seconds: float | None  # of the last attempt
+    seconds: float | None  # duration of the last attempt
     run: Path
-    host: str  # which has the run, unless the folder is shared
+    host: str  # machine that contains the run, unless the folder is shared
     error: str
 
     @property
     def good(self) -> bool:
-        """Whether its value counts: a trial that failed is never the best."""
+        """Whether the value counts. A failed trial is never the best."""
         return self.state in ("finished", "stopped early") and not math.isnan(self.value)
 
 
 class Study:
-    """The stored study of one sweep, in a database at `url`, or in its folder.
+    """The stored study of one sweep, in a database at `url` or in the folder of the sweep.
 
-    Each attempt at a trial is a trial of Optuna. Attempts share the attributes `number`, `run` and `values`.
+    Each attempt at a trial is a trial in Optuna. Attempts share the attributes `number`, `run` and `values`.
 
     Raises:
-        UserError: the study is another sweep's.
+        UserError: the study belongs to a different sweep.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Study:
         url = url or f"sqlite:///{folder / DATABASE}"
         folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(folder / f"{DATABASE}.lock")
-        with self.lock:  # two processes cannot make the same tables
+        with self.lock:  # two processes cannot create the same tables
             self.storage = _storage(url, lost_after or LOST_AFTER)
             study = optuna.create_study(
                 storage=self.storage,
@@ -80,22 +80,22 @@ class Study:
             stored = study.user_attrs.get("sweep", config.identity)
             study.set_user_attr("sweep", stored)
         if changed := [key for key in {**stored, **config.identity} if config.identity.get(key) != stored.get(key)]:
-            raise UserError(f"{folder} was begun with other {', '.join(changed)}: choose another --dir")
+            raise UserError(f"{folder} was started with different {', '.join(changed)}: choose another --dir")
 
     def connect(self) -> optuna.Study:
-        """The study of Optuna. Each thread needs its own, because draws set the sampler."""
+        """Return the Optuna study. Each thread needs its own, because drawing values sets the sampler."""
         return optuna.load_study(study_name=self.name, storage=self.storage, pruner=self.config.pruner)
 
     def attempts(self) -> list[FrozenTrial]:
         return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
 
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
-        """Gives an attempt the number, the run (in a folder of this name) and the values of its trial, if it has none.
+        """Assign a number, a run directory within the folder `name`, and values to an attempt that has none yet.
 
-        The number is how many trials began before, in the order of the storage.
+        The number is the count of earlier trials, in the order of the storage.
 
         Raises:
-            TrialEnded: there are `most`, because another machine, which has a lock of its own, has begun the last one.
+            TrialEnded: `most` trials exist. Another machine, which has its own lock, has started the last one.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()
@@ -112,9 +112,9 @@ class Study:
         return trial.user_attrs["number"]
 
     def rows(self) -> list[Trial]:
-        """All trials, best first; those that failed or have not ended last."""
+        """Return all trials, best first. Failed and unfinished trials come last."""
         found = {}
-        for trial in self.attempts():  # of several attempts the last one counts
+        for trial in self.attempts():  # a later attempt replaces an earlier one
             facts, reported = trial.user_attrs, [*trial.intermediate_values.values()]
             if "values" in facts:
                 found[facts["number"]] = Trial(
@@ -131,7 +131,7 @@ class Study:
         return sorted(found.values(), key=lambda row: (not row.good, sign * row.value if row.good else 0, row.number))
 
     def _state(self, trial: FrozenTrial) -> str:
-        """Of an attempt that has not ended: that of its run, if it is on this machine."""
+        """Return the state of an unfinished attempt, read from its run directory if it is on this machine."""
         run = RunDir(self.folder / trial.user_attrs["run"])
         if run.config_file.exists():
             state = run.state()
@@ -140,30 +140,30 @@ class Study:
 
 
 def is_first_attempt(trial: FrozenTrial) -> bool:
-    """Whether an attempt is the first one at its trial."""
+    """Return whether an attempt is the first one at its trial."""
     return "failed_trial" not in trial.system_attrs and "surplus" not in trial.user_attrs
 
 
 def _storage(url: str, lost_after: int) -> RDBStorage:
-    # SQLite waits for a lock; a connection to a server may be cut while a trial runs
+    # SQLite waits for locks. A connection to a server may be lost while a trial runs.
     options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     beat: Any = {"heartbeat_interval": max(1, lost_after // 6), "grace_period": lost_after}
     try:
         return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
-    except (IntegrityError, ProgrammingError):  # another machine makes the tables at this moment
+    except (IntegrityError, ProgrammingError):  # another machine is creating the tables
         time.sleep(2)
         return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
 
 
 def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> dict[str, Any]:
-    """The values of a trial, suggested by Optuna."""
-    # unlike a sum, seeds next to each other share no draw
+    """Return the values of a trial, suggested by Optuna."""
+    # With the sum of both numbers, adjacent seeds would share draws.
     seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
     sampler: BaseSampler = RandomSampler(seed)
     if config.method == "grid":
         fixed = {name: json.dumps(value) for name, value in config.point(number).items()}
         sampler = PartialFixedSampler(fixed, sampler)
-    elif config.method == "bayes":  # trials that run at the same time are kept apart
+    elif config.method == "bayes":  # keeps concurrent trials apart
         sampler = TPESampler(seed=seed, multivariate=True, constant_liar=True)
     trial.study.sampler = sampler
     return {parameter.name: parameter.suggest(trial) for parameter in config.parameters}

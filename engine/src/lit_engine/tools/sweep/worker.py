@@ -1,4 +1,4 @@
-"""Workers: each takes one trial after another from the study and runs it, a `fit` in a process of its own."""
+"""Workers that take trials from the study one after another and run `fit` for each in a separate process."""
 
 import contextlib
 import json
@@ -31,23 +31,23 @@ POLL = 0.2  # seconds
 
 
 def fit_command() -> list[str]:
-    """Return the command line of the project's program; `fit` and its options follow."""
+    """Return the command that starts the project's program, to be followed by `fit` and its options."""
     return [sys.executable, "-m", current().name]
 
 
 class Workers:
-    """Runs trials, in a thread per worker, until the study has `most`; their runs are in `name` within its folder.
+    """Threads that run trials until the study has `most`. The runs are stored in the folder `name` of the study.
 
-    Only with `tests` are they tested.
+    The runs include the test only if `tests` is true.
     """
 
     def __init__(self, study: Study, name: str, workers: int, most: int, tests: bool = False) -> None:
         self.study, self.config, self.folder, self.name = study, study.config, study.folder, name
         self.workers, self.most, self.tests = workers, most, tests
-        self.status = 0  # of the program, which ends as soon as it is not 0
+        self.status = 0  # exit status of the program, which stops as soon as it is not 0
 
     def run(self) -> int:
-        """Runs what is missing; returns 0, or 128 + the signal that ended it.
+        """Run the missing trials. Return 0, or 128 + the number of the signal that stopped the program.
 
         Raises:
             UserError: a trial did not log the metric.
@@ -56,7 +56,7 @@ class Workers:
         before = {number: signal.signal(number, self._on_signal) for number in heeded}
         try:
             with ThreadPoolExecutor(self.workers) as pool:
-                list(pool.map(self._work, range(self.workers)))  # raises what a worker has raised
+                list(pool.map(self._work, range(self.workers)))  # re-raises the error of a worker
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -69,7 +69,8 @@ class Workers:
         study = self.study.connect()
         try:
             while not self.status:
-                with self.study.lock:  # until an attempt has begun: SQLite gives one that waits to all who ask at once
+                # Hold the lock until an attempt has begun. SQLite would give a waiting trial to all workers that ask.
+                with self.study.lock:
                     optuna.storages.fail_stale_trials(study)
                     attempts = self.study.attempts()
                     states = {trial.state for trial in attempts}
@@ -78,18 +79,18 @@ class Workers:
                         continue
                 if TrialState.RUNNING not in states:
                     return
-                time.sleep(1)  # they run with another worker; if that dies, they are taken here
+                time.sleep(1)  # other workers run these trials; if one dies, its trial is taken over here
         except BaseException:
-            self.status = 2  # the others end, too
+            self.status = 2  # stops the other workers
             raise
 
     def _attempt(self, trial: optuna.Trial, slot: int) -> float:
-        """One attempt at a trial. What it returns or raises goes to the study.
+        """Run one attempt at a trial. Optuna records the return value or exception in the study.
 
         Raises:
-            TrialEnded: it failed, was interrupted, or is one too many.
-            TrialPruned: hyperband ended it.
-            UserError: it did not log the metric.
+            TrialEnded: the trial failed, was interrupted, or is surplus.
+            TrialPruned: hyperband stopped the trial early.
+            UserError: the trial did not log the metric.
         """
         number, metric = self.study.begin(trial, self.name, self.most), self.config.metric
         self.study.lock.release()
@@ -98,7 +99,7 @@ class Workers:
         curve = Curve(run, metric)
         try:
             status, pruned = self._fit(trial, run, log, slot, curve)
-        except (OptunaError, SQLAlchemyError):  # the database was away
+        except (OptunaError, SQLAlchemyError):  # the database was unavailable
             _continue_later(trial)
             raise
         if status and self.status:
@@ -132,9 +133,9 @@ class Workers:
         return value
 
     def _fit(self, trial: optuna.Trial, run: RunDir, log: Path, slot: int, curve: "Curve") -> tuple[int, bool]:
-        """Trains, or resumes from the last checkpoint; returns the exit status and whether hyperband ended it."""
+        """Train or resume from the last checkpoint. Return the exit status and whether hyperband stopped the trial."""
         while run.path.exists() and not self.status:
-            with contextlib.suppress(RunError):  # a `fit` that has outlived its worker still trains it
+            with contextlib.suppress(RunError):  # a `fit` that outlived its worker is still training it
                 run.lock().release()
                 break
             time.sleep(POLL)
@@ -149,20 +150,20 @@ class Workers:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment_of(slot, self.workers),
-                start_new_session=True,  # Ctrl-C is the sweep's, which then ends its trials
+                start_new_session=True,  # Ctrl-C reaches only the sweep, which then stops its trials
             )
         try:
             while process.poll() is None and not pruned and not self.status:
                 time.sleep(POLL)
                 pruned = self._report(trial, curve)
         finally:
-            process.terminate()  # does nothing to one that has ended
+            process.terminate()  # has no effect if it has exited
             status = process.wait()
         self._report(trial, curve)
         return status, pruned
 
     def _words(self, trial: optuna.Trial, run: RunDir) -> list[str]:
-        """The command line of an attempt, which makes the run or continues it."""
+        """Return the command line of an attempt, which starts or resumes the run."""
         number, values = trial.user_attrs["number"], trial.user_attrs["values"]
         file = self.folder / "values" / f"{number:04d}.json"
         write_text(file, json.dumps(values, indent=2) + "\n")
@@ -173,7 +174,7 @@ class Workers:
         return [*self.config.words(values, file), *place, f"--test_after_fit={str(self.tests).lower()}"]
 
     def _report(self, trial: optuna.Trial, curve: "Curve") -> bool:
-        """Reports new values of the metric; whether hyperband ends the trial."""
+        """Report new values of the metric, and return whether hyperband stops the trial."""
         pruned = False
         for step in curve.read():
             trial.report(self.config.best(curve.values[: step + 1]), step + 1)
@@ -182,17 +183,17 @@ class Workers:
 
 
 def title_of(run: RunDir) -> str:
-    """`trial-0001` → `trial 1`."""
+    """Return the title of a run: `trial-0001` → `trial 1`."""
     return re.sub(r"-0*(?=\d)|-", " ", run.path.name)
 
 
 def _continue_later(trial: optuna.Trial) -> None:
-    """Leaves the trial to another attempt."""
+    """Leave the trial to a later attempt."""
     retry(trial.study, trial.study.get_trials(deepcopy=False)[trial.number])
 
 
 class Curve:
-    """The finite values of a metric in a metrics.csv that grows."""
+    """The finite values of a metric in a growing metrics.csv."""
 
     def __init__(self, run: RunDir, metric: str) -> None:
         self.run, self.metric = run, metric
@@ -200,7 +201,7 @@ class Curve:
         self.columns: list[str] = []
 
     def read(self) -> range:
-        """Reads the file; returns the indices of new values."""
+        """Read the file and return the indices of new values."""
         before = len(self.values)
         self.columns, rows = self.run.history()
         metric = find_metric(self.metric, self.columns)
@@ -210,9 +211,9 @@ class Curve:
 
 
 def environment_of(slot: int, workers: int) -> dict[str, str]:
-    """The environment of a trial: its part of the cores, one of the GPUs if there are several, and no W&B."""
+    """Return the environment of a trial: its share of the cores, one GPU if there are several, and W&B disabled."""
     environment = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // workers)), **os.environ}
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
     if workers > 1 and len(gpus) > 1:
         environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-    return {**environment, "WANDB_MODE": "disabled"}  # runs here would belong to no sweep there
+    return {**environment, "WANDB_MODE": "disabled"}  # the runs would not belong to a W&B sweep

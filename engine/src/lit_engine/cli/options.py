@@ -1,0 +1,111 @@
+"""The options of `fit`, `validate`, `test` and `predict` that belong to the run, and the short help of these commands.
+
+Imports neither torch nor Lightning, so that `fit --help` is printed at once.
+"""
+
+import argparse
+from typing import Any, Literal, NamedTuple
+
+from lit_engine.cli.explain import SUBCOMMANDS, OptionParser
+from lit_engine.project import program
+
+
+class Option(NamedTuple):
+    """An option of the run."""
+
+    name: str
+    type: Any
+    default: Any
+    help: str
+    commands: tuple[str, ...] = SUBCOMMANDS  # that accept it
+    is_recorded: bool = False  # in the config of the run
+
+
+_EVALUATION = ("validate", "test", "predict")
+OPTIONS = (
+    Option("run", str | None, None, "A run directory or `latest`. `fit` resumes it, the other commands evaluate it."),
+    Option("run_name", str | None, None, "Name of a new run. Default: the time."),
+    Option("runs_dir", str, "runs", "Folder of new runs, which become RUNS_DIR/CONFIG/NAME."),
+    Option("resume", bool, False, "Resume the run with this run_name if it exists.", ("fit",)),
+    Option("init_from", str | None, None, "A run or checkpoint whose weights to start from.", ("fit",)),
+    Option("init_prefixes", dict[str, str | None] | None, None,
+           "Prefixes of those weights' names, mapped to the names in this model, or to null to drop them.", ("fit",)),
+    Option("init_strict", bool, False, "Raise an error if any of those weights does not fit.", ("fit",)),
+    Option("find", Literal["lr", "batch_size"] | None, None, "Search for a learning rate or batch size, then stop.",
+           ("fit",)),
+    Option("plot_lr", bool, False, "Plot the planned learning rate, then stop.", ("fit",)),
+    Option("test_after_fit", bool, False, "Test the best checkpoint after training.", is_recorded=True),
+    Option("allow_untrained", bool, False, "Evaluate initial weights, without a run.", _EVALUATION),
+    Option("images", str | None, None, "An image file or a folder of images to predict on.", ("predict",)),
+    Option("table", str | None, None, "A file of rows or texts to predict on.", ("predict",)),
+    Option("probabilities", bool, False, "Add a column with the probability of each class.", ("predict",)),
+)  # fmt: skip
+CKPT_PATH = "Checkpoint to evaluate: `best` (default), `last`, `average`, a name in RUN/checkpoints, or a file."
+FLAGS = tuple(option.name for option in OPTIONS if option.type is bool)
+
+# Short option → full option.
+SHORT = {
+    "lr": "model.optimizer.lr",
+    "epochs": "trainer.max_epochs",
+    "batch_size": "data.batch_size",
+    "seed": "seed_everything",
+    "name": "run_name",
+    "devices": "trainer.devices",
+    "precision": "trainer.precision",
+}
+_OF_EVALUATION = ("batch_size", "devices", "precision")  # the short options that are useful without training
+
+_ABOUT = {
+    "fit": "Train in a new run directory, or resume a run.",
+    "validate": "Evaluate a run on the validation split.",
+    "test": "Evaluate a run on the test split.",
+    "predict": "Write the predictions of a run for the test split, or for new samples.",
+}
+_EXAMPLES = {
+    "fit": {
+        "fit quickstart": "a config of the project",
+        "fit mine.yaml ema --name first": "yours, with an overlay",
+        "fit quickstart --lr 0.01 --epochs 20": "short options",
+        "fit quickstart --model.net.hidden 128": "any option of a class",
+        "fit runs/quickstart/first": "resume this run",
+    },
+    "validate": {"validate runs/quickstart/first": "the best checkpoint", "validate latest --ckpt_path last": ""},
+    "test": {"test runs/quickstart/first": "the best checkpoint", "test latest --ckpt_path last": ""},
+    "predict": {
+        "predict runs/quickstart/first --probabilities": "",
+        "predict runs/image_folder/first --images pictures": "",
+    },
+}
+
+
+def short_help(command: str) -> str:
+    """Return the help of `fit`, `validate`, `test` or `predict`, which fits on a screen."""
+    what, examples = "CONFIG [OVERLAY …]" if command == "fit" else "RUN", _EXAMPLES[command]
+    parser = OptionParser(command, _ABOUT[command], add_help=False)
+    parser.usage = f"{program()} {command} {what} [OPTIONS]"
+    form = argparse.RawDescriptionHelpFormatter
+    parser.formatter_class = lambda prog: form(prog, max_help_position=26)
+    width = max(map(len, examples))
+    lines = [f"  {program()} {words:{width}}  {comment}".rstrip() for words, comment in examples.items()]
+    parser.epilog = (
+        "\n".join(["examples:", *lines])
+        + f"\n\n`{program()} {command} --help=all` lists all options. `--model.help CLASS` and\n"
+        "`--data.help CLASS` list the options of a class."
+    )
+    short = parser.add_argument_group("short options")
+    for name, full in SHORT.items():
+        if command == "fit" or name in _OF_EVALUATION:
+            short.add_argument(f"--{name}", metavar=name[:1].upper(), help=f"--{full}")
+    places = parser.add_argument_group("arguments")
+    places.add_argument("CONFIG", help=f"A YAML file, or a name from `{program()} examples`. Also as -c CONFIG.")
+    places.add_argument("RUN", help="A run directory, or `latest`. Also as --run RUN.")
+    own = parser.add_argument_group("options of the run")
+    for option in OPTIONS:
+        is_shown = option.name not in ("run", *SHORT.values()) and (command == "fit" or not option.is_recorded)
+        if command in option.commands and is_shown:
+            value = option.name.rpartition("_")[2].upper()
+            kind: dict[str, Any] = {"action": "store_true"} if option.type is bool else {"metavar": value}
+            own.add_argument(f"--{option.name}", help=option.help.replace("%", "%%"), **kind)
+    if command != "fit":
+        own.add_argument("--ckpt_path", metavar="CHECKPOINT", help=CKPT_PATH)
+    return parser.format_help().rstrip("\n")

@@ -1,0 +1,122 @@
+"""Short forms of a command line, expanded into full options before anything is parsed.
+
+`fit quickstart --lr 0.01 --run-name a` becomes
+`fit --config=configs/quickstart.yaml --model.optimizer.lr=0.01 --run_name=a`. Imports neither torch nor Lightning.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, pairs
+from lit_engine.cli.options import FLAGS, SHORT
+from lit_engine.errors import UserError, did_you_mean
+from lit_engine.project import Project
+from lit_engine.run.directory import RunDir
+
+# Options that `sweep` and `repeat` define themselves or reject.
+_NOT_IN = {"sweep": ("seed", "name"), "repeat": ("name",)}
+
+
+def expand(project: Project, args: Sequence[str]) -> list[str]:
+    """Return the command line with config names, positional configs and runs, and short options spelled out.
+
+    Raises:
+        UserError: a word is neither an option nor a config nor a run.
+    """
+    words = list(_with_underscores(args))
+    command = words[0] if words else ""
+    if command not in (*SUBCOMMANDS, *_NOT_IN):
+        return words
+    configs = project.configs()
+    expanded: list[str] = []
+    for option, value in pairs(words[1:]):
+        name = option.removeprefix("--")
+        if value is None and not option.startswith("-"):
+            expanded.append(_positional(option, configs, command))
+        elif option == CONFIG and value:
+            expanded.append(f"{CONFIG}={_config_file(value, configs) or value}")
+        elif option.startswith("--") and name in SHORT and name not in _NOT_IN.get(command, ()):
+            if value is None:
+                raise UserError(f"{option} needs a value")
+            full = _learning_rate_option(words[1:], configs) if name == "lr" else SHORT[name]
+            expanded.append(f"--{full}={value}")
+        elif name in FLAGS and command in SUBCOMMANDS and value is not None and not _is_boolean(value):
+            expanded += [option, _positional(value, configs, command)]
+        elif value is None or command not in SUBCOMMANDS:  # argparse reads the values of `--seeds 1 2 3` word by word
+            expanded += [option] if value is None else [option, value]
+        else:
+            expanded.append(f"{option}={value}")
+    return [command, *expanded]
+
+
+def _with_underscores(args: Sequence[str]) -> Iterator[str]:
+    """Replace dashes within the names of options, up to the word `--`."""
+    rest = iter(args)
+    for word in rest:
+        if word == "--":
+            yield from (word, *rest)
+        elif word.startswith("--"):
+            name, joined, value = word[2:].partition("=")
+            yield f"--{name.replace('-', '_')}{joined}{value}"
+        else:
+            yield word
+
+
+def _positional(word: str, configs: dict[str, Path], command: str) -> str:
+    """Return the option that a word without a dash stands for."""
+    if re.match(r"[A-Za-z_]\w*(\.\w+)*\+?=", word):
+        raise UserError(f"{word} is not an option. Write --{word}")
+    if command == "sweep":  # its own argument is the file of the sweep
+        return str(configs.get(f"sweeps/{word.removeprefix('sweeps/')}", word))
+    if file := _config_file(word, configs):
+        return f"{CONFIG}={file}"
+    if command == "repeat" or word in SUBCOMMANDS:  # numbers after --seeds; a word that the parser explains
+        return word
+    if word == "latest" or Path(word).is_dir():
+        return f"--run={RunDir.open(word).path if word != 'latest' else word}"
+    raise UserError(f"{word} is neither a config nor a run{did_you_mean(Path(word).stem, _short_names(configs))}")
+
+
+def _config_file(name: str, configs: dict[str, Path]) -> str | None:
+    """Return the config file with this path, or the shipped config or overlay with this name; None if there is none."""
+    if Path(name).is_file() and name.endswith((".yaml", ".yml")):
+        return name
+    if not re.fullmatch(r"[\w./-]+", name):
+        return None
+    stem = name.removeprefix("configs/").removesuffix(".yaml")
+    file = configs.get(stem) or configs.get(f"overlays/{stem}")
+    return None if file is None else str(file)
+
+
+def _short_names(configs: dict[str, Path]) -> list[str]:
+    return [name.removeprefix("overlays/") for name in configs if not name.startswith("sweeps/")]
+
+
+def _is_boolean(value: str) -> bool:
+    return value.lower() in ("true", "false", "yes", "no", "on", "off", "null", "1", "0")
+
+
+def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str:
+    """Return the full option of the learning rate: of the optimizer, or a constructor argument of a plain module.
+
+    Raises:
+        UserError: the model of the config has neither.
+    """
+    for option, value in pairs(words):
+        file = _config_file(value if option == CONFIG and value else option, configs)
+        if file is None:
+            continue
+        try:
+            model = yaml.safe_load(Path(file).read_text(encoding="utf-8"))["model"]
+            arguments = {**model["init_args"]}
+        except (OSError, TypeError, KeyError, ValueError, yaml.YAMLError):  # an overlay, or a file that is not YAML
+            continue
+        if found := next((name for name in ("lr", "learning_rate") if name in arguments), None):
+            return f"model.{found}"
+        if "class_path" in model and "optimizer" not in arguments and "parts" in arguments:
+            raise UserError(f"--lr: the model of {file} has several optimizers. Set their learning rates in the config")
+        break
+    return SHORT["lr"]
