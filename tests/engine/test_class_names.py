@@ -29,7 +29,7 @@ def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
         "class_path": f"{PACKAGE}.tasks.classification.ImageClassifier",
         "init_args": {"net": {"class_path": f"{PACKAGE}.models.mlp.MLP"}, "loss": f"{PACKAGE}.models.losses.FocalLoss"},
     }
-    assert capsys.readouterr().err == f"note: before_now cannot be imported: its classes are taken from {PACKAGE}\n"
+    assert capsys.readouterr().err == f"note: before_now cannot be imported: using the classes of {PACKAGE} instead\n"
 
 
 def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys):

@@ -85,9 +85,9 @@ def test_shards_in_a_process_of_its_own():
     [
         (
             "--trainer.strategy=fsdp3",
-            "there is no 'fsdp3'; did you mean fsdp? A class is given as {class_path: Sharded}",
+            "'fsdp3' does not exist; did you mean fsdp? Write a class as {class_path: Sharded}",
         ),
-        ("--trainer.strategy=Sharded", "given by its name alone. A class is given as {class_path: Sharded}"),
+        ("--trainer.strategy=Sharded", "a class name is not enough. Write a class as {class_path: Sharded}"),
         (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "3 processes are not divisible by tensor_parallel_size 2"),
     ],
 )

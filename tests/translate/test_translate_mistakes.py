@@ -66,7 +66,7 @@ def test_more_bad_input(translate, tmp_path):
 def test_a_run_that_does_not_translate(translate, trained):
     status, lines, err = translate(HELLO, of=trained)
     assert (status, lines, len(err.splitlines())) == (2, [], 1)
-    assert "is a checkpoint of lit_project.tasks.classification.ImageClassifier, which is no Translator" in err
+    assert "is a checkpoint of lit_project.tasks.classification.ImageClassifier, which is not a Translator" in err
 
 
 def test_a_net_without_attention(translate, tmp_path):

@@ -1,12 +1,12 @@
-"""Classes by name: how a name leads to a class, and which classes a config and a checkpoint may name.
+"""Resolving class names, and restricting which classes a config or a checkpoint may use.
 
-A config may say `class_path: CNN` for a class whose name is unique in the package. Runs and checkpoints name classes by
-their full path; if the class has moved since, or the package has another name now, the name alone finds it again.
+A config may contain a short name, such as `class_path: CNN`, if it is unique in the project. Runs and checkpoints
+contain full paths. If a class has moved or the package was renamed, the class is found by its name.
 
-A config is trusted: it may name any class that fits the type of an argument, and the module of that class is imported.
-A checkpoint may come from anyone: the classes that it names are imported only from `trusted_packages` or from modules
-that the program has already imported, and instantiated only if they are an `nn.Module` or a class of the project or the
-library. Functions are never called.
+Configs are trusted. They may use any class that matches the type of an argument, and its module is imported.
+Checkpoints may come from anyone. Their classes are imported only from `trusted_packages` and from modules that are
+already imported, and they are instantiated only if they are an `nn.Module` or belong to the project or the library.
+Functions are never called.
 """
 
 import inspect
@@ -33,12 +33,12 @@ from lit_engine.project import current, package_folder
 LIBRARY = "lit_engine"
 Made = TypeVar("Made")
 
-# as in jsonargparse 5: nothing that runs programs can be named, such as `os`, and free values stay what they are
+# the defaults of jsonargparse 5: modules that can run programs, such as `os`, are denied, and `Any` values stay as is
 set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=False)
 
 
 def classes_by_name() -> dict[str, list[str]]:
-    """Return the full paths of all classes in the project and the library by name, those of the project first."""
+    """Return the full paths of all classes in the project and the library by name, with the project's paths first."""
     found: dict[str, list[str]] = defaultdict(list)
     for package in (current().name, LIBRARY):
         for name, paths in classes_in(package).items():
@@ -48,7 +48,7 @@ def classes_by_name() -> dict[str, list[str]]:
 
 @cache
 def classes_in(package: str) -> dict[str, list[str]]:
-    """Return the full paths of the classes in a package by name, read from its source files."""
+    """Return the full paths of the classes in a package by name, without importing the package."""
     root = package_folder(package)
     found: dict[str, list[str]] = defaultdict(list)
     for file in sorted(root.rglob("*.py")):
@@ -59,18 +59,18 @@ def classes_in(package: str) -> dict[str, list[str]]:
 
 
 def resolve_class_name(name: str) -> str:
-    """Return the full path of a class of the project or the library, given its name or a path that no longer exists.
+    """Return the full path of a class in the project or the library, given its name or an outdated path.
 
-    Any other text, such as the path of a class in torch, is returned unchanged.
+    Any other string, such as the path of a class in torch, is returned unchanged.
     """
     own = current().name
     name = current().functions.get(name, name)
     package, _, rest = name.partition(".")
     other = bool(rest) and package not in (own, LIBRARY)
-    if other and "." not in rest:  # such as the file houses.CSV: no module of this package holds classes by itself
+    if other and "." not in rest:  # a class of a single file, such as houses.CSV, and not of a package
         return name
     paths = classes_by_name().get(name.rpartition(".")[2], [])
-    # the one at this place, of several classes with this name
+    # of several classes with this name, use the one at this path
     paths = [path for path in paths if path in (name, f"{own}.{rest}")] or paths
     if len(paths) != 1 or (other and (not package.isidentifier() or package in sys.modules or find_spec(package))):
         return name
@@ -80,7 +80,7 @@ def resolve_class_name(name: str) -> str:
 
 
 def resolve_class_paths(value: Any) -> Any:
-    """Plain data in which each `class_path`, and other dotted values of mappings, are the `resolve_class_name`."""
+    """Return a copy of plain data in which `resolve_class_name` is applied to each `class_path` and dotted value."""
     if isinstance(value, Mapping):
         found = {
             key: resolve_class_name(item)
@@ -88,7 +88,7 @@ def resolve_class_paths(value: Any) -> Any:
             else resolve_class_paths(item)
             for key, item in value.items()
         }
-        for key in ("callbacks", "callbacks+"):  # `[Figures]`
+        for key in ("callbacks", "callbacks+"):  # a list of names, such as `[Figures]`
             if isinstance(found.get(key), list):
                 found[key] = [resolve_class_name(item) if isinstance(item, str) else item for item in found[key]]
         return found
@@ -97,20 +97,20 @@ def resolve_class_paths(value: Any) -> Any:
 
 @cache
 def _note(package: str) -> None:
-    print(f"note: {package} cannot be imported: its classes are taken from {current().name}", file=sys.stderr)
+    print(f"note: {package} cannot be imported: using the classes of {current().name} instead", file=sys.stderr)
 
 
 def check_config(config: Namespace) -> None:
-    """Raises UserError where a parsed config has a function in the place of a class: it would be called."""
+    """Raise UserError if a parsed config contains a function in place of a class, because it would be called."""
     for key, named in _named(config):
         if key.endswith(".class_path") and not isinstance(named, type):
             where = key.removesuffix(".class_path").replace(".init_args", "")
             path = f"{named.__module__}.{named.__qualname__}"
-            raise UserError(f"{where[1:]}: {path} is a function, where a class is wanted")
+            raise UserError(f"{where[1:]}: {path} is a function, but a class is required")
 
 
 def import_named(config: Path) -> None:
-    """Imports the modules that the config of a run names, as every command with that config does."""
+    """Import the modules of the classes in a run's config, as every command with that config does."""
     for path in re.findall(r"class_path: *[\"']?([\w.]+)", config.read_text(errors="replace")):
         if path.partition(".")[0] not in trusted_packages():
             with suppress(ImportError, AttributeError, ValueError):
@@ -118,7 +118,7 @@ def import_named(config: Path) -> None:
 
 
 def import_class(path: Any, base: type[Made], source: Any) -> type[Made]:
-    """The class at a path in the checkpoint `source`; raises CheckpointError if it must not, or cannot, be imported."""
+    """Return the class at a path in the checkpoint `source`, or raise CheckpointError if it may not be imported."""
     if not isinstance(path, str) or path.partition(".")[0] not in _allowed():
         raise CheckpointError(f"{source} is a checkpoint of {path}: {_rule(path)}")
     try:
@@ -126,15 +126,15 @@ def import_class(path: Any, base: type[Made], source: Any) -> type[Made]:
     except (ImportError, AttributeError, ValueError) as error:
         raise CheckpointError(f"{source} is a checkpoint of {path}, which cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise CheckpointError(f"{source} is a checkpoint of {path}, which is no {base.__name__}")
+        raise CheckpointError(f"{source} is a checkpoint of {path}, which is not a {base.__name__}")
     return found
 
 
 def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[str, Any], source: Any) -> Made:
-    """An object made from the parameters in the checkpoint `source`; those in `given` take precedence.
+    """Create an object from the parameters in the checkpoint `source`, which `given` overrides.
 
     Raises:
-        CheckpointError: a parameter is not what the class takes, or names what a checkpoint must not.
+        CheckpointError: the class does not accept a parameter, or a parameter uses a class that is not allowed.
     """
     parser = ArgumentParser(exit_on_error=False)
     try:
@@ -144,9 +144,9 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
             config = parser.parse_object(known, defaults=False)
             for key, named in _named(config):
                 if not _harmless(named, key):
-                    raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not name")
+                    raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not contain")
             made = vars(parser.instantiate(config))
-        # arguments that are passed on by `**kwargs` and that the parser did not find
+        # arguments passed on by `**kwargs` that the parser did not find
         taken = {name for one in kind.__mro__ for name in inspect.signature(one.__init__).parameters}  # type: ignore[misc]
         made |= {name: value for name, value in parameters.items() if name in taken and name not in names}
         return kind(**{**made, **given})
@@ -157,7 +157,7 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
 
 
 def drop_weights(model: Any) -> None:
-    """If a checkpoint gives the weights, the net must not fetch those that it once began with."""
+    """Disable the download of pretrained weights in a model's config, for when a checkpoint provides the weights."""
     net = model.get("net")
     given = {} if isinstance(net, str) else (net or {}).get("init_args") or {}
     for name, none in {"weights": None, "pretrained": False}.items():
@@ -166,25 +166,25 @@ def drop_weights(model: Any) -> None:
 
 
 def trusted_packages() -> tuple[str, ...]:
-    """Return the packages whose classes a checkpoint may name without having been imported."""
+    """Return the packages whose classes a checkpoint may use even if they are not imported yet."""
     return (current().name, LIBRARY, "torch", "torchvision", "torchmetrics", "lightning")
 
 
 def _rule(path: Any) -> str:
-    """Why a checkpoint must not name something."""
+    """Return the reason why a checkpoint must not use something."""
     module = str(path).partition(".")[0]
-    known = f"{', '.join(trusted_packages())} or of what is imported"
-    return f"a checkpoint names classes of {known}; if you trust it, import {module} before, or give the whole run"
+    known = f"{', '.join(trusted_packages())} or of imported packages"
+    return f"a checkpoint may use classes of {known}; if you trust it, import {module} first, or use the whole run"
 
 
 def _allowed() -> set[str]:
-    """Packages whose classes and functions a checkpoint may name."""
+    """Return the packages whose classes and functions a checkpoint may use."""
     imported = {name for name in sys.modules if name.isidentifier()} - sys.stdlib_module_names - {"jsonargparse"}
     return {*trusted_packages(), *imported}
 
 
 def _named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """The classes, functions and other callables in a parsed config, each with its key; nothing is imported."""
+    """Yield the classes, functions and other callables in a parsed config with their keys, without importing any."""
     if isinstance(config, Namespace | dict):
         for name, value in (vars(config) if isinstance(config, Namespace) else config).items():
             if name == "class_path" and isinstance(config, Namespace):

@@ -1,6 +1,4 @@
-"""Splits a command line, and turns jsonargparse's nested messages into a line: the key, the last reason, the value, the
-nearest valid name.
-"""
+"""Functions that split command lines, and reduce jsonargparse's nested messages to a key, a reason and a suggestion."""
 
 import argparse
 import inspect
@@ -20,7 +18,7 @@ from lit_engine.project import program
 
 CONFIG = "--config"
 SUBCOMMANDS = ("fit", "validate", "test", "predict")
-# Besides this package, where a class written without its module may come from, for "did you mean".
+# Modules searched for "did you mean" if a class is given without its module, besides the project and the library.
 CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
     "torchmetrics.classification", "torchmetrics.regression",
@@ -37,15 +35,15 @@ def missing_command() -> str:
     """Return the message for a command line without a command."""
     return (
         f"a command is missing, such as `{program()} fit -c configs/quickstart.yaml`; `{program()} --help` lists the "
-        f"commands, `{program()} examples` the configs"
+        f"commands, and `{program()} examples` lists the configs"
     )
 
 
 class UsageError(UserError):
-    """The command line or a config could not be parsed.
+    """A command line or config that could not be parsed.
 
     Args:
-        message: jsonargparse's.
+        message: the message of jsonargparse or argparse.
         parser: the parser that failed, which knows the valid options.
     """
 
@@ -55,17 +53,17 @@ class UsageError(UserError):
 
 
 class OptionParser(argparse.ArgumentParser):
-    """For commands with options of their own: an error is one line, not the usage; no abbreviations."""
+    """Parser for a command with its own options. It prints no usage on errors and accepts no abbreviated options."""
 
     def __init__(self, command: str, about: str | None, **more: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(f"{program()} {command}", description=about, formatter_class=form, allow_abbrev=False, **more)
 
     def error(self, message: str) -> Never:
-        """Ends the parsing.
+        """Stop parsing with an error.
 
         Raises:
-            UserError: always; a `UsageError` where another word may have been meant.
+            UserError: always. A `UsageError` allows a suggestion of a similar word.
         """
         _, required, missing = message.partition("arguments are required: ")
         if required:
@@ -73,17 +71,17 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), self)
 
 
-# Options of the library's own data modules → what these do.
+# Options that only the library's data modules have → what these data modules do.
 BASES = {
     **dict.fromkeys(
         ("data.folds", "data.fold"), "its `load` calls `hold_out`, which returns the test split of the fold"
     ),
-    "data.global_batch_size": "they share the samples of a step between processes",
+    "data.global_batch_size": "they divide the samples of a step among the processes",
 }
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return a type for argparse: a whole number that is not smaller than `least`."""
+    """Return an argparse type for integers that are at least `least`."""
 
     def parse(text: str) -> int:
         number = int(text)
@@ -91,12 +89,12 @@ def at_least(least: int) -> Callable[[str], int]:
             raise argparse.ArgumentTypeError(f"must be at least {least}, got {number}")
         return number
 
-    parse.__name__ = "int"  # for argparse's message about a word that is not a number
+    parse.__name__ = "int"  # used in argparse's message for words that are not numbers
     return parse
 
 
 def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Options with their values, however they are spelled; other words, and options without a value, with None."""
+    """Yield options with their values, in any spelling, and None as the value of other words or if there is none."""
     rest = list(reversed(args))
     while rest:
         word = rest.pop()
@@ -112,39 +110,39 @@ def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def explain(error: Exception, args: Sequence[str]) -> str:
-    """What is wrong, in a few lines.
+    """Return a message of a few lines for an error.
 
     Args:
-        error: what was raised; anything but a UsageError is already written for the user.
-        args: the command line, whose config files tell which classes are in use.
+        error: the error. Its own message is returned unless it is a UsageError.
+        args: the command line, whose config files show which classes are in use.
     """
     message = str(error)
     if not isinstance(error, UsageError):
         return message
     keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)
     reason = reason_in(message)
-    key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # an option has its whole path
+    key = f"{keys[0]}.{nested[-1]}" if nested else ".".join(dict.fromkeys(keys))  # the full path of an option
     if "add_function_arguments()" in message:
-        return f"{key or 'what a class_path names'} is a function, where a class is wanted"
-    if not keys:  # of the command line as a whole, or of a key at the top of a config
+        return f"{key or 'a class_path'} is a function, but a class is required"
+    if not keys:  # the error concerns the whole command line or a top-level key of a config
         if '"subcommand" to be one of' in message:
             return missing_command()
         elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
         return elsewhere or reason + _option_meant(reason, error.parser)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
-    reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not name \1", reason)
+    reason = re.sub(r"^Importing '(.*)' is not allowed, denied.*", r"a config must not use \1", reason)
     if key in BASES and "is not accepted" in reason:
         return f"{key} needs a data module that extends lit_engine's SplitData, ImageData or TabularData: {BASES[key]}"
     if nested and "is not accepted" in reason and re.search(r"Subtypes: .*\b(list|Iterable)\[", message):
-        return f"{key}: {reason}; an option reaches the last of a list, others are changed in a config"
+        return f"{key}: {reason}; an option sets the last element of a list, so set other elements in a config"
     return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
 
 
 def place_of(error: BaseException) -> str:
-    """` (FILE:LINE)` of a bug: the innermost frame outside libraries and the engine; empty for a refused value."""
+    """Return ` (FILE:LINE)` of a bug (the last frame outside libraries and the engine), or "" for a rejected value."""
     while error.__cause__ is not None:
         error = error.__cause__
-    if isinstance(error, ValueError | OSError | ImportError | UserError):  # raised on purpose
+    if isinstance(error, ValueError | OSError | ImportError | UserError):  # raised deliberately, so not a bug
         return ""
     libraries = *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")), str(Path(__file__).parents[1])
     frames = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(libraries)]
@@ -152,29 +150,29 @@ def place_of(error: BaseException) -> str:
 
 
 def _option_meant(reason: str, parser: Any) -> str:
-    """What may have been meant by a wrong option or command."""
+    """Return a suggestion for an unknown option or command."""
     quoted = re.findall(r"'([^']*)'", reason) or [""]
     if "choose from" in reason:
-        choices = quoted[1:] or reason.partition("choose from ")[2].rstrip(")").split(", ")  # newer Pythons quote none
+        choices = quoted[1:] or reason.partition("choose from ")[2].rstrip(")").split(", ")  # unquoted in new Pythons
         return did_you_mean(quoted[0], choices)
     options = option_strings(parser)
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)
     if dashed:
         return "" if dashed[0] in options else did_you_mean(dashed[0], options)
     if config := re.search(r"\S+\.ya?ml$", reason):
-        return f"; a config is given by -c {config[0]}"
-    top = quoted[-1].partition(".")[0]  # a key at the top of a config, or what is in it
+        return f"; did you mean -c {config[0]}?"
+    top = quoted[-1].partition(".")[0]  # a top-level key of a config
     names = [option.removeprefix("--") for option in options]
     return did_you_mean(quoted[-1] if top in names else top, names)
 
 
 def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> str:
-    """What may have been meant by a wrong value, class or argument of a class."""
+    """Return a suggestion for an invalid value, an unknown class or an unknown argument of a class."""
     quoted, last = re.findall(r"'([^']*)'", reason), reason.split()[-1]
     if reason.startswith(("module '", "no class ")):
-        from lit_engine.classes.names import classes_by_name  # which imports torch
+        from lit_engine.classes.names import classes_by_name  # imports torch
 
-        modules = [*CLASS_MODULES, *quoted[:1]]  # of "module 'torch.nn' has no attribute 'Liner'"
+        modules = [*CLASS_MODULES, *quoted[:1]]  # the module in "module 'torch.nn' has no attribute 'Liner'"
         classes = {name: f"{module}.{name}" for module in modules for name in dir(import_module(module))}
         classes |= {name: name for name in classes_by_name()}
         near = nearest(quoted[1] if quoted else last, classes)
@@ -183,19 +181,19 @@ def _value_meant(key: str, reason: str, args: Sequence[str], message: str) -> st
         words = set(re.findall(r"(\w+)'?[:=]", message)) - {"class_path"}
         return next((f"; {word}: did you mean class_path?" for word in words if nearest(word, ["class_path"])), "")
     if reason.startswith("No module named"):
-        return f": install it, or start in the folder of {quoted[0]}.py"
+        return f": install it, or run the command in the folder of {quoted[0]}.py"
     if reason.startswith("Expected a"):
         return did_you_mean(last, quoted)
     if not reason.startswith(("Option", "unrecognized")):
         return ""
     known = _parameters_in_use(args, message)
-    named = [name.partition(".")[0] for name in quoted]  # of nett.init_args.layers
+    named = [name.partition(".")[0] for name in quoted]  # `nett` in nett.init_args.layers
     wrong = [name for name in (*key.split(".")[1:], *named) if name not in known]
     return next((hint for name in wrong if (hint := did_you_mean(name, known))), "")
 
 
 def _parameters_in_use(args: Sequence[str], message: str) -> set[str]:
-    """Arguments of all classes that the message, the command line or its config files name."""
+    """Return the arguments of all classes that occur in the message, the command line or its config files."""
     from lit_engine.classes.names import resolve_class_name
 
     files = [Path(arg.removeprefix("--config=")) for arg in args if arg.endswith((".yaml", ".yml"))]

@@ -1,6 +1,6 @@
-"""The program: commands without a config at once, LightningCLI's once Lightning has been imported.
+"""Command-line entry point.
 
-Importing this file imports neither torch nor Lightning, so that a command takes the time of its own module only.
+This module imports neither torch nor Lightning, so that commands that need no config start at once.
 """
 
 import atexit
@@ -59,7 +59,7 @@ Other commands:
   schema       write a JSON schema of configs for your editor
   --version    print the version
 `{name} COMMAND --help` shows the options of a command."""
-# Names of commands elsewhere → what to type here. A script is suggested only where it exists.
+# Names that other tools use → the command to suggest. A script is suggested only if it exists.
 SYNONYMS = {
     **dict.fromkeys(("train", "run", "start"), "fit"),
     **dict.fromkeys(("resume", "continue"), "fit RUN"),
@@ -80,7 +80,7 @@ _ADVERTISEMENTS = (
     "GPU available",
     "TPU available",
     "Seed set to",
-    "[rank: ",  # the same, of a process among several
+    "[rank: ",  # the seed message with several processes
     "Restoring states",
     "Found current_model_state",
     "Restored all states",
@@ -96,35 +96,35 @@ _SOURCES = ("--config", "--run", "--model", "--data", "--print_config", "--help"
 
 
 def run_program(project: Project) -> None:
-    """Runs the command line of this process, and ends it with the exit status."""
+    """Run the command line of this process, and exit with its status."""
     keep_freed_memory()
-    # your modules; after what is installed, and as a full path: the parser enters the folder of each config it reads
+    # for the user's modules; an absolute path, because the parser changes to the folder of each config that it reads
     sys.path.append(os.getcwd())
     statuses: list[int] = []
     if "WANDB_SWEEP_ID" in os.environ:
-        atexit.register(_end_by_signal, statuses)  # registered first, it is the last to run
+        atexit.register(_end_by_signal, statuses)  # runs last, because it is registered first
     statuses.append(main(project, sys.argv[1:]))
     sys.exit(statuses[0])
 
 
 def keep_freed_memory() -> None:
-    """Makes large tensors cheap to allocate on Linux: torch puts them into huge pages, and glibc reuses freed ones.
+    """Reduce the cost of allocating large tensors on Linux with huge pages in torch and memory reuse in glibc.
 
-    Otherwise glibc hands large ones back to the system, and each step touches new pages, which are slow.
+    Otherwise, glibc returns freed memory to the system, and each step has to touch new pages, which is slow.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     if sys.platform == "linux":
-        with contextlib.suppress(AttributeError):  # of another C library
+        with contextlib.suppress(AttributeError):  # the C library is not glibc
             set_option = ctypes.CDLL(None).mallopt
-            set_option(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: unused memory that is kept
-            set_option(-3, 2**25)  # M_MMAP_THRESHOLD: tensors below 32 MB, most of them, are reused
+            set_option(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: amount of unused memory to keep
+            set_option(-3, 2**25)  # M_MMAP_THRESHOLD: reuse the memory of tensors below 32 MB, which are most tensors
 
 
 def main(project: Project, args: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status; 2 is an error that the user can put right."""
+    """Run one command and return its exit status, which is 2 for an error that the user can fix."""
     use(project)
     args = list(sys.argv[1:] if args is None else args)
-    if "" in sys.path and os.getcwd() not in sys.path:  # the parser enters the folder of each config that it reads
+    if "" in sys.path and os.getcwd() not in sys.path:  # the parser changes to the folder of each config that it reads
         sys.path.insert(sys.path.index("") + 1, os.getcwd())
     quiet_lightning()
     commands = all_commands(project)
@@ -152,8 +152,8 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {explain(error, args)}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would flush it at its end
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # because Python flushes stdout at exit
         return 128 + getattr(signal, "SIGPIPE", 13)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -165,7 +165,7 @@ def all_commands(project: Project) -> dict[str, str]:
 
 
 def _imported(name: str) -> ModuleType:
-    """A module of the package. Garbage collection passes over the many objects of its imports, to save time."""
+    """Import a module, and exclude the many objects that this creates from garbage collection to save time."""
     if name not in sys.modules:
         gc.disable()
         try:
@@ -173,7 +173,7 @@ def _imported(name: str) -> ModuleType:
         finally:
             gc.freeze()
             gc.enable()
-        atexit.register(gc.unfreeze)  # else modules in C++ report what is left of them
+        atexit.register(gc.unfreeze)  # otherwise, C++ modules report leaked objects at exit
     return sys.modules[name]
 
 
@@ -185,11 +185,11 @@ def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
         raise UserError(_unknown_command(args[0], commands))
     runs = [str(value) for option, value in pairs(args) if option == "--run"]
     if len(runs) > 1:
-        raise UserError(f"--run names one run, got {' and '.join(runs)}")
+        raise UserError(f"--run accepts one run, got {' and '.join(runs)}")
     for option, value in pairs(args):
         if option == "--run" and value not in (None, "", "~", "latest"):
             RunDir.open(value)
-        is_file = value is not None and re.fullmatch(r"[\w./-]+|.*\.ya?ml", value)  # rather than a config itself
+        is_file = value is not None and re.fullmatch(r"[\w./-]+|.*\.ya?ml", value)  # not the text of a config
         if option == CONFIG and value and is_file and not Path(value).exists():
             files = [*glob("configs/**/*.yaml", recursive=True), *glob(f"{Path(value).parent}/*.yaml")]
             files_of = {Path(file).stem: file for file in files}
@@ -229,19 +229,19 @@ def version(args: Sequence[str]) -> int:
 
 
 def quiet_lightning() -> None:
-    """Drops advertisements, and notices that the command line gives itself; warnings and errors stay."""
+    """Hide advertisements, and notices that the command line prints itself, but no other warnings and errors."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed"):  # fmt: skip
         logging.getLogger(name).addFilter(_wanted)
     for message in (
-        r"You requested to overfit but .*",  # `SplitData.shuffles` takes care of it
+        r"You requested to overfit but .*",  # `SplitData.shuffles` handles it
         r".*number of training batches .* is smaller than the logging interval.*",
-        r"Couldn't infer the batch indices.*",  # of our own loaders, whose batches contain them
-        r".*LeafSpec.* is deprecated.*",  # within Lightning
-        r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # within Lightning
-        r".*Checkpoint directory .* exists and is not empty.*",  # a resumed run
+        r"Couldn't infer the batch indices.*",  # the batches of our own loaders contain them
+        r".*LeafSpec.* is deprecated.*",  # used inside Lightning
+        r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # used inside Lightning
+        r".*Checkpoint directory .* exists and is not empty.*",  # normal for a resumed run
         r"The `srun` command is available on your system but is not used.*",  # one process on a login node is fine
-        r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # evaluated: the averages are in the place of the weights
+        r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # for evaluation, the weights are the averages
     ):
         warnings.filterwarnings("ignore", message)
 
@@ -251,7 +251,7 @@ def _wanted(record: logging.LogRecord) -> bool:
 
 
 def _end_by_signal(statuses: list[int]) -> None:
-    """An agent of W&B gives up after a few trials that exit with 143, though not after those that SIGTERM ends."""
+    """End by SIGTERM instead of with status 143, because a W&B agent gives up after a few trials with this status."""
     if statuses == [128 + signal.SIGTERM]:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

@@ -1,6 +1,6 @@
 """The options of `fit`, `validate`, `test` and `predict` that belong to the run, and the short help of these commands.
 
-Imports neither torch nor Lightning, so that `fit --help` is printed at once.
+This module imports neither torch nor Lightning, so that `fit --help` is printed at once.
 """
 
 import argparse
@@ -17,8 +17,8 @@ class Option(NamedTuple):
     type: Any
     default: Any
     help: str
-    commands: tuple[str, ...] = SUBCOMMANDS  # that accept it
-    is_recorded: bool = False  # in the config of the run
+    commands: tuple[str, ...] = SUBCOMMANDS  # the commands that accept it
+    is_recorded: bool = False  # whether the config of the run contains it
 
 
 _EVALUATION = ("validate", "test", "predict")
@@ -79,7 +79,7 @@ _EXAMPLES = {
 
 
 def short_help(command: str) -> str:
-    """Return the help of `fit`, `validate`, `test` or `predict`, which fits on a screen."""
+    """Return the short help of `fit`, `validate`, `test` or `predict`, which fits on a screen."""
     what, examples = "CONFIG [OVERLAY …]" if command == "fit" else "RUN", _EXAMPLES[command]
     parser = OptionParser(command, _ABOUT[command], add_help=False)
     parser.usage = f"{program()} {command} {what} [OPTIONS]"

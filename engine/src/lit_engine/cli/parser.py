@@ -1,6 +1,6 @@
-"""The command line: rewritten once (`prepare`), parsed by LightningCLI, made into data, model and trainer (`LitCLI`).
+"""Parser of the command line: `prepare` rewrites it, and `LitCLI` creates the data, model and trainer.
 
-`session.py` calls these in order, and does the rest.
+`session.py` calls both in this order, and runs the command.
 """
 
 import copy
@@ -36,42 +36,42 @@ from lit_engine.training.task import Task
 
 NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table")
 
-# Options of predict that name new samples → what they are. Data modules say in `predicts_on` which they can read.
+# Options of predict for new samples → their content. Data modules declare in `predicts_on` which option they support.
 NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 
-# Options that say where a run goes and not what it is: they are not kept in its config.
+# Options that the config of a run omits, because they do not describe the run itself.
 NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")
 
 
 class Invocation(NamedTuple):
-    """A command line, rewritten."""
+    """A rewritten command line."""
 
-    args: list[str]  # to parse; with `--run DIR`, the run's config stands before all other options
-    run: RunDir | None  # that `--run` names
-    config_name: str  # stem of the first config file, which names new runs
+    args: list[str]  # the words to parse, in which the config of `--run DIR` comes before all other options
+    run: RunDir | None  # the run given by `--run`
+    config_name: str  # stem of the first config file, used in the path of new runs
 
 
 def prepare(args: Sequence[str]) -> Invocation:
-    """Rewrites a command line for the parser, which knows neither runs nor classes by their names alone.
+    """Rewrite a command line for the parser, which supports neither runs nor short class names.
 
-    The parser also mixes the elements of a later list with those of an earlier one, so that a list of mappings is
-    preceded by an empty one.
+    The parser also merges a list with an earlier list. To prevent this, an empty list is inserted before each list of
+    mappings.
 
     Raises:
-        UserError: an option lacks its value, or a config holds no options; RunError: `--run` is not a run directory.
+        UserError: an option lacks its value, a config contains no options, or `--run` is not a run directory.
     """
     given = list(pairs(args))
-    first = dict(reversed(given))  # of an option that is given several times
+    first = dict(reversed(given))  # the first value of each option
     run_path, first_config = first.get("--run"), first.get(CONFIG)
-    if run_path == "latest":  # of the config, which is that of the run then
+    if run_path == "latest":  # the latest run of the given config, which the run's own config then replaces
         runs = first.get("--runs_dir") or "runs"
         run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
         given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
     run: RunDir | None = None
     words: list[str] = []
-    begun = False  # whether a config stands before
+    begun = False  # whether a config has been added
     for option, value in given:
-        if option in NEED_A_VALUE and value in (None, "", "~"):  # which YAML reads as nothing
+        if option in NEED_A_VALUE and value in (None, "", "~"):  # YAML reads these as null
             raise UserError(f"{option} needs a value")
         if value is None:
             words.append(f"{option}=true" if option.removeprefix("--") in FLAGS else option)
@@ -81,7 +81,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         elif option == CONFIG:
             if begun and run is None and is_complete(value):
                 raise UserError(
-                    f"{value} is a complete config, which replaces the one before it: give it first, and alone"
+                    f"{value} is a complete config, which would replace the config before it: pass only one, and first"
                 )
             words += _config(value, alone=not begun)
             begun = True
@@ -93,17 +93,17 @@ def prepare(args: Sequence[str]) -> Invocation:
             if (found := resolve_class_paths({key: content})[key]) != content:
                 value = yaml.safe_dump(found, default_flow_style=True, sort_keys=False, width=100_000).strip()
             named = value[:1].isupper() or value in current().functions
-            # other values of the data are texts: a column may be called Group, as a class here is
+            # other options of the data are plain strings, such as a column name that is also the name of a class
             of_data = option == "--data" or option.rstrip("+").endswith("transforms")
             is_class = named and (of_data or option.startswith(("--model", "--trainer")))
             words.append(f"{option}={resolve_class_name(value) if is_class else value}")
     if run is not None and any(word.startswith("--print_config") for word in words):
-        words.append("--run=null")  # which no config may name
+        words.append("--run=null")  # because a config must not contain `run`
     return Invocation(words, run, run.path.absolute().parent.name if run else name_of(first_config))
 
 
 def _config(file: str, alone: bool) -> list[str]:
-    """The options that stand for a config file, or for the text of one; `alone` if no config stands before it."""
+    """Return the options that represent a config file or the text of a config, which comes first if it is `alone`."""
     content = content_of(file)
     if content is None:
         return [f"{CONFIG}={file}"]
@@ -113,7 +113,7 @@ def _config(file: str, alone: bool) -> list[str]:
 
 
 def name_of(config: str | None) -> str:
-    """`configs/quickstart.yaml` → `quickstart`; the config.yaml of a run → the name that this run had."""
+    """Return `quickstart` for `configs/quickstart.yaml`, and the name of a run's config for its config.yaml."""
     if config is None:
         return "unnamed"
     path = Path(config)
@@ -122,40 +122,40 @@ def name_of(config: str | None) -> str:
 
 
 def content_of(config: str) -> dict[str, Any] | None:
-    """What a config file holds; None for the text of a config and for a missing file: the parser names those near it.
+    """Return the content of a config file, or None for the text of a config or a missing file.
 
     Raises:
-        UserError: it is a folder, no YAML, or holds no options.
+        UserError: the path is a folder, or the file is not valid YAML or contains no options.
     """
     file = Path(config)
     if "\n" in config or not file.exists():
         return None
     if file.is_dir():
-        raise UserError(f"{file} is a folder: -c takes a YAML file")
+        raise UserError(f"{file} is a folder: a config must be a YAML file")
     try:
         content = load_yaml(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"{file}{where} is not YAML: {getattr(error, 'problem', None) or error}") from error
+        raise UserError(f"{file}{where} is not valid YAML: {getattr(error, 'problem', None) or error}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{file} holds no options: a config begins with keys such as model, data and trainer")
+        raise UserError(f"{file} contains no options: a config has keys such as model, data and trainer")
     if content.get("run") is not None:
-        raise UserError(f"{file}: run is no key of a config; --run {content['run']} resumes that run")
+        raise UserError(f"{file}: `run` is not a config key; use --run {content['run']} to resume that run")
     return content
 
 
 def is_complete(config: str) -> bool:
-    """Whether a config file names the class of the model and that of the data, so that it is not an overlay."""
+    """Return whether a config file sets the classes of the model and the data, unlike an overlay."""
     content = content_of(config) or {}
     return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
 
 
-MOST_NODES = 100_000  # of a YAML file, with its aliases expanded
+MOST_NODES = 100_000  # maximum number of nodes in a YAML file with expanded aliases
 
 
 class _Loader(yaml.SafeLoader):
-    """Rejects duplicate keys, of which YAML would silently drop the first, and aliases that expand without limit."""
+    """YAML loader that rejects excessive aliases, and duplicate keys, of which YAML would silently drop the first."""
 
     def get_single_node(self) -> Any:
         root = super().get_single_node()
@@ -163,7 +163,7 @@ class _Loader(yaml.SafeLoader):
 
         def count(node: Any) -> int:
             if id(node) not in counts:
-                counts[id(node)] = 0  # ends the recursion if a node contains itself
+                counts[id(node)] = 0  # stops the recursion if a node contains itself
                 inner = getattr(node, "value", None)
                 parts = (
                     [one for pair in inner for one in (pair if isinstance(pair, tuple) else [pair])]
@@ -174,7 +174,7 @@ class _Loader(yaml.SafeLoader):
             return counts[id(node)]
 
         if root is not None and count(root) > MOST_NODES:
-            problem = f"with its aliases it has more than {MOST_NODES:,} values"
+            problem = f"with expanded aliases, it has more than {MOST_NODES:,} values"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=root.start_mark)
         return root
 
@@ -182,20 +182,20 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen - {"<<"}:
-                raise yaml.MarkedYAMLError(problem=f"the key {key.value} stands twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"duplicate key {key.value}", problem_mark=key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
 def load_yaml(text: str) -> Any:
-    """What YAML holds; raises yaml.YAMLError if the text is no YAML, or a key occurs twice."""
+    """Parse YAML. Raises yaml.YAMLError if the text is not valid or a key occurs twice."""
     return yaml.load(text, _Loader)
 
 
 def _parsed(text: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:  # the parser says what is wrong
+    except yaml.YAMLError:  # the parser reports the error
         return None
 
 
@@ -204,39 +204,39 @@ def _text(content: Mapping[str, Any]) -> str:
 
 
 def _holds_mappings(value: Any) -> bool:
-    """Whether a config has a list of mappings, other than one to append (`key+`)."""
+    """Return whether a config contains a list of mappings, other than a list to append (`key+`)."""
     if isinstance(value, dict):
         return any(_holds_mappings(item) for key, item in value.items() if not str(key).endswith("+"))
     return isinstance(value, list) and any(isinstance(item, dict) for item in value)
 
 
 def _emptied(value: Any) -> Any:
-    """A config with its lists of mappings empty, and without what is to be appended."""
+    """Return a config in which lists of mappings are empty, and lists to append are left out."""
     if isinstance(value, dict):
         return {key: _emptied(item) for key, item in value.items() if not str(key).endswith("+")}
     return [] if _holds_mappings(value) else value
 
 
 def check(subcommand: str, options: Namespace) -> None:
-    """Raises UserError for options that contradict each other."""
+    """Raise UserError for options that contradict each other or are out of range."""
     for option in OPTIONS:
         if options[option.name] and subcommand not in option.commands:
             raise UserError(f"{option.name} is not an option of {subcommand}")
     if options.run and options.run_name:
-        raise UserError("run_name names a new run, and --run opens an existing one: give one of them")
+        raise UserError("--run_name is for a new run, and --run for an existing run: set only one of them")
     if options.run and options.find:
-        raise UserError("--find begins with initial weights: it takes a config, not --run")
+        raise UserError("--find starts from initial weights: use a config instead of --run")
     if options.resume and not options.run_name:
-        raise UserError("--resume continues the run of a --run_name, or makes it: give it a name")
+        raise UserError("--resume continues or creates the run called --run_name: set --run_name")
     if options.run and options.init_from:
-        raise UserError("--run resumes with the weights of the run: --init_from does not go with it")
+        raise UserError("--run resumes with the weights of the run: remove --init_from")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
     if isinstance(strategy, str) and strategy.lower() not in known:
         name = strategy.rpartition(".")[2]
         is_class = name[:1].isupper()
-        wrong = f"there is no {strategy!r}{did_you_mean(strategy, known, '.')}"
+        wrong = f"{strategy!r} does not exist{did_you_mean(strategy, known, '.')}"
         raise UserError(
-            f"trainer.strategy: {'it was given by its name alone.' if is_class else wrong} A class is given as "
+            f"trainer.strategy: {'a class name is not enough.' if is_class else wrong} Write a class as "
             f"{{class_path: {name if is_class else 'Sharded'}}}"
         )
     trainer = options.trainer
@@ -245,7 +245,7 @@ def check(subcommand: str, options: Namespace) -> None:
     if trainer.accumulate_grad_batches < 1:
         raise UserError(f"trainer.accumulate_grad_batches must be at least 1, got {trainer.accumulate_grad_batches}")
     if trainer.val_check_interval == 0:
-        raise UserError("trainer.val_check_interval must be above 0; limit_val_batches 0 turns validation off")
+        raise UserError("trainer.val_check_interval must be above 0; limit_val_batches=0 turns off validation")
     if not 0 <= options.seed_everything < 2**32:
         raise UserError(f"seed_everything must be from 0 to {2**32 - 1}, got {options.seed_everything}")
 
@@ -256,9 +256,9 @@ def _callbacks(options: Namespace) -> list[Namespace]:
 
 
 def check_early_stopping(given: Namespace) -> None:
-    """Raises UserError for an `EarlyStopping` without a mode in the options as given, without their defaults.
+    """Raise UserError for an `EarlyStopping` whose mode is not set explicitly, without regard to defaults.
 
-    Lightning's default is `min`, which stops a run whose metric improves by rising.
+    Lightning's default is `min`, which would stop a run whose metric improves by increasing.
     """
     for callback in _callbacks(given):
         arguments = callback.get("init_args") or {}
@@ -269,28 +269,28 @@ def check_early_stopping(given: Namespace) -> None:
 
 
 class Parser(LightningArgumentParser):
-    """Raises `UsageError` instead of printing a screenful of usage; accepts no abbreviated options."""
+    """Parser that raises `UsageError` instead of printing the usage, and accepts no abbreviated options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
-        """Ends parsing with a message that `explain` shortens."""
+        """Stop parsing with a message that `explain` shortens."""
         raise UsageError(message, getattr(ex, "subcommand_parser", None) or self) from ex
 
 
 class LitCLI(ParsingCLI):
-    """Parses a command line when it is made, and makes data, model and trainer when `make` is called.
+    """LightningCLI that parses a command line on construction, and creates data, model and trainer in `make`.
 
     Args:
-        project: its links from data to model.
-        args: the command line without the program's name, as `prepare` has rewritten it.
+        project: the project, whose links are used.
+        args: the command line without the program's name, as rewritten by `prepare`.
 
     Attributes:
-        options: what was parsed.
-        plain: the same as plain data, with all defaults.
-        drawn: whether the seed was drawn.
-        hyper_parameters: of the model, as plain data for its checkpoints, once it has been made.
+        options: the parsed options.
+        plain: the options as plain data, with all defaults.
+        drawn: whether the seed was chosen randomly.
+        hyper_parameters: hyperparameters of the model as plain data for its checkpoints, set by `make`.
     """
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
@@ -302,37 +302,37 @@ class LitCLI(ParsingCLI):
             subclass_mode_data=True,
             parser_class=Parser,
             parser_kwargs={"prog": program()},
-            seed_everything_default=42,  # any fixed number, because Lightning calls its default of 0 random
-            save_config_callback=None,  # the run directory keeps the config, once
-            trainer_defaults={"enable_model_summary": False},  # we print a line of our own
-            auto_configure_optimizers=False,  # optimizers and schedulers are injected into the task
-            load_from_checkpoint_support=False,  # done below, because it cannot skip links that a model does not have
+            seed_everything_default=42,  # by default, Lightning announces a random seed, but always uses 0
+            save_config_callback=None,  # the config is saved by RunDir
+            trainer_defaults={"enable_model_summary": False},  # the session prints its own summary
+            auto_configure_optimizers=False,  # optimizers and schedulers are arguments of the task
+            load_from_checkpoint_support=False,  # done in `make`, because this fails if a model lacks a linked argument
             args=list(args),
         )
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Subcommands, and the arguments of the Trainer's methods that are not options of theirs."""
+        """Return the subcommands, each with the Trainer-method arguments that are not exposed as options."""
         common = {"model", "dataloaders", "datamodule", "weights_only", "verbose", "return_predictions"}
-        # fit has no ckpt_path: with it, `--ckpt_path last` in a new process silently trains from scratch
+        # fit has no ckpt_path, because `--ckpt_path last` would silently train from scratch in a new process
         fit = {*common, "train_dataloaders", "val_dataloaders", "ckpt_path"}
         return {"fit": fit, "validate": common, "test": common, "predict": common}
 
     @classmethod
     def parsers(cls, project: Project, *command: str) -> dict[str, LightningArgumentParser]:
-        """The parsers of `fit` and the others; with options in that of the given command, or in all."""
+        """Return the parser of each subcommand. If a command is given, only its parser has all options."""
         try:
             cls(project, command)
-        except UsageError as error:  # something is missing: the parsers are made, and nothing else
+        except UsageError as error:  # required options are missing, but the parsers have been created
             return subcommand_parsers(error.parser)
         raise AssertionError
 
     def needs_options(self, subcommand: str) -> bool:
-        """Adding options takes a third of the time of parsing. Completion, which names no subcommand, needs all."""
+        """Return whether a subcommand was given, or none was, as in completion. Adding options is slow."""
         return not self.given or subcommand in self.given
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the options of the run, and links the model to the data."""
+        """Add the options of the run, and link the model to the data."""
         add = parser.add_argument
         for option in OPTIONS:
             only = "" if len(option.commands) == len(SUBCOMMANDS) else f"{', '.join(option.commands)}: "
@@ -344,13 +344,13 @@ class LitCLI(ParsingCLI):
             parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses and checks; `seed_everything: true` becomes a random seed, which is then recorded."""
+        """Parse and check the options. `seed_everything: true` becomes a random seed, which is recorded."""
         self.config = parser.parse_args(args)
         self.options: Namespace = self.config[self.config.subcommand]
         check_config(self.options)
         self.drawn = self.options.seed_everything is True
         if self.drawn:
-            chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # by the process that launched this one
+            chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # set by the launching process
             self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
         check(self.config.subcommand, self.options)
         if any(
@@ -360,19 +360,19 @@ class LitCLI(ParsingCLI):
         self.plain = self._plain(self.config)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:
-        """What was parsed, and so checked, as plain data, with all defaults."""
+        """Return the parsed and checked config as plain data, with all defaults."""
         text = self.parser.dump(config, skip_unset=False, skip_validation=True)
         plain = yaml.safe_load(text)[config.subcommand]
         add_given(plain["model"], config[config.subcommand].model, self.links)
         return {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
 
     def seed_again(self, seed: int) -> None:
-        """Takes the seed that a run has recorded in the place of the one drawn."""
+        """Replace the random seed by the seed that a run has recorded."""
         self.options.seed_everything = self.plain["seed_everything"] = seed_everything(seed, workers=True)
 
     def config_text(self) -> str:
-        """The config as config.yaml keeps it."""
-        header = f"# The complete config of this run. `{program()} fit -c` on it makes a new run of the same kind.\n"
+        """Return the text of config.yaml."""
+        header = f"# The complete config of this run. `{program()} fit -c` on it starts a new run of the same kind.\n"
         return header + yaml.safe_dump(self.plain, sort_keys=False, allow_unicode=True)
 
     def changed(self) -> dict[str, list[Any]]:
@@ -386,15 +386,15 @@ class LitCLI(ParsingCLI):
         return {key: [first.get(key), now[key]] for key in keys if not same_value(first.get(key), now[key])}
 
     def make(self, run: Path, weights: bool, parts: Callable[[Namespace], dict[str, Any]]) -> None:
-        """Makes data, model and trainer.
+        """Create the data module, the model and the trainer.
 
         Args:
-            run: its directory, which stands for `{run_dir}` in loggers and callbacks.
-            weights: whether a checkpoint gives the weights.
-            parts: the arguments that the run adds to those that the config gives the trainer.
+            run: the run directory, which replaces `{run_dir}` in loggers and callbacks.
+            weights: whether a checkpoint provides the weights.
+            parts: function that returns the run's trainer arguments, given the trainer section of the config.
 
         Raises:
-            UserError: a class refuses an argument, or the data lack what the model needs.
+            UserError: a class rejects an argument, or the data module lacks an attribute that the model needs.
         """
         if weights:
             drop_weights(self.options.model.get("init_args", {}))
@@ -405,25 +405,25 @@ class LitCLI(ParsingCLI):
         except (ValueError, TypeError, ImportError, OSError, MisconfigurationException) as error:
             if missing := missing_link(self.plain["model"], self.plain["data"], self.links):
                 raise UserError(missing) from error
-            class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # of the object that could not be made
+            class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # the object that cannot be created
             raise UserError(": ".join([*class_path, reason_in(str(error))]) + place_of(error)) from error
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
-        if isinstance(self.model, Task):  # other modules may use their hparams, which may contain objects
+        if isinstance(self.model, Task):  # other modules may store objects in their own hparams
             self.model.save_hyperparameters(self.hyper_parameters, logger=False)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Adds the run's own parts to the trainer that the config describes."""
+        """Create the trainer from the config and the run's own arguments."""
         try:
             return super().instantiate_trainer(**self.parts(self.config_init[self.subcommand].trainer), **kwargs)
-        except RuntimeError as error:  # variables of SLURM without srun
-            raise UserError(f"{error} One process without srun: unset SLURM_NTASKS.") from error
-        except MisconfigurationException as error:  # of several lines, such as about devices
+        except RuntimeError as error:  # SLURM variables are set, but srun was not used
+            raise UserError(f"{error} To run a single process without srun, unset SLURM_NTASKS.") from error
+        except MisconfigurationException as error:  # the message may have several lines
             raise UserError(" ".join(str(error).split())) from error
 
 
 def _options_in(word: str) -> dict[str, Any]:
-    """Return the options that a word of the command line sets: an option, or all options of a config."""
+    """Return the options that a word of the command line sets, which are all options of a config for `--config`."""
     name, _, value = word[2:].partition("=")
     content = {name: _parsed(value)} if f"--{name}" != CONFIG else content_of(value) or _parsed(value)
     return {key.replace(".init_args", "").replace("+", ""): value
@@ -431,7 +431,7 @@ def _options_in(word: str) -> dict[str, Any]:
 
 
 def replace_run_dir(value: Any, run: Path) -> Any:
-    """Replaces `{run_dir}` in all texts of a config, so that loggers and callbacks can be told where the run is."""
+    """Replace `{run_dir}` in all strings of a config, which lets loggers and callbacks use the run directory."""
     if isinstance(value, str):
         return value.replace("{run_dir}", str(run))
     if isinstance(value, list):
@@ -443,7 +443,7 @@ def replace_run_dir(value: Any, run: Path) -> Any:
 
 
 def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
-    """An argument of a class, or of the one before it that its `*args` and `**kwargs` go to."""
+    """Return an argument of a class, or of the base class that receives its `**kwargs`, or None."""
     for one in getattr(kind, "__mro__", ()):
         parameters = inspect.signature(one.__init__).parameters
         if name in parameters:
@@ -454,9 +454,9 @@ def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
 
 
 def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> dict[str, Any]:
-    """The model's config with the values that the links gave it: plain data, from which it can be made again.
+    """Return the model's config as plain data, including the linked values, from which it can be created again.
 
-    In the form that `load_from_checkpoint` reads.
+    The format is that of `load_from_checkpoint`.
     """
     values: dict[str, Any] = {**model.get("init_args", {}), **model.get("dict_kwargs", {})}
     for source, argument, owner in _linked({"class_path": model["class_path"], "init_args": values}, links):
@@ -467,7 +467,7 @@ def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str])
 
 
 def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> dict[str, Any]:
-    """Adds to a dumped model, which lacks what the data may give, what of that was given by hand."""
+    """Add linked arguments that were set explicitly to a dumped model, from which the dump omits them."""
     for (_, argument, owner), (_, _, source) in zip(_linked(dumped, links), _linked(parsed, links), strict=True):
         value = source.get("init_args", {}).get(argument.name)
         if value is not None and _plain(value) != _plain(argument.default):
@@ -476,29 +476,29 @@ def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str
 
 
 def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> None:
-    """Raises UserError for a value given by hand that differs from the data's: it would be ignored."""
+    """Raise UserError if an explicitly set value differs from the linked value of the data, which takes precedence."""
     for source, argument, owner in _linked(model, links):
         by_hand = owner.get("init_args", {}).get(argument.name)
         if by_hand is not None and hasattr(data, source) and by_hand != _plain(getattr(data, source)):
             raise UserError(
-                f"{owner['class_path']}: {argument.name} comes from {type(data).__name__}, which says "
-                f"{shorten(str(getattr(data, source)), 60)}, and was given as {by_hand}: leave it out"
+                f"{owner['class_path']}: {argument.name} comes from {type(data).__name__} "
+                f"({shorten(str(getattr(data, source)), 60)}), but was set to {by_hand}: remove the option"
             )
 
 
 def missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
-    """What a model that could not be made needs from the data but does not get; None if nothing."""
+    """Return a message about attributes that a model needs but the data module lacks, or None if there are none."""
     try:
         known = build_datamodule(data)
         missing = [s for s, a, _ in _linked(model, links) if a.default is a.empty and not hasattr(known, s)]
-    except Exception:  # then the data cannot be made, or lack it
+    except Exception:  # the data module itself cannot be created, which the original error reports
         return None
-    needs = f"{data['class_path']} must have {', '.join(missing)}: {model['class_path']} and what is in it need that"
+    needs = f"{data['class_path']} must have {', '.join(missing)}, which {model['class_path']} or a part of it needs"
     return needs if missing else None
 
 
 def _linked(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, inspect.Parameter, Any]]:
-    """The links that a model has: attribute of the data, argument, config of the class that takes it."""
+    """Yield the links of a model, each with the data attribute, the argument and the config of the argument's class."""
     for source, target in links.items():
         *path, name = target.split(".init_args.")
         owner: dict[str, Any] | None = model

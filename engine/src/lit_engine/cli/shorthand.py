@@ -1,7 +1,7 @@
-"""Short forms of a command line, expanded into full options before anything is parsed.
+"""Expansion of short forms on the command line into full options, before the command line is parsed.
 
 `fit quickstart --lr 0.01 --run-name a` becomes
-`fit --config=configs/quickstart.yaml --model.optimizer.lr=0.01 --run_name=a`. Imports neither torch nor Lightning.
+`fit --config=configs/quickstart.yaml --model.optimizer.lr=0.01 --run_name=a`. This imports neither torch nor Lightning.
 """
 
 import re
@@ -24,7 +24,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
     """Return the command line with config names, positional configs and runs, and short options spelled out.
 
     Raises:
-        UserError: a word is neither an option nor a config nor a run.
+        UserError: a word is not an option, a config or a run.
     """
     words = list(_with_underscores(args))
     command = words[0] if words else ""
@@ -45,7 +45,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
             expanded.append(f"--{full}={value}")
         elif name in FLAGS and command in SUBCOMMANDS and value is not None and not _is_boolean(value):
             expanded += [option, _positional(value, configs, command)]
-        elif value is None or command not in SUBCOMMANDS:  # argparse reads the values of `--seeds 1 2 3` word by word
+        elif value is None or command not in SUBCOMMANDS:  # argparse expects separate words in `--seeds 1 2 3`
             expanded += [option] if value is None else [option, value]
         else:
             expanded.append(f"{option}={value}")
@@ -53,7 +53,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
 
 
 def _with_underscores(args: Sequence[str]) -> Iterator[str]:
-    """Replace dashes within the names of options, up to the word `--`."""
+    """Replace dashes in option names by underscores, up to the word `--`."""
     rest = iter(args)
     for word in rest:
         if word == "--":
@@ -66,14 +66,14 @@ def _with_underscores(args: Sequence[str]) -> Iterator[str]:
 
 
 def _positional(word: str, configs: dict[str, Path], command: str) -> str:
-    """Return the option that a word without a dash stands for."""
+    """Return the full option for a word that is not an option."""
     if re.match(r"[A-Za-z_]\w*(\.\w+)*\+?=", word):
         raise UserError(f"{word} is not an option. Write --{word}")
-    if command == "sweep":  # its own argument is the file of the sweep
+    if command == "sweep":  # the argument of `sweep` is the sweep file
         return str(configs.get(f"sweeps/{word.removeprefix('sweeps/')}", word))
     if file := _config_file(word, configs):
         return f"{CONFIG}={file}"
-    if command == "repeat" or word in SUBCOMMANDS:  # numbers after --seeds; a word that the parser explains
+    if command == "repeat" or word in SUBCOMMANDS:  # a number after --seeds, or a word that the parser rejects
         return word
     if word == "latest" or Path(word).is_dir():
         return f"--run={RunDir.open(word).path if word != 'latest' else word}"
@@ -81,7 +81,7 @@ def _positional(word: str, configs: dict[str, Path], command: str) -> str:
 
 
 def _config_file(name: str, configs: dict[str, Path]) -> str | None:
-    """Return the config file with this path, or the shipped config or overlay with this name; None if there is none."""
+    """Return the config file with this path, or the shipped config or overlay with this name, or None."""
     if Path(name).is_file() and name.endswith((".yaml", ".yml")):
         return name
     if not re.fullmatch(r"[\w./-]+", name):
@@ -100,10 +100,10 @@ def _is_boolean(value: str) -> bool:
 
 
 def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str:
-    """Return the full option of the learning rate: of the optimizer, or a constructor argument of a plain module.
+    """Return the full option for the learning rate of the optimizer, or of a plain module's constructor.
 
     Raises:
-        UserError: the model of the config has neither.
+        UserError: the model has several optimizers.
     """
     for option, value in pairs(words):
         file = _config_file(value if option == CONFIG and value else option, configs)
