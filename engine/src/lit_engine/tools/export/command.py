@@ -25,7 +25,7 @@ def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `export`."""
     parser = OptionParser("export", __doc__)
     parser.add_argument("positional", nargs="?", metavar="RUN", help="run whose checkpoint is exported")
-    parser.add_argument("--run", metavar="RUN", help="the same as RUN")
+    parser.add_argument("--run", metavar="RUN", help="alternative to the positional RUN")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
     parser.add_argument("--format", default="pt2", metavar="LIST", help=f"list of {','.join(NEEDS)} (default: pt2)")
     parser.add_argument("--json", action="store_true", help=HELP)

@@ -61,7 +61,7 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
 
 
 def table_of(found: Comparison) -> list[Column]:
-    """Return a table with one row per run or group. A single group has one row per metric, also over all folds."""
+    """Return a table with one row per run or group. For a single group, return one row per metric instead."""
     if not found.over or len(found.rows) > 1:
         return columns_of(found, found.rows, found.keys)
     (group,) = found.rows
@@ -72,7 +72,7 @@ def table_of(found: Comparison) -> list[Column]:
 
 
 def in_terminal(columns: Sequence[Column]) -> list[str]:
-    """Return lines with the columns that fit the terminal, and one that lists the others. A file gets all columns."""
+    """Return lines with the columns that fit the terminal, and list the others. Outside a terminal, show all."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     shown: list[Column] = []
     for column in sorted(columns, key=lambda column: (column.is_constant(), column.rank)):

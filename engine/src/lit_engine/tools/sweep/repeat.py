@@ -225,7 +225,7 @@ def _title(name: str, trials: "Sequence[Trial]") -> str:
 
 
 def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, Any]:
-    """Return data on the runs, and the n, mean, standard deviation (n − 1) and values by run of each metric."""
+    """Return a summary of the runs, and n, mean, standard deviation (n − 1) and values by run for each metric."""
     runs = {run.path.name: run for run in group.runs}
     last = RunDir(group.counted[-1].path).entries()[-1] if group.counted else {}
     metrics: dict[str, dict[str, Any]] = {}
