@@ -24,8 +24,8 @@ order in which they become ready. A bucket is reduced when it is full and the re
 complete.
 
 Defaults: within a node, two thirds of an H100's NVLink bandwidth (300 GB/s, 3 µs per hop); between nodes, a 400 Gb/s
-card per GPU (45 GB/s, 10 µs) or a 100 Gb/s card per node (1.4 GB/s, 30 µs); 10 µs to start an all-reduce. The latencies are
-similar to those in NCCL's tuning.cc.
+card per GPU (45 GB/s, 10 µs) or a 100 Gb/s card per node (1.4 GB/s, 30 µs); 10 µs to start an all-reduce. The latencies
+are similar to those in NCCL's tuning.cc.
 
 Check: plain DDP over gloo (rings) on loopback, with one thread per process. Hop and bandwidth are fitted to all-reduces
 between two processes. Compute is timed with one process per core at the same time. If processes occupy all cores, the
