@@ -1,4 +1,4 @@
-"""Unfreezing by epoch: frozen parts have no gradients, optimizer state or updated statistics, and runs can be resumed."""
+"""Unfreezing by epoch: frozen parts have no gradients, optimizer state or updated statistics. Runs can be resumed."""
 
 from functools import partial
 

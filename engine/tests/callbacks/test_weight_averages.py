@@ -160,7 +160,7 @@ class Ends(Callback):
     ],
 )
 def test_a_run_that_ends_within_an_epoch(trainer, tmp_path, stop, end, counted):
-    """Weights stay unaveraged until the end of an epoch is counted. `max_steps` counts as an end, but a stop does not."""
+    """Weights stay unaveraged until an epoch end is counted. `max_steps` counts as an end, but a stop does not."""
     module, seen = task(), Ends(end if stop == "max_time" else None)
     options = {"max_steps": end} if stop == "max_steps" else {}
     callbacks = [Saver(), seen, SWA(start=2), Checkpoint(monitor=None)]

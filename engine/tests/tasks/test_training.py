@@ -1,4 +1,4 @@
-"""Training with Lightning equals plain PyTorch bit by bit, is repeatable, and is exact when accumulating or resuming."""
+"""Training with Lightning equals plain PyTorch bit by bit, is repeatable, and is exact with accumulation and resuming."""
 
 import copy
 import math
@@ -119,9 +119,7 @@ def test_logged_rates_and_losses_are_those_of_the_step(trainer):
                 losses.append(F.cross_entropy(task(batch.images), batch.targets, reduction="none"))
 
     torch.manual_seed(0)
-    task = classifier(
-        schedulers=[Schedule(Ramp, "step")]
-    )  # the weights do not change, so that losses can be recomputed
+    task = classifier(schedulers=[Schedule(Ramp, "step")])  # weights do not change, so losses can be recomputed
     runner = trainer(
         max_epochs=2, callbacks=[Noted()], logger=lines, log_every_n_steps=2, accumulate_grad_batches=accumulate
     )
@@ -147,9 +145,7 @@ class Ramp(torch.optim.lr_scheduler.LRScheduler):
 def test_a_resumed_epoch_has_the_means_of_all_its_samples_and_each_step_once(trainer, tmp_path):
     data, file, lines = Images(batch_size=8, seed=1), tmp_path / "saved.ckpt", Lines()
     uncut = Lines()
-    whole = trainer(
-        max_epochs=2, callbacks=[SaveAt(6, file)], logger=uncut, log_every_n_steps=1
-    )  # four steps per epoch
+    whole = trainer(max_epochs=2, callbacks=[SaveAt(6, file)], logger=uncut, log_every_n_steps=1)  # 4 steps per epoch
     whole.fit(classifier(linear()), datamodule=data)
     resumed = trainer(max_epochs=2, logger=lines, log_every_n_steps=1)
     resumed.fit(classifier(linear()), datamodule=data, ckpt_path=file, weights_only=True)
