@@ -1,4 +1,4 @@
-"""Training with Lightning equals plain PyTorch bit by bit, is repeatable, and is exact with accumulation and resuming."""
+"""Training with Lightning equals plain PyTorch bit by bit, is repeatable, and is exact when accumulating or resumed."""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""Data that have become more since a run was trained: its carved splits are not these ones."""
+"""If data was added after training, the random splits are different."""
 
 import pytest
 from PIL import Image
@@ -13,11 +13,11 @@ def test_evaluation_on_more_data_warns_and_training_does_not_go_on(tmp_path, tra
     fitted = trainer(max_epochs=1, enable_checkpointing=True)
     fitted.fit(Witness(), datamodule=small(root, test_size=0.2))
     fitted.save_checkpoint(checkpoint)
-    # the same data
+    # First, the data is unchanged.
     trainer().test(Witness(), datamodule=small(root, test_size=0.2), ckpt_path=checkpoint)
     trainer(max_epochs=2).fit(Witness(), datamodule=small(root, test_size=0.2), ckpt_path=checkpoint)
     assert "trained on" not in capsys.readouterr().out
-    # one more image
+    # Then there is one more image.
     Image.new("L", (6, 5), 99).save(root / "ant" / "new.png")
     data = small(root, test_size=0.2)
     trainer().test(Witness(), datamodule=data, ckpt_path=checkpoint)
