@@ -1,4 +1,4 @@
-"""Reading a sweep's YAML: W&B's format, mistakes named with their key."""
+"""Reading a sweep's YAML file in the W&B format, and errors that name the wrong key."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_hyperband_keeps_the_best_third_by_default(read):
         trial = study.ask()
         trial.report(value, 1)
         pruned.append(trial.should_prune())
-    assert pruned[-2:] == [False, True]  # the second of six, the third of seven
+    assert pruned[-2:] == [False, True]  # second best of six, third best of seven
 
 
 @pytest.mark.parametrize("macro", ["${args_json_file}", "${args_json}", "${args}"])
@@ -53,7 +53,7 @@ def test_overrides_stand_before_the_drawn_values(read):
 @pytest.mark.parametrize("option", ["--model.net=MLP", "--model.init_args.net.width=4", "--model.net.layers+=[3]"])
 def test_a_drawn_value_cannot_be_overridden(read, option):
     read(parameters={"model.init_args.net": {"value": "CNN"}, "model.lr": {"value": 0.1}})
-    SweepConfig.read(read.file, ["--model=Classifier", "--model.network=1"])  # on which drawn values are set
+    SweepConfig.read(read.file, ["--model=Classifier", "--model.network=1"])  # drawn values are set on these
     with pytest.raises(UserError, match=r"cannot be set, because the sweep draws model\.init_args\.net$"):
         SweepConfig.read(read.file, [option])
 
