@@ -1,4 +1,4 @@
-"""`torchrun` commands from docs/scaling.md on CPU processes: restarts, lost nodes, signals, and errors in one process."""
+"""`torchrun` commands from docs/scaling.md on CPU processes: restarts, lost nodes, signals, errors in one process."""
 
 import contextlib
 import json

@@ -26,7 +26,7 @@ TABLE = "-c configs/regression_quickstart.yaml --trainer.max_epochs=1"
 
 @pytest.fixture
 def inline(monkeypatch):
-    """Run each `fit` in this process. `at[run](workers)` is called first and replaces the fit if it returns a status."""
+    """Run each `fit` in this process. `at[run](workers)` runs first and replaces the fit if it returns a status."""
     from lit_project.__main__ import main
 
     at = {}
