@@ -1,4 +1,4 @@
-"""CSV files of users: what is read, and errors that say which line and column are wrong."""
+"""CSV files of users: what is read, and error messages with the line and column."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_columns_are_chosen_by_name_and_order_and_others_may_hold_text(tmp_path)
     assert all_rows(data) == EXPECTED
     swapped = CSV(file, "y", ["b", "a"])
     assert all_rows(swapped) == sorted([b, a, y] for a, b, y in EXPECTED)
-    unnamed = [(str(n), *row) for n, row in enumerate(ROWS)]  # as pandas numbers rows
+    unnamed = [(str(n), *row) for n, row in enumerate(ROWS)]  # pandas also writes row numbers
     assert all_rows(CSV(write(tmp_path, lines(unnamed, ",a,b,y")), "y")) == EXPECTED
 
 
@@ -65,7 +65,7 @@ def test_delimiter(tmp_path, delimiter, mark):
 
 
 def changed(line, column, text):
-    """The table with another text in a line, counted as an editor does."""
+    """Return the table with a replaced line. Lines are counted as in an editor."""
     rows = [list(row) for row in ROWS]
     rows[line - 2][column] = text
     return lines(rows)

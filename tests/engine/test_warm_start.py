@@ -1,4 +1,4 @@
-"""Weights of another training: what fits is loaded, what does not is named."""
+"""Weights of another run: matching weights are loaded, others are reported."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def test_missing_and_unexpected_are_named():
 
 
 def test_counts_of_batches_are_not_missed(tmp_path):
-    """Old files have none in their norms."""
+    """Norms in old files have no batch counts."""
     old = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     state = {name: value for name, value in old.state_dict().items() if "num_batches" not in name}
     state["1.running_mean"] = torch.tensor([1.0, 2.0, 3.0])

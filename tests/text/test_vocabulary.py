@@ -1,4 +1,4 @@
-"""Vocabularies: round trips, unknown words, plain data in checkpoints, and what is refused."""
+"""Vocabularies: round trips, unknown words, plain data in checkpoints, and errors."""
 
 import pytest
 import torch

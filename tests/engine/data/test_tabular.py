@@ -1,4 +1,4 @@
-"""Tables: splits, statistics of training, exact order and resume, the shipped tables."""
+"""Tables: splits, training statistics, exact order and resuming, the included tables."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ SPLITS = ("train", "val", "test")
 
 
 def table(rows=40, **kwargs):
-    """Features `(rows, 3)`, of which the last is constant, and two targets; the first feature is the row."""
+    """Return features `(rows, 3)` and two targets. The first feature is the row number, the last is constant."""
     generator = torch.Generator().manual_seed(0)
     features = torch.stack(
         [torch.arange(rows).float(), torch.randn(rows, generator=generator), torch.full((rows,), 0.1)], 1
@@ -79,4 +79,4 @@ def test_diabetes_is_the_original_unscaled():
     expected = torch.cat([torch.from_numpy(original.data), torch.from_numpy(original.target)[:, None]], 1)
     assert rows == sorted(map(tuple, expected.tolist()))
     assert data.feature_names[0] == "age"
-    assert 18 < data.feature_mean[0] < 80  # years
+    assert 18 < data.feature_mean[0] < 80  # in years

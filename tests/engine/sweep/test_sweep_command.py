@@ -1,4 +1,4 @@
-"""`lit-project sweep` with real fits: the shipped sweeps, mistakes before the first trial, and a stop."""
+"""`lit-project sweep` with real fits: the shipped sweeps, errors before the first trial, and a stop."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ TINY = {"class_path": "lit_project.models.mlp.MLP", "init_args": {"hidden_sizes"
 
 @pytest.fixture
 def written(workspace):
-    """Writes the shipped sweep of the quickstart with other parameters and keys; returns the file's name."""
+    """Write the shipped quickstart sweep with different parameters and keys, and return the file name."""
 
     def write(parameters, **changes):
         content = yaml.safe_load((ROOT / "configs" / "sweeps" / "quickstart_cnn.yaml").read_text())
