@@ -17,7 +17,7 @@ def grammar():
 
 
 class Few(TranslationData):
-    """Data with 20 training pairs, and 12 for validation and 12 for testing. Two sources of these have two references."""
+    """Data with 20 training, 12 validation and 12 test pairs. Two of the sources have two references."""
 
     def read(self, split):
         pairs = grammar()

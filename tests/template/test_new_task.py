@@ -1,4 +1,4 @@
-"""In a generated project, scripts/new_task.py writes tasks that can be trained, pass their own tests and follow the style."""
+"""Tasks written by scripts/new_task.py in a generated project train, pass their own tests and follow the style."""
 
 import json
 import random
