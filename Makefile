@@ -1,9 +1,11 @@
+# make setup     install the locked packages into .venv
 # make demo      install, then train, test and predict on bundled real data; needs no network once installed
 # make test      install, then run the tests, which takes minutes
 # make test-all  install, then also run the slow tests; REAL_DATA=1 adds the tests of the official archives in data/
 # make lint      install, then check style, types and imports
 # make coverage  install, then run the tests and list the lines without coverage
 # make lock      update requirements.lock to match pyproject.toml; delete it first to upgrade all packages
+# make help      list these targets
 # make clean     remove .venv and the caches of the tools
 #
 # PYTHON=python3.12      use a different interpreter (3.11 or newer) for .venv
@@ -22,7 +24,11 @@ INSTALLED := .venv/.installed
 # Spinning OpenMP threads slow everything down on a machine that also runs other programs.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-all lint coverage lock setup clean
+.PHONY: help demo test test-all lint coverage lock setup clean
+
+# The first target is the default.
+help:
+	@for file in Makefile $(wildcard *.mk); do sed -n 's/^#\( \|$$\)//p; /^$$/q' $$file; done
 
 setup: $(INSTALLED)
 
@@ -47,7 +53,7 @@ coverage: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --cov --cov-report=term --cov-report=html
 
 lock: $(BIN)/uv
-	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --extra dev \
+	$(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 --all-extras --group dev \
 	    --no-emit-index-url $(if $(wildcard engine),--no-emit-package lit-engine) \
 	    --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
@@ -62,14 +68,14 @@ else
 	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
 # Compile bytecode now, as pip does. Otherwise the first start compiles it, or every start if Python cannot write files.
 ifeq ($(TORCH_BACKEND),)
-	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(LIBRARY) --editable .
+	$(UV) --no-config pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
+	$(UV) --no-config pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(LIBRARY) --editable .
 else
 	$(MAKE) .venv/constraints.txt
-	$(UV) pip install --quiet --python $(BIN)/python hatchling editables
-	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --torch-backend=$(TORCH_BACKEND) \
+	$(UV) --no-config pip install --quiet --python $(BIN)/python hatchling editables
+	$(UV) --no-config pip install --quiet --python $(BIN)/python --compile-bytecode --torch-backend=$(TORCH_BACKEND) \
 	    --no-verify-hashes --constraints .venv/constraints.txt --no-build-isolation \
-	    $(LIBRARY) --editable ".[dev]"
+	    $(LIBRARY) --editable . --group dev
 endif
 endif
 	@touch $@

@@ -46,7 +46,7 @@ FAMILIES = {
             tests/models/test_cnn.py tests/models/test_losses.py tests/models/test_mlp.py
             tests/models/test_small_resnet.py tests/tasks/test_image_classifier.py
             .devcontainer/* .dockerignore .github/workflows/ci.yml .gitignore .pre-commit-config.yaml
-            .vscode/* Dockerfile LICENSE Makefile pyproject.toml requirements.lock
+            AGENTS.md .vscode/* Dockerfile LICENSE Makefile pyproject.toml requirements.lock
         """,
         keys={MAIN: "class_names mean std num_classes input_shape"},
     ),
@@ -68,7 +68,7 @@ FAMILIES = {
     "table": Family(files="scripts/task_kinds/table/*", keys={MAIN: "columns"}),
     "sequence": Family(
         files="scripts/task_kinds/*sequence/*",
-        keys={MAIN: "input_size encoder", PYPROJECT: "encoder lit-project[encoder]"},
+        keys={MAIN: "input_size encoder", PYPROJECT: "encoder transformers"},
     ),
     "translation": Family(
         files="""
@@ -92,7 +92,7 @@ FAMILIES = {
 
 # Keys of lines that appear in the template only.
 OURS = {
-    PYPROJECT: "docs lit-project[docs] benchmarks ipykernel jsonschema kubeflow-trainer-api nbclient playwright timm",
+    PYPROJECT: "zensical benchmarks ipykernel jsonschema kubeflow-trainer-api nbclient playwright timm",
     ".dockerignore": "benchmarks/results",
 }
 

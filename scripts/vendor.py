@@ -66,8 +66,10 @@ def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
         wheel: File name of the wheel.
         content: Content of the wheel.
     """
-    project = tomllib.loads(pyproject)["project"]
-    needs = [*project["dependencies"], *(n for extra in project["optional-dependencies"].values() for n in extra)]
+    content_of = tomllib.loads(pyproject)
+    project, groups = content_of["project"], content_of["dependency-groups"]
+    optional = [*project["optional-dependencies"].values(), *groups.values()]
+    needs = [*project["dependencies"], *(need for needs in optional for need in needs)]
     kept = {_normalized(need) for need in needs} - {project["name"]}
     head, *blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", lock)
     parents = {_normalized(block): set(re.findall(r"(?m)^    # (?:via +|  )([\w.-]+)", block)) for block in blocks}

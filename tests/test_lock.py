@@ -9,7 +9,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+DEV = PYPROJECT["dependency-groups"]["dev"]
 LIBRARY = tomllib.loads((ROOT / "engine" / "pyproject.toml").read_text())["project"]
 
 
@@ -30,7 +32,7 @@ def test_lock_is_current_with_the_dependencies_and_all_extras():
     needed = [
         need
         for project in (PROJECT, LIBRARY)
-        for needs in (project["dependencies"], *project["optional-dependencies"].values())
+        for needs in (project["dependencies"], *project["optional-dependencies"].values(), DEV)
         for need in needs
     ]
     locked = re.findall(r"^([a-z0-9][\w.-]*)==([^\s;\\]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
@@ -39,8 +41,13 @@ def test_lock_is_current_with_the_dependencies_and_all_extras():
             versions = [version for name, version in locked if name == need.name.lower().replace("_", "-")]
             assert versions, need
             assert all(map(need.specifier.contains, versions)), need
-    extras = {extra for need in PROJECT["optional-dependencies"]["dev"] for extra in Requirement(need).extras}
-    assert extras == PROJECT["optional-dependencies"].keys() - {"dev"}  # the lock is for dev
+
+
+def test_the_development_group_contains_all_extras():
+    extras = {extra for need in DEV for extra in Requirement(need).extras}
+    names = {Requirement(need).name for need in DEV}
+    for name, needs in PROJECT["optional-dependencies"].items():
+        assert name in extras or {Requirement(need).name for need in needs} <= names
 
 
 def test_every_torch_backend_that_a_file_names_is_resolved_by_the_workflow():
