@@ -32,7 +32,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lit_engine.callbacks.progress import RichProgress
+from lit_engine.callbacks.progress import TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord
 from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.checkpoints.io import SafeCheckpointIO
@@ -148,7 +148,7 @@ def stages() -> tuple[dict[str, Callable[[], Times]], int]:
         "+ task: exact sums, seed of each step, validation metrics": lambda: run(task(), data),
         "+ metrics.csv": lambda: run(task(), data, csv=True),
         "+ run record, best and last checkpoint": lambda: run(task(), data, csv=True, record=True),
-        "+ progress bar": lambda: run(task(), data, csv=True, record=True, bar=RichProgress),
+        "+ progress bar": lambda: run(task(), data, csv=True, record=True, bar=TerminalProgress),
     }, len(loaders[0])
 
 

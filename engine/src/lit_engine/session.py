@@ -18,13 +18,13 @@ import torch
 from filelock import BaseFileLock
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar, WeightAveraging
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lit_engine._lightning import NoProfiler, reconfigure, remember_missing_cuda
 from lit_engine.callbacks.predictions import PredictionTable
-from lit_engine.callbacks.progress import ProgressLines, RichProgress
+from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
 from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
@@ -301,7 +301,6 @@ class Session:
             changed = self.is_page_outdated if status == 0 else self.command == "fit" and self.has_content
             if changed and self.project.after_command:
                 resolve_name(self.project.after_command)(self.run.path)
-            print(f"run: {self.run.path}", flush=True)
 
     def _named_run(self) -> RunDir | None:
         """Return the existing run to continue with `--resume`. A run killed before its first save starts again.
@@ -373,9 +372,9 @@ class Session:
         self.record = RunRecord(self.run, self.config, metrics)
         # the record comes first, because drawing a figure may fail
         callbacks = [self.record, Saver(self.signals), *_with_checkpoint(config)]
-        bar = sys.stdout.isatty()
-        if config.enable_progress_bar is not False and not config.barebones:
-            callbacks.append(RichProgress() if bar else ProgressLines())
+        own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
+        if config.enable_progress_bar is not False and not config.barebones and not own_bar:
+            callbacks.append(TerminalProgress() if sys.stdout.isatty() else ProgressLines())
         if self.command == "predict":
             self.table = PredictionTable(self.run.path / "predictions" / "test.csv")
             callbacks.append(self.table)
@@ -393,7 +392,7 @@ class Session:
             "plugins": plugins,
             "profiler": config.profiler or (None if config.barebones else NoProfiler()),
             "default_root_dir": str(self.run.path),
-            "enable_progress_bar": config.enable_progress_bar if bar else False,
+            "enable_progress_bar": own_bar,
         }
 
     def _score(self, name: str, trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
@@ -406,7 +405,7 @@ class Session:
             self.has_content = True
         finally:
             if trainer.callback_metrics:
-                print_once(one_line(trainer.callback_metrics))
+                print_once(one_line(trainer.callback_metrics, model))
 
 
 def _page_is_outdated(run: Path) -> bool:

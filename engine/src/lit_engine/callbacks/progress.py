@@ -1,19 +1,25 @@
-"""Progress display: a Rich bar in a terminal, and a line per epoch elsewhere.
+"""Progress display: a line per epoch, and in a terminal a live bar below these lines.
 
 Both show exact means of the epoch, over the samples of the first process (bar) or of all processes (line).
 """
 
+from __future__ import annotations
+
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, RichProgressBar
+from lightning.pytorch.callbacks import Callback
 
 from lit_engine._lightning import has_validated, logged_values
-from lit_engine.callbacks.record import COUNTERS, RATE, in_short, monitored
+from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, headline_first, in_short, monitored
+from lit_engine.data.sampler import Loader
 from lit_engine.distributed.processes import print_once
 from lit_engine.run.metric_names import is_detail, recorded_name, split_stage
 from lit_engine.training.exact import Totals, totals_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Totals | None) -> dict[str, float]:
@@ -26,39 +32,21 @@ def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Tota
     return values
 
 
-SECONDS = 0.25  # interval between refreshes, each of which takes about as long as a small training step
-
-
-class RichProgress(RichProgressBar):
-    """Rich progress bar with the loss and the task's main metrics."""
-
-    _next = 0.0
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        now = perf_counter()
-        if now >= self._next or trainer.is_last_batch:
-            self._next = now + SECONDS
-            super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
-
-    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        if not trainer.training:
-            return {}
-        values = progress_metrics(trainer, pl_module, totals_of(pl_module))
-        values |= trainer.progress_bar_metrics  # logged with `prog_bar=True`
-        return {name: in_short(value) for name, value in values.items()}
-
-
 class ProgressLines(Callback):
-    """Progress display with one line per epoch, for log files and pipes."""
+    """Progress display with one line per epoch. The line of the best epoch so far ends with `best`."""
 
     def __init__(self) -> None:
         self._start = 0.0
         self._validated: dict[str, float] = {}  # the metrics of the newest validation
+        self._best: float | None = None  # best value of the monitored metric, negated if higher is better
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        callback = best_checkpoint(trainer)
+        if callback is not None and callback.best_model_score is not None:  # of a resumed run
+            self._best = float(callback.best_model_score) * (-1 if callback.mode == "max" else 1)
         self._start = perf_counter()  # a run that is resumed mid-epoch does not call on_train_epoch_start
+        if line := summary(trainer):
+            print_once(line)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start = perf_counter()
@@ -74,7 +62,185 @@ class ProgressLines(Callback):
         running = totals_of(pl_module)  # reduced over all processes below
         values |= progress_metrics(trainer, pl_module, running.reduce(pl_module)) if running else self._validated
         validated = has_validated(trainer)
-        found = "  ".join(f"{n} {in_short(v)}" for n, v in values.items() if validated or split_stage(n)[0] != "val")
-        # counted from 0, as in Lightning's progress bar, checkpoint names and metrics.csv
-        last = trainer.max_epochs - 1 if trainer.max_epochs and trainer.max_epochs > 0 else "?"
-        print_once(f"epoch {trainer.current_epoch}/{last}  {found}  {perf_counter() - self._start:.1f} s")
+        kept = {n: v for n, v in values.items() if validated or split_stage(n)[0] != "val"}
+        found = "  ".join(f"{name} {in_short(value)}" for name, value in headline_first(kept, pl_module).items())
+        seconds = perf_counter() - self._start
+        mark = "  best" if validated and self._is_best(trainer) else ""
+        print_once(f"{epoch_of(trainer)}  {found}  {seconds:.1f} s{mark}")
+
+    def _is_best(self, trainer: Trainer) -> bool:
+        """Return whether the monitored metric is better than in all earlier epochs, including those before a resume."""
+        callback = best_checkpoint(trainer)
+        value = None if callback is None else trainer.callback_metrics.get(str(callback.monitor))
+        if callback is None or value is None:
+            return False
+        new = value.item() * (-1 if callback.mode == "max" else 1)
+        is_best = self._best is None or new < self._best
+        self._best = new if is_best else self._best
+        return is_best
+
+
+def epoch_of(trainer: Trainer) -> str:
+    """Return the current epoch, counted from 0 as in checkpoint names and metrics.csv, and how many there are."""
+    known = f" of {trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
+    return f"epoch {trainer.current_epoch} ({trainer.current_epoch + 1}{known})"
+
+
+def summary(trainer: Trainer) -> str:
+    """Return a line with the number of classes and samples, the length of the run, the device and the precision."""
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    classes = getattr(data, "num_classes", None)
+    sizes = [_samples(trainer.train_dataloader), _samples(trainer.val_dataloaders)]
+    named = [f"{size:,} {what} samples" for size, what in zip(sizes, ("training", "validation"), strict=True) if size]
+    parts = [" and ".join(named), f"{classes} classes" if isinstance(classes, int) else ""]
+    batches = trainer.num_training_batches
+    if batches != float("inf"):
+        steps = max(1, -(-int(batches) // trainer.accumulate_grad_batches))
+        epochs = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+        limit = f"at most {trainer.max_steps:,} steps" if trainer.max_steps > 0 else ""
+        parts += [f"{epochs} epochs × {steps:,} steps" if epochs else f"{steps:,} steps per epoch", limit]
+    devices = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
+    parts += [f"{devices}{trainer.strategy.root_device.type}, {trainer.precision}"]
+    return "training: " + "; ".join(filter(None, parts))
+
+
+def _samples(loaders: Any) -> int:
+    """Return the number of samples of one dataloader; 0 if it is unknown."""
+    loader = loaders[0] if isinstance(loaders, list) and len(loaders) == 1 else loaders
+    if isinstance(loader, Loader):
+        return loader.sampler.size
+    try:
+        return len(loader.dataset)
+    except (AttributeError, TypeError, NotImplementedError):
+        return 0
+
+
+SECONDS = 0.25  # interval between refreshes, each of which takes about as long as a small training step
+
+
+class TerminalProgress(ProgressLines):
+    """Progress display for terminals: the lines of `ProgressLines`, and below them a bar and the current metrics.
+
+    The bar shows the remaining time of the whole fit, the training speed and the learning rate. It disappears when the
+    command ends.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._live: Any = None
+        self._next = 0.0
+        self._first = (0.0, 0.0)  # time and progress of the run at the first batch of this process
+        self._epoch = (0.0, 0)  # time and sample count at the first batch of the epoch in this process
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        now = perf_counter()
+        if not self._first[0]:
+            self._first = now, _progress(trainer, batch_idx)
+        if not self._epoch[0]:
+            running = totals_of(pl_module)
+            self._epoch = now, int(running.count) if running else 0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        now = perf_counter()
+        if now < self._next and not trainer.is_last_batch:
+            return
+        rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else None
+        facts = [self._remaining(trainer, batch_idx + 1, now), self._speed(trainer, pl_module, batch_idx + 1, now)]
+        facts += [] if rate is None else [f"lr {rate:.3g}"]
+        values = progress_metrics(trainer, pl_module, totals_of(pl_module)) | trainer.progress_bar_metrics
+        values = headline_first({name: float(value) for name, value in values.items()}, pl_module)
+        metrics = "  ".join(f"{name} {in_short(value)}" for name, value in values.items())
+        self._show(epoch_of(trainer), batch_idx + 1, trainer.num_training_batches, facts, metrics)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epoch = 0.0, 0
+        super().on_train_epoch_end(trainer, pl_module)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        dataloader_idx: int = 0
+    ) -> None:  # fmt: skip
+        if not trainer.sanity_checking:
+            total = trainer.num_val_batches
+            self._evaluated("validation", batch_idx, total[dataloader_idx] if isinstance(total, list) else total)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        dataloader_idx: int = 0
+    ) -> None:  # fmt: skip
+        self._evaluated("test", batch_idx, trainer.num_test_batches[dataloader_idx])
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int,
+        dataloader_idx: int = 0
+    ) -> None:  # fmt: skip
+        self._evaluated("predict", batch_idx, trainer.num_predict_batches[dataloader_idx])
+
+    def _evaluated(self, stage: str, batch_idx: int, total: float) -> None:
+        if perf_counter() >= self._next:
+            self._show(stage, batch_idx + 1, total, [], "")
+
+    def _remaining(self, trainer: Trainer, batches: int, now: float) -> str:
+        """Return the estimated time until the end of the fit, from the time per share of the run in this process."""
+        start, before = self._first
+        done = _progress(trainer, batches)
+        if done <= before:
+            return ""
+        seconds = round((now - start) / (done - before) * max(1 - done, 0))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"
+
+    def _speed(self, trainer: Trainer, pl_module: LightningModule, batches: int, now: float) -> str:
+        start, before = self._epoch
+        running = totals_of(pl_module)
+        count, unit = (int(running.count) - before, getattr(pl_module, "unit", "")) if running else (batches, "batches")
+        return f"{count * trainer.world_size / max(now - start, 1e-9):,.0f} {unit}/s"
+
+    def _show(self, label: str, done: int, total: float, facts: list[str], metrics: str) -> None:
+        self._next = perf_counter() + SECONDS
+        if self._live is None:
+            from rich.live import Live
+
+            self._live = Live(auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(display(label, done, total, facts, metrics), refresh=True)
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._stop()
+
+
+def _progress(trainer: Trainer, batches: int) -> float:
+    """Return the share of the fit that is done after this many batches of the epoch; 0 if its length is unknown."""
+    of_epoch = batches / trainer.num_training_batches if trainer.num_training_batches else 0
+    shares = [0.0]
+    if trainer.max_epochs and trainer.max_epochs > 0:
+        shares.append((trainer.current_epoch + of_epoch) / trainer.max_epochs)
+    if trainer.max_steps > 0:
+        shares.append(trainer.global_step / trainer.max_steps)
+    return max(shares)
+
+
+def display(label: str, done: int, total: float, facts: list[str], metrics: str) -> RenderableType:
+    """Return the bar, which fits in one line of 80 columns, above a line of metrics."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    known = total != float("inf")
+    grid = Table.grid(padding=(0, 1), expand=True)
+    for ratio in (None, 1, None):
+        grid.add_column(ratio=ratio, no_wrap=True)
+    count = f"{done}/{int(total)}" if known else str(done)
+    bar = ProgressBar(total=total if known else None, completed=done)
+    grid.add_row(label, bar, " ".join([count, *filter(None, facts)]))
+    return Group(grid, *([Text(metrics, no_wrap=True, overflow="ellipsis")] if metrics else []))

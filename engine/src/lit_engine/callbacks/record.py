@@ -368,10 +368,17 @@ def _check_watched(trainer: Trainer) -> None:
             raise UserError(f"monitor: the validation does not log {name}; it logs: {', '.join(there)}")
 
 
-def one_line(metrics: Mapping[str, Tensor]) -> str:
+def headline_first(values: Mapping[str, float], module: Any) -> dict[str, float]:
+    """Move the validation or test value of the task's main metric, the last in `headline_metrics`, to the front."""
+    headline = next(reversed(getattr(module, "headline_metrics", ())), None)
+    return dict(sorted(values.items(), key=lambda one: base_of(one[0]) != headline or split_stage(one[0])[0] == "train"))
+
+
+def one_line(metrics: Mapping[str, Tensor], module: Any) -> str:
     """Format the metrics of an evaluation as one line, without per-class metrics."""
     # some tasks log `epoch` or `step` to set the step of their other metrics
     values = {name: value.item() for name, value in metrics.items() if not is_detail(name) and name not in COUNTERS}
+    values = headline_first(values, module)
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
     return "  ".join(f"{name} {in_short(value)}" for name, value in values.items()) + count
