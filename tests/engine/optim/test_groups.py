@@ -106,7 +106,7 @@ def test_layers_of_an_encoder_of_transformers_are_its_blocks():
             lambda: ParameterGroups([Group("a", ["head"]), Group("b", ["*.bias"])])(net()),
             "head.bias is matched by a and by b",
         ),
-        (lambda: ParameterGroups([Group("a", ["head"])], layer_decay=0.5), "without groups"),
+        (lambda: ParameterGroups([Group("a", ["head"])], layer_decay=0.5), "set either groups or a layer_decay"),
         (lambda: ParameterGroups([Group("a", ["head"]), Group("a", ["body"])]), "names must be unique"),
     ],
     ids=["one layer", "nothing", "overlap", "both", "names"],

@@ -53,7 +53,7 @@ class BatchTransforms(nn.Sequential):
         Mask pixels from outside the image, for example after a rotation, are -1 (unknown).
 
         Raises:
-            DataError: if there is any other transform, because it would only move the images.
+            DataError: if there is any other transform, because it would transform only the images.
         """
         from torchvision.transforms import v2
         from torchvision.tv_tensors import Image as OfImage

@@ -130,7 +130,7 @@ class SplitData(LightningDataModule):
         raise NotImplementedError
 
     def loaded(self, split: Split) -> Any:
-        """Return the result of `load` as it is stored in `splits`, for example checked or encoded."""
+        """Return the result of `load` in the form that is stored in `splits`, for example after checks or encoding."""
         return self.load(split)
 
     def setup(self, stage: str) -> None:
@@ -150,7 +150,7 @@ class SplitData(LightningDataModule):
         """Return the indices of `size` samples outside and inside the test split, ascending and the same in every run.
 
         The test split is a random part of `test_size`, or the fold. If `labels` contains classes `(size,)`, each fold
-        contains an equal share of each class, to within one sample. A random part does so if it is `stratified`.
+        contains an equal share of each class, to within one sample. With `stratified`, so does the random part.
         """
         if not self.folds:
             return (
@@ -257,7 +257,7 @@ class SplitData(LightningDataModule):
         if changed:
             what = f"the data changed since training: {', '.join(changed)}"
             if training:
-                raise DataError(f"{what}; start a new run, which can use the old weights with --init_from")
+                raise DataError(f"{what}; start a new run, optionally from its weights with --init_from")
             print_once(f"warning: {what}; if splits are random, the test split may contain training samples")
         if training and "position" in state_dict:
             if trainer.train_dataloader is None:

@@ -75,8 +75,8 @@ class EpochBatches(Sampler[Tensor]):
         fillers: indices of the batches in this epoch that have weight 0.
 
     Raises:
-        DataError: if there are too few samples for equally many batches in all processes, or the global batch size is
-            not divisible by the number of processes and micro-batches.
+        DataError: if there are too few samples to give all processes the same number of batches, or the global batch
+            size is not divisible by the number of processes and micro-batches.
     """
 
     step: int | str

@@ -31,7 +31,7 @@ SAME = ("torch", "lightning", "lit-engine")  # packages with the same version in
 
 
 def follow_launcher(trainer: Namespace) -> None:
-    """Set unset `devices` and `num_nodes` to torchrun's numbers, or to `srun`'s numbers if `devices` is unset.
+    """Fill in `devices` and `num_nodes` from torchrun if they are not set, or from `srun` if `devices` is not set.
 
     Raises:
         UserError: if they differ from the launcher's numbers, or MASTER_PORT is not a number.
@@ -268,7 +268,7 @@ def reachable(address: tuple[str, int]) -> bool:
 
 
 def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
-    """Return an error message if versions differ between processes (their hosts and versions by rank), else ''."""
+    """Return an error message if the versions of processes (hosts and versions by rank) differ, else an empty one."""
     first = processes[0]
     for rank, other in enumerate(processes):
         for name in (name for name in (*SAME, program()) if other[name] != first[name]):

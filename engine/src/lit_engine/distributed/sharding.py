@@ -115,7 +115,7 @@ class Sharded(ModelParallelStrategy):
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return whole tensors on the CPU in the first process and None in the others, which must all call this."""
+        """Return whole tensors on the CPU in the first process, None in the others. All processes must call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
         once = {id(value): value.detach() for value in own.values()}  # gathers tied weights once
         found = dict(zip(once, gather_full_tensors([*once.values()], self.is_global_zero), strict=True))
@@ -181,7 +181,7 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
             "overlays fsdp2 and tensor_parallel do"
         )
     if scales_loss(task.trainer):
-        raise UserError(f"precision {precision.precision} scales the loss, not supported with sharding: use bf16-mixed")
+        raise UserError(f"sharding does not support the loss scaling of {precision.precision}: use bf16-mixed")
     if has_layer_sync(strategy):
         raise UserError("sync_batchnorm is not supported with sharding: use layer norm, or the overlay ddp")
     data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]

@@ -13,7 +13,7 @@ from lit_engine.distributed.sharding import gradients, local_shards
 
 
 class Totals:
-    """Sums over samples and the sample count, so that means are exact for uneven batches and several processes."""
+    """Running sums and sample count, which give exact means for uneven batches and several processes."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}

@@ -58,7 +58,7 @@ class ParameterGroups:
 
     def __post_init__(self) -> None:
         if self.layer_decay is not None and (self.groups or not 0 < self.layer_decay <= 1):
-            raise GroupError(f"parameter_groups: layer_decay must be in (0, 1], without groups, got {self.layer_decay}")
+            raise GroupError(f"parameter_groups: set either groups or a layer_decay in (0, 1], got {self.layer_decay}")
         names = ["base", *(group.name for group in self.groups)]
         if len({*names}) < len(names):
             raise GroupError(f"parameter_groups: group names must be unique: {', '.join(names)}")

@@ -196,7 +196,7 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
     for scheduler in schedulers if len(schedulers) > 1 else ():
         if isinstance(scheduler, _ABSOLUTE) or getattr(scheduler, "eta_min", 0) > 0:
             raise ScheduleError(
-                f"{type(scheduler).__name__} sets an absolute learning rate (as eta_min does) and cannot be "
+                f"{type(scheduler).__name__} sets an absolute learning rate, possibly by eta_min, and cannot be "
                 "multiplied with other schedulers: use it alone, or combine schedulers in sequence with SequentialLR"
             )
 
