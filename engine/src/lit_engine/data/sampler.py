@@ -196,7 +196,7 @@ class Places(Sampler[tuple[int, Tensor]]):
 
 
 class SeededBatches:
-    """Batches of a dataset that may draw random numbers, seeded so that the draws depend only on the seed of the batch.
+    """Batches of a dataset whose random draws, if it has any, depend only on the seed of the batch.
 
     A batch is requested as `(seed, indices)`. The seed is set for torch's CPU generator, `random`, NumPy and attributes
     of the dataset with a `set_random_seed`, such as transforms of albumentations. In the main process, the state of the

@@ -93,7 +93,7 @@ class PolynomialLR(lr_scheduler.PolynomialLR):
 class OneCycleLR(lr_scheduler.OneCycleLR):
     """Learning rate that rises to `max_lr` and falls over the rest of the run (Smith & Topin 2018).
 
-    Momentum (β₁ of Adam) moves from 0.95 to 0.85 and back. With `cycle_momentum: false`, it stays as in the optimizer.
+    Momentum (β₁ of Adam) moves from 0.95 to 0.85 and back. With `cycle_momentum: false`, it stays unchanged.
 
     Args:
         optimizer: provided by the task.
