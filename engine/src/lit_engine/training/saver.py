@@ -339,7 +339,7 @@ class Saver(Callback):
             swap_average(one, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add state for resuming, and adjust Lightning's counters. Otherwise runs may resume elsewhere or not at all."""
+        """Add state for a resume, and adjust Lightning's counters so that training resumes at the saved moment."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         if not isinstance(pl_module, Task):
             states = metric_states(pl_module) if self._states is None else self._states
