@@ -278,7 +278,7 @@ class Session:
         return trainer, model, self.cli.datamodule
 
     def close(self, status: int) -> None:
-        """Pass the exit status to the loggers, and print the run's path, or remove a new run without content."""
+        """Finish the loggers and release the lock, then print the run's path, or remove a new run without content."""
         os.environ.pop(variable("RUN_DIR"), None)
         self.signals.remove()
         for logger in self.loggers:
@@ -296,14 +296,14 @@ class Session:
             if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
                 how = "interrupted" if status > 128 else "failed"
                 again = f"continue with: {program()} fit --run {shlex.quote(str(self.run.path))}"
-                print(f"{how}; {'the same command continues' if self.options.resume else again}")
+                print(f"{how}; {'repeat the command to continue' if self.options.resume else again}")
             changed = self.is_page_outdated if status == 0 else self.command == "fit" and self.has_content
             if changed and self.project.after_command:
                 resolve_name(self.project.after_command)(self.run.path)
             print(f"run: {self.run.path}", flush=True)
 
     def _named_run(self) -> RunDir | None:
-        """Return the existing run to continue with `--resume`. A run killed before its first save starts again.
+        """Return the run to continue with `--resume`, if it exists. A run killed before its first save starts again.
 
         Raises:
             UserError: the run has a different config, or its config.yaml is broken.
@@ -431,7 +431,7 @@ def _described(model: LightningModule) -> list[str]:
 
 
 def _with_checkpoint(config: Namespace) -> list[Any]:
-    """Return the configured callbacks and one that saves `last.ckpt`, and the best checkpoint if no other does."""
+    """Return the configured callbacks. If none is a Checkpoint, add one for `last.ckpt` and, if needed, the best."""
     callbacks = _listed(config.callbacks)
     others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
     if config.enable_checkpointing is False or config.barebones or any(isinstance(one, Checkpoint) for one in others):

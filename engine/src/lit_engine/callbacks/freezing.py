@@ -10,7 +10,7 @@ from lit_engine.training.task import Task
 
 
 class Unfreezing(Callback):
-    """Freezing of parts of the task, with their batch-norm statistics, until a given epoch of each part.
+    """Callback that freezes each part of the task, including its batch-norm statistics, until a given epoch.
 
     The frozen parts depend only on the epoch, so a resumed run continues as if it had not been interrupted. Parameters
     that are frozen temporarily are in the optimizer's groups from the first step, but without gradients and optimizer
