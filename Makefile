@@ -1,15 +1,15 @@
-# make demo    set up, then train, test and predict on bundled real data, with no network once installed
-# make test    set up, then run the tests: minutes
-# make test-all  set up, then run the slow tests too; REAL_DATA=1: and those of the official archives, which are in data/
-# make lint    set up, then check style, types and the direction of imports
-# make coverage  set up, then run the tests and list the lines that they do not reach
-# make lock    bring requirements.lock in line with pyproject.toml; for newer versions delete it first
-# make clean   remove .venv and what the tools have cached
+# make demo      install, then train, test and predict on bundled real data; needs no network once installed
+# make test      install, then run the tests, which takes minutes
+# make test-all  install, then also run the slow tests; REAL_DATA=1 adds the tests of the official archives in data/
+# make lint      install, then check style, types and imports
+# make coverage  install, then run the tests and list the lines without coverage
+# make lock      update requirements.lock to match pyproject.toml; delete it first to upgrade all packages
+# make clean     remove .venv and the caches of the tools
 #
-# PYTHON=python3.12      another interpreter (3.11 or newer) for .venv
-# TORCH_BACKEND=cpu      the CPU-only torch; cu130 or cu132 need an NVIDIA driver 580 or newer. uv installs it from
+# PYTHON=python3.12      use a different interpreter (3.11 or newer) for .venv
+# TORCH_BACKEND=cpu      install the CPU-only torch; cu130 and cu132 need NVIDIA driver 580 or newer. uv gets it from
 #                        PyTorch's own package index
-# INSTALLER=pip          plain pip instead of uv, for mirrors that only pip is set up for
+# INSTALLER=pip          use pip instead of uv, for mirrors that are only configured for pip
 
 PYTHON ?= python3
 INSTALLER ?= uv
@@ -19,7 +19,7 @@ BIN := .venv/bin
 LIBRARY := --editable ./engine
 UV = $(shell command -v uv || echo $(BIN)/uv)
 INSTALLED := .venv/.installed
-# spinning OpenMP threads would make everything crawl on a machine that does something else too
+# Spinning OpenMP threads slow everything down on a machine that also runs other programs.
 export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: demo test test-all lint coverage lock setup clean
@@ -31,7 +31,7 @@ demo: $(INSTALLED)
 	$(BIN)/lit-project fit -c configs/quickstart.yaml --run_name $$name && \
 	$(BIN)/lit-project predict --run runs/quickstart/$$name
 
-# the slow tests and those of the archives are run if asked for
+# Slow tests, and tests that need the archives, run only on request.
 test: ONLY = not slow
 test-all: ONLY = slow or not slow
 test test-all: $(INSTALLED)
@@ -52,15 +52,15 @@ lock: $(BIN)/uv
 	    --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 
 $(INSTALLED): pyproject.toml requirements.lock $(wildcard engine/pyproject.toml)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is required: make PYTHON=python3.12")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
-	    { echo "cannot make .venv: on Debian and Ubuntu, apt install python3-venv"; rm -rf .venv; exit 1; }
+	    { echo "cannot create .venv: on Debian and Ubuntu, run apt install python3-venv"; rm -rf .venv; exit 1; }
 ifeq ($(INSTALLER),pip)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(LIBRARY) --editable .
 else
 	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
-# bytecode for all packages now, as pip does: else the first start (every one, where Python may not write it) compiles them
+# Compile bytecode now, as pip does. Otherwise the first start compiles it, or every start if Python cannot write files.
 ifeq ($(TORCH_BACKEND),)
 	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(LIBRARY) --editable .
@@ -74,8 +74,8 @@ endif
 endif
 	@touch $@
 
-# PyTorch's own index has other files of the locked versions (so no hashes), and each of its CUDA builds requires its own
-# versions of the CUDA libraries
+# PyTorch's own index has different files for the locked versions, so their hashes do not match. Each of its CUDA builds
+# requires its own versions of the CUDA libraries.
 .venv/constraints.txt: requirements.lock
 	@mkdir -p .venv
 	sed -E '/^((cuda|nvidia)-|(\.\/)?vendor\/)/,/[^\\]$$/d' requirements.lock > $@
@@ -87,5 +87,5 @@ $(BIN)/uv:
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .cache site htmlcov .coverage*
 
-# other targets, a file each
+# Each *.mk file adds targets.
 include $(wildcard *.mk)

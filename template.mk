@@ -1,11 +1,11 @@
-# make docs    set up, then build the pages of docs/ into site/
-# make copies  set up, then make projects from this one; their demo, tests and checks (minutes; K=smallest: one)
+# make docs    install, then build docs/ into site/
+# make copies  install, then generate projects and run their demo, tests and checks (minutes; K=smallest: only one)
 
 .PHONY: docs copies
 
 docs: $(INSTALLED)
 	$(BIN)/zensical build --clean --strict
-# the search of pages that are opened from the disk needs this script, which would be fetched from elsewhere
+# The search in pages that are opened from disk needs this script, which would otherwise be downloaded.
 	sed -i 's|https://unpkg.com/iframe-worker/shim|javascripts/iframe-worker.js|' site/*.html
 
 copies: $(INSTALLED)

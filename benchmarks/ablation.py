@@ -70,7 +70,7 @@ def known(conditions: dict[str, Any]) -> dict[tuple[str, int], float]:
 
 
 def table(accuracy: dict[tuple[str, int], float]) -> dict[str, dict[str, Any]]:
-    """Return each ingredient's accuracy by seed and on average, and the mean and std of its gain over the baseline."""
+    """Return each ingredient's accuracies and their mean, and the mean and std of the gain over the baseline."""
     rows: dict[str, dict[str, Any]] = {}
     for name in [*INGREDIENTS, *AT_TEST]:
         mine = {seed: value for (other, seed), value in accuracy.items() if other == name}
@@ -89,7 +89,7 @@ def table(accuracy: dict[tuple[str, int], float]) -> dict[str, dict[str, Any]]:
 def main() -> None:
     """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[*INGREDIENTS, *AT_TEST], help="ingredients to test besides the baseline")
+    parser.add_argument("--only", nargs="+", default=[*INGREDIENTS, *AT_TEST], help="ingredients to test")
     parser.add_argument("--epochs", type=int, default=10, help="training epochs of each run")
     parser.add_argument("--again", action="store_true", help="discard stored results")
     options = with_seeds(parser).parse_args()

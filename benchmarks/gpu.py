@@ -1,18 +1,19 @@
-"""The project on a GPU, in one command: equal results, resume, speed, and times to an accuracy.
+"""Test the project on a GPU with one command: equal results, resuming, speed, and time to a target accuracy.
 
-    python benchmarks/gpu.py                        all parts; writes results/gpu.json
-    python benchmarks/gpu.py same resume            these parts; others stay in the file
-    python benchmarks/gpu.py --tiny --device cpu    tries out the script; writes to --out alone
+    python benchmarks/gpu.py                        run all parts; writes results/gpu.json
+    python benchmarks/gpu.py same resume            run these parts; the file keeps the others
+    python benchmarks/gpu.py --tiny --device cpu    try out the script; writes only to --out
 
-- same: the quickstarts without random layers on the device and on the CPU, metrics within a tolerance; then every
-  overlay for one device, whose metrics may differ as seeds do.
-- resume: a run killed by SIGKILL and resumed, with `deterministic`, against one that nothing interrupted: to the bit.
-- speed: epochs of `fit` against loops by hand, the share of the device's matrix product (overlay `profile`).
+- same: trains the quickstarts without random layers on the device and on the CPU; their metrics must agree within a
+  tolerance. Then trains every overlay for one device, without such a comparison.
+- resume: compares a run that was killed with SIGKILL and resumed, with `deterministic`, to an uninterrupted run. They
+  must be equal bit for bit.
+- speed: compares epochs of `fit` to hand-written loops, and to the device's matrix products (overlay `profile`).
 - mnist, fashion_mnist, multi30k: seconds from the first batch to the end of the validation that reaches a target,
-  without start-up and the loading of data. Validation is of 5,000 images, or of the 1,014 sentences.
+  without start-up and data loading. Validation uses 5,000 images, or the 1,014 sentences.
 
-A part that fails is recorded with its error, and the next one begins; none is begun after nine minutes. Where a
-command has ten, take three: `same resume`, `speed mnist`, `fashion_mnist multi30k`.
+If a part fails, its error is recorded and the next part starts. No part starts after nine minutes. If commands are
+limited to ten minutes, use three of them: `same resume`, `speed mnist`, `fashion_mnist multi30k`.
 """
 
 import argparse
@@ -43,7 +44,7 @@ ON_DEVICE = ["--data.on_device=true"]
 PLAIN_DIGITS = ["-c", "configs/quickstart.yaml", "--model.net.dropout=0", "--model.net.head_dropout=0",
                 "--data.train_transforms=null", "--trainer.max_epochs=2"]  # fmt: skip
 PLAIN_TEXT = ["-c", "configs/translation_quickstart.yaml", "--model.net.dropout=0", "--trainer.max_epochs=1"]
-# name → options, monitored metric, how far it may be from the CPU's
+# Options, monitored metric, and relative tolerance of its difference from the CPU's value.
 SAME: dict[str, tuple[list[str], str, float]] = {
     "quickstart": (PLAIN_DIGITS, "val/loss", 1e-3),
     "quickstart, data on the device": ([*PLAIN_DIGITS, *ON_DEVICE], "val/loss", 1e-3),
@@ -55,7 +56,7 @@ SAME: dict[str, tuple[list[str], str, float]] = {
 OVERLAYS = ("accumulate", "augment", "cutmix", "early_stopping", "ema", "erasing", "flips", "label_smoothing", "mixup",
             "nan_guard", "no_decay", "swa")  # fmt: skip
 BY_HAND = ("fashion_mnist_mlp", "fashion_mnist_cnn", "fashion_mnist_resnet20")
-# config, options, metric, its target, and runs
+# Config, options, metric, its target, and number of runs.
 RECORDS: dict[str, tuple[str, list[str], str, float, int]] = {
     "mnist": ("mnist_cnn", ["--data.batch_size=512", "--trainer.max_epochs=6", *ON_DEVICE], "val/accuracy", 0.99, 20),
     "fashion_mnist": ("fashion_mnist_resnet20", ["--data.batch_size=512", *ON_DEVICE], "val/accuracy", 0.94, 3),
@@ -64,9 +65,9 @@ RECORDS: dict[str, tuple[str, list[str], str, float, int]] = {
 
 
 class TimeTo(Callback):
-    """Seconds from the first batch of a fit to the end of the validation in which `metric` reaches `target`.
+    """Callback that times a fit from its first batch to the end of the validation in which `metric` reaches `target`.
 
-    Ends the training then. `TimeTo.seconds` is of the newest fit; None if it never did.
+    Training stops then. `TimeTo.seconds` is the result of the newest fit, or None if the target was not reached.
     """
 
     seconds: float | None = None
@@ -76,30 +77,30 @@ class TimeTo(Callback):
         TimeTo.seconds = None
 
     def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        """Starts the clock."""
+        """Start the clock."""
         self.begin = self.begin or time.perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stops it."""
+        """Stop the clock and the training if the target is reached."""
         if self.begin and TimeTo.seconds is None and trainer.callback_metrics[self.metric] >= self.target:
             TimeTo.seconds = time.perf_counter() - self.begin
             trainer.should_stop = True
 
 
 class GPU:
-    """The parts, on one device.
+    """Parts of the benchmark, on one device.
 
     Args:
-        device: `gpu`, or `cpu` to try the script out.
-        tiny: takes few batches of everything.
-        folder: for the runs.
+        device: `gpu`, or `cpu` to try out the script.
+        tiny: Whether to use only a few batches.
+        folder: Folder of the runs.
     """
 
     def __init__(self, device: str, tiny: bool, folder: Path) -> None:
         self.device, self.tiny, self.folder, self.count = device, tiny, folder, 0
 
     def command(self, options: list[str], name: str, device: str | None = None) -> list[str]:
-        """`fit` with these options as the run `name`."""
+        """Return the arguments of a `fit` with these options as the run `name`."""
         where = [f"--trainer.accelerator={device or self.device}", "--trainer.devices=1", f"--runs_dir={self.folder}"]
         few = ["--trainer.limit_train_batches=4", "--trainer.limit_val_batches=2", "--trainer.max_epochs=2",
                "--model.schedulers=null"]  # fmt: skip
@@ -107,23 +108,23 @@ class GPU:
             few += ["--data.vocabulary_size=80", "--model.net.size=32"]
         if any("tatoeba" in option for option in options):
             few += ["--data.vocabulary_size=80", "--model.net.hidden_size=32", "--model.net.embedding_size=32"]
-        if "--data.batch_size=512" in options:  # records of images
+        if "--data.batch_size=512" in options:  # the image records
             few += ["--data.batch_size=32", "--data.eval_batch_size=32"]
         return ["fit", *options, *where, f"--run_name={name}", "--test_after_fit=false", *(few if self.tiny else [])]
 
     def fit(self, options: list[str], device: str | None = None) -> RunDir:
-        """Trains; raises RuntimeError if the command failed."""
+        """Train a run. Raises RuntimeError if the command fails."""
         self.count += 1
         name = f"run{self.count}"
         with terminal():
             status = lit_project(self.command(options, name, device))
         if status:
-            raise RuntimeError(f"fit {' '.join(options)} ended with status {status}")
+            raise RuntimeError(f"fit {' '.join(options)} exited with status {status}")
         return RunDir.open(next(self.folder.glob(f"*/{name}")))
 
     def same(self) -> dict[str, Any]:
-        """Metrics on the device beside those on the CPU."""
-        torch.backends.cudnn.allow_tf32 = False  # its 10 bits are too few for the tolerance
+        """Compare metrics on the device and on the CPU."""
+        torch.backends.cudnn.allow_tf32 = False  # its 10-bit mantissa is too short for the tolerance
         found = {}
         for name, (options, metric, tolerance) in SAME.items():
             plain = [*options[:2], *(o for o in options[2:] if "configs/" not in o and o not in ("-c", *ON_DEVICE))]
@@ -137,7 +138,7 @@ class GPU:
         return found
 
     def resume(self) -> dict[str, Any]:
-        """A run that was killed beside one that was not."""
+        """Compare a killed and resumed run to an uninterrupted run."""
         fast = ["--data.num_workers=0", "--trainer.deterministic=true"]
         options = [*DIGITS, *fast, *callbacks(every_minutes=None, every_n_steps=2), "--trainer.max_epochs=6"]
         environment = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -150,7 +151,7 @@ class GPU:
         process = subprocess.Popen([*start, *self.command(options, "killed")], env=environment, stdout=-3)
         saved = self.folder / "quickstart" / "killed" / "checkpoints" / "last.ckpt"
         saves: set[int] = set()
-        while process.poll() is None and len(saves) < 4:  # the first is from before the first step
+        while process.poll() is None and len(saves) < 4:  # the first checkpoint is saved before the first step
             time.sleep(0.001)
             if saved.exists():
                 saves.add(saved.stat().st_mtime_ns)
@@ -161,7 +162,7 @@ class GPU:
         return {"status of the killed one": status, "different": different[:20], "same": status < 0 and not different}
 
     def speed(self) -> dict[str, Any]:
-        """Seconds of an epoch beside a loop by hand, and the share of a matrix product."""
+        """Compare seconds per epoch to a hand-written loop, and measure the utilization with the `profile` overlay."""
         data = FashionMNIST(root=DATA)
         data.prepare_data()
         data.setup("fit")
@@ -190,7 +191,7 @@ class GPU:
         return found
 
     def record(self, name: str) -> dict[str, Any]:
-        """Seconds to a target, of several runs with different seeds."""
+        """Measure the seconds to a target in several runs with different seeds."""
         config, options, metric, target, runs = RECORDS[name]
         clock = json.dumps({"class_path": "gpu.TimeTo", "init_args": {"metric": metric, "target": target}})
         seconds = []
@@ -204,7 +205,7 @@ class GPU:
 
 
 def device() -> dict[str, Any]:
-    """What torch knows of the GPU."""
+    """Return the GPU's properties and the versions of its software."""
     if not torch.cuda.is_available():
         return {"name": "no CUDA device"}
     about = torch.cuda.get_device_properties(0)
@@ -216,17 +217,17 @@ def device() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Runs the parts that are named."""
+    """Run the requested parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = ["same", "resume", "speed", *RECORDS]
-    parser.add_argument("parts", nargs="*", default=names, metavar="PART", help=f"of {', '.join(names)}")
+    parser.add_argument("parts", nargs="*", default=names, metavar="PART", help=f"parts, from {', '.join(names)}")
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
-    parser.add_argument("--tiny", action="store_true", help="few batches of everything")
-    parser.add_argument("--minutes", type=float, default=9, help="no part is begun after these")
-    parser.add_argument("--out", type=Path, help="default: results/gpu.json, and none if tiny")
+    parser.add_argument("--tiny", action="store_true", help="use only a few batches")
+    parser.add_argument("--minutes", type=float, default=9, help="start no part after this time")
+    parser.add_argument("--out", type=Path, help="output file; default: results/gpu.json, or none with --tiny")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(names):
-        parser.error(f"no part {', '.join(sorted(unknown))}: there are {', '.join(names)}")
+        parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     out = options.out.resolve() if options.out else None if options.tiny else RESULTS / "gpu.json"
     os.chdir(ROOT)
     begun = time.perf_counter()
@@ -234,7 +235,7 @@ def main() -> None:
     failed = False
     for name in options.parts:
         if time.perf_counter() - begun > 60 * options.minutes:
-            print(f"{name}: not begun after {options.minutes:g} minutes")
+            print(f"{name}: not started after {options.minutes:g} minutes")
             continue
         with tempfile.TemporaryDirectory() as folder:
             gpu, start = GPU(options.device, options.tiny, Path(folder)), time.perf_counter()
@@ -245,7 +246,7 @@ def main() -> None:
                 found, failed = {"error": repr(error)}, True
         parts[name] = {**found, "part took": time.perf_counter() - start}
         print(json.dumps({name: parts[name]}, indent=2), flush=True)
-        if out:  # at once, for a run that is cut short
+        if out:  # after each part, in case the script is interrupted
             out.write_text(json.dumps({"device": device(), "machine": machine(), "parts": parts}, indent=2) + "\n")
     sys.exit(failed)
 

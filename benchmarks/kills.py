@@ -1,12 +1,12 @@
-"""Kills runs with SIGKILL at random and at named moments, resumes them, and compares them with uninterrupted ones.
+"""Kill runs with SIGKILL at critical moments, resume them, and compare them with uninterrupted runs.
 
-    python benchmarks/kills.py                          100 kills over all kinds of runs; writes results/kills.json
+    python benchmarks/kills.py --out benchmarks/results/kills.json    100 kills over all kinds
     python benchmarks/kills.py --kills 5 --kinds ema steps --seed 3
 
-A run that was killed is resumed by `fit --run` until it ends; every third is killed again on its way. Then the whole
-`last.ckpt` (weights, optimizer, schedules, counters, sums, averages, callbacks), the weights of the best checkpoint,
-`metrics.csv` row by row and `metrics.json` have to be those of the run that nothing interrupted, to the bit. Left out
-are times and speeds. The processes are forked from this one, which has imported everything and trained nothing.
+A killed run is resumed with `fit --run` until it is complete. Every third run is killed a second time. Finally,
+`last.ckpt` (weights, optimizer, schedules, counters, sums, averages, callbacks), the weights of the best checkpoints,
+`metrics.csv` and `metrics.json` must match an uninterrupted run bit for bit, except for times and speeds.
+The processes are forked from this process, which has imported everything but has not trained anything.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from torch.utils.data import Dataset
 
 import lit_project.tasks.classification
 import lit_project.tasks.regression
-import lit_project.tasks.several_optimizers  # noqa: F401  (known to the injector)
+import lit_project.tasks.several_optimizers  # noqa: F401  (patched by the injector)
 from lit_engine._lightning import NoProfiler
 from lit_engine.checkpoints.io import read
 from lit_engine.data.images import DatasetImages
@@ -57,7 +57,7 @@ TIMES = ("seconds", "samples_per_second", "tokens_per_second", "pairs_per_second
 
 
 def callbacks(monitor: str = "val/loss", mode: str = "min", more: str = "", **saves: Any) -> list[str]:
-    """The option for a `Checkpoint` that saves several times a second (or every few steps), and figures."""
+    """Return the option for `Figures` and a `Checkpoint` that saves several times per second or as given."""
     given = {"monitor": monitor, "mode": mode, "every_minutes": 0.002, **saves}
     return [f"--trainer.callbacks=[{{class_path: Checkpoint, init_args: {json.dumps(given)}}}, Figures{more}]"]
 
@@ -77,7 +77,7 @@ TRANSLATION = ["-c", f"{CONFIGS}/translation_quickstart.yaml", *TEXT, *callbacks
 PLAIN = ["--trainer.max_epochs=3", "--trainer.log_every_n_steps=3"]
 TWO = ["--trainer.accelerator=cpu", "--trainer.devices=2", "--trainer.strategy=ddp"]
 
-# name → options of `fit`
+# `fit` options of each kind of run.
 KINDS: dict[str, list[str]] = {
     "plateau": [*DIGITS, *callbacks(), PLATEAU, "--trainer.check_val_every_n_epoch=2", "--trainer.max_epochs=5"],
     "halves": [*DIGITS, *callbacks(every_minutes=None, every_n_steps=2), PLATEAU, "--trainer.val_check_interval=0.5",
@@ -102,7 +102,7 @@ KINDS: dict[str, list[str]] = {
                               "--trainer.log_every_n_steps=3"] for workers in (0, 2)},
     "two-digits": [*DIGITS, *callbacks(), *TWO, "--model.net.norm=none", "--trainer.accumulate_grad_batches=2"],
     "two-translation": [*TRANSLATION, *TWO],
-    # ordinary modules: two workers and random noise, several dataloaders, two optimizers with manual optimization
+    # Plain modules with two workers and random noise, multiple dataloaders, or two manually optimized optimizers.
     "plain-workers": ["--model=hydra_style.LitModule", "--model.net=hydra_style.Net", "--model.optimizer=Adam",
                       "--data=hydra_style.LitData", *callbacks(), *PLAIN],
     "plain-loaders": ["--model=several_loaders.Several", "--data=several_loaders.Sites", *PLAIN,
@@ -110,11 +110,11 @@ KINDS: dict[str, list[str]] = {
     "plain-manual": ["--model=gan.GAN", "--data=gan.Pictures", *callbacks("val_realism"), *PLAIN],
 }  # fmt: skip
 
-EVERYWHERE = ("between two hooks of callbacks or task", "in validation", "in a training step")  # on each rank
+EVERYWHERE = ("between two hooks of callbacks or task", "in validation", "in a training step")  # on all ranks
 
 
 class Drawn(Dataset):
-    """Images that the dataset itself transforms at random."""
+    """Dataset of images that it transforms randomly."""
 
     classes = ("a", "b")
     draw = torchvision.transforms.v2.RandomResizedCrop(16, scale=(0.3, 1))
@@ -128,34 +128,34 @@ class Drawn(Dataset):
 
 
 class Drawing(DatasetImages):
-    """Data whose datasets draw random numbers."""
+    """Data module with datasets that draw random numbers."""
 
     def __init__(self, batch_size: int = 8, num_workers: int = 0) -> None:
         super().__init__(Drawn(), test=Drawn(), input_shape=(3, 16, 16), batch_size=batch_size, num_workers=num_workers)
 
 
 def kill() -> None:
-    """No cleanup, as when memory runs out or a machine is taken away."""
+    """Kill this process without cleanup, as if it ran out of memory or its machine was preempted."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Injector:
-    """Counts what happens at each named moment, and kills this process at one of them.
+    """Hooks that count how many times each named moment occurs, and kill this process at one of them.
 
     Attributes:
-        counts: how often each moment has come.
+        counts: How many times each moment has occurred.
     """
 
     def __init__(self, moment: str = "", number: int = 0) -> None:
         self.moment, self.number, self.counts = moment, number, Counter[str]()
 
     def comes(self, moment: str) -> bool:
-        """Counts; whether this is where the process is to be killed."""
+        """Count a moment, and return whether to kill the process now."""
         self.counts[moment] += 1
         return moment == self.moment and self.counts[moment] == self.number
 
     def before(self, owner: Any, name: str, moment: str, at_death: Callable[..., None] = lambda *args: None) -> None:
-        """Watches the calls of `owner.name`; `at_death` does half of what it does."""
+        """Treat each call of `owner.name` as a moment. When killed, `at_death` runs instead of the call."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -167,7 +167,7 @@ class Injector:
         setattr(owner, name, watched)
 
     def arm(self) -> None:
-        """Watches this process."""
+        """Install the hooks in this process."""
         save, replace = torch.save, os.replace
 
         def half_a_file(content: Any, file: Any) -> None:
@@ -179,7 +179,7 @@ class Injector:
         self.before(torch, "save", "within a save", half_a_file)
         self.before(os, "replace", "before a file is replaced")
         self.before(os, "replace", "after a file is replaced", replace)
-        NoProfiler.profile = lambda self, action: nullcontext()  # a method, which can be watched
+        NoProfiler.profile = lambda self, action: nullcontext()  # a method, so that it can be hooked
         self.before(NoProfiler, "profile", EVERYWHERE[0])
         self.before(csv.DictWriter, "writerows", "while metrics.csv is written")
         self.before(matplotlib.figure.Figure, "savefig", "in figures")
@@ -190,14 +190,14 @@ class Injector:
 
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
-    """All of them."""
+    """Yield all direct and indirect subclasses."""
     for sub in kind.__subclasses__():
         yield sub
         yield from subclasses(sub)
 
 
 def launch(args: list[str], processes: int, injector: Injector, log: Path, rank: int = 0) -> int:
-    """Runs `lit-project ARGS` in forked processes; the one of `rank` has the injector. Gives the worst status."""
+    """Run `lit-project ARGS` in forked processes, with the injector on `rank`. Return the first nonzero status or 0."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -230,7 +230,7 @@ def launch(args: list[str], processes: int, injector: Injector, log: Path, rank:
         status = os.waitstatus_to_exitcode(ended)
         if status != 0:
             worst = worst or status
-            for other in pids:  # they would wait for the one that is gone
+            for other in pids:  # they would wait for the dead process
                 if other != pid:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(other, signal.SIGKILL)
@@ -238,7 +238,7 @@ def launch(args: list[str], processes: int, injector: Injector, log: Path, rank:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Tensors, numbers and texts of nested dicts and lists, with their paths, but for times."""
+    """Yield the tensors, numbers and strings of nested dicts and lists with their paths, except times."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not str(key).endswith(TIMES):
@@ -251,7 +251,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def content(run: Path) -> dict[str, Any]:
-    """All of a run that has to be equal, its own name left out."""
+    """Return all content of a run that must be equal, without the run's name."""
     found = dict(leaves(read(run / "checkpoints" / "last.ckpt")))
     for best in sorted((run / "checkpoints").glob("*.ckpt")):
         found |= dict(leaves(read(best)["state_dict"], best.name))
@@ -268,7 +268,7 @@ def content(run: Path) -> dict[str, Any]:
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    """Paths of what is not equal to the bit."""
+    """Return the paths of values that are not equal bit for bit."""
 
     def same(a: Any, b: Any) -> bool:
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
@@ -279,7 +279,7 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def pictures(folder: Path) -> None:
-    """`data/images` with two classes."""
+    """Write `data/images` with two classes."""
     chosen = random.Random(0)
     for number in range(60):
         file = folder / "data" / "images" / "ab"[number % 2] / f"{number}.png"
@@ -289,7 +289,7 @@ def pictures(folder: Path) -> None:
 
 
 def run_all(kinds: list[str], kills: int, seed: int, keep: Path | None) -> dict[str, Any]:
-    """Kills in turn in each kind of run."""
+    """Kill, resume and compare runs, cycling through the kinds."""
     chosen = random.Random(seed)
     folder = keep or Path(tempfile.mkdtemp(prefix="kills-"))
     folder.mkdir(exist_ok=True)
@@ -304,7 +304,7 @@ def run_all(kinds: list[str], kills: int, seed: int, keep: Path | None) -> dict[
         if kind not in whole:
             log = Path(f"{kind}-whole.log").absolute()
             if launch(["fit", *options, "--run_name=whole"], processes, Injector(), log):
-                sys.exit(f"{kind}: the run that nothing interrupts failed\n{log.read_text()[-3000:]}")
+                sys.exit(f"{kind}: the uninterrupted run failed\n{log.read_text()[-3000:]}")
             run = next(Path("runs").glob("*/whole"))
             whole[kind] = (content(run), json.loads(log.with_suffix(".json").read_text()), run.parent.name)
             run.rename(f"whole-{kind}")
@@ -327,7 +327,7 @@ def run_all(kinds: list[str], kills: int, seed: int, keep: Path | None) -> dict[
                 break
             if (run / "checkpoints" / "last.ckpt").exists():
                 args = ["fit", "--run", str(run)]
-            else:  # killed before the first save, when there is nothing to resume
+            else:  # killed before the first save, so there is no checkpoint to resume from
                 args = ["fit", *options, f"--run_name={name}", "--resume"]
         found = differences(expected, content(run)) if status == 0 else [f"status {status}"]
         results.append({"kind": kind, "killed": points, "different": found[:20]})
@@ -338,7 +338,7 @@ def run_all(kinds: list[str], kills: int, seed: int, keep: Path | None) -> dict[
             print(log.read_text()[-1500:])
     killed = [result for result in results if result["killed"]]
     equal = sum(not result["different"] for result in killed)
-    print(f"{equal} of {len(killed)} killed runs are bit for bit those that nothing interrupted")
+    print(f"{equal} of {len(killed)} killed runs are equal to the uninterrupted runs, bit for bit")
     return {"killed": len(killed), "equal": equal, "seed": seed, "runs": results}
 
 
@@ -347,7 +347,7 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--folder", type=Path, help="keep the runs and logs here")
+    parser.add_argument("--folder", type=Path, help="keep the runs and logs in this folder")
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     given = parser.parse_args()
     out = given.out and given.out.absolute()

@@ -1,15 +1,16 @@
-"""Where the time of a step goes besides computation, on one process and on two.
+"""Measure the overhead of a training step besides computation, in one process and in two.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where        in one process; writes results/overhead.json
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --processes    two against one; writes results/processes.json
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where        one process; writes results/overhead.json
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --processes    two processes; writes results/processes.json
 
-Starts from a loop by hand and adds one part of the template after the other. The net is a single linear layer, so that
-little computation hides the rest; an epoch is 860 steps of 64 Fashion-MNIST images and one validation, and what is done
-once an epoch is spread over its steps.
+`--where` starts from a hand-written loop and adds the parts of the template one by one. The net is a single linear
+layer, so that computation does not hide the overhead. An epoch consists of 860 steps of 64 Fashion-MNIST images and a
+validation. The cost of work done once per epoch is divided by the number of steps.
 
-Two processes are `fit` with `ddp` (gloo over loopback), each with one thread and the batch size of the one process
-beside it, in turns. The tiny net tells what DDP adds to a step; the CNN what two processes are good for: samples per
-second of both over those of one. CPU time per sample counts both processes. Epochs are without validation.
+`--processes` compares `fit` on two processes with `ddp` (gloo over loopback) to one process, with one thread and the
+same batch size per process, interleaved. The tiny net shows the cost that DDP adds to a step. The CNN shows the
+speedup, the samples per second of both relative to one. CPU time per sample includes both processes. Nothing is
+validated.
 """
 
 import json
@@ -46,7 +47,7 @@ BATCH = 64
 
 
 class Bare(LightningModule):
-    """The least a module can do."""
+    """Minimal LightningModule."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -59,37 +60,37 @@ class Bare(LightningModule):
         return F.cross_entropy(self.net(images.sub(MEAN).div_(STD)), targets)
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
-        """The loss."""
+        """Return the loss."""
         return self._loss(batch)
 
     def validation_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """The loss, for nobody."""
+        """Compute the loss and discard it."""
         self._loss(batch)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Adam."""
+        """Return Adam."""
         return torch.optim.Adam(self.parameters(), lr=0.001)
 
 
 class Batches:
-    """The least a loader can do.
+    """Minimal dataloader.
 
     Args:
-        images: uint8 `(N, C, H, W)`.
-        targets: int64 `(N,)`.
-        size: of a batch.
-        shuffle: a new order each epoch.
+        images: Images, uint8 `(N, C, H, W)`.
+        targets: Targets, int64 `(N,)`.
+        size: Batch size.
+        shuffle: Whether to shuffle the samples in each epoch.
     """
 
     def __init__(self, images: Tensor, targets: Tensor, size: int, shuffle: bool) -> None:
         self.images, self.targets, self.size, self.shuffle = images, targets, size, shuffle
 
     def __len__(self) -> int:
-        """Number of batches."""
+        """Return the number of batches."""
         return -(-len(self.targets) // self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields them."""
+        """Yield the batches."""
         order = torch.randperm(len(self.targets)) if self.shuffle else torch.arange(len(self.targets))
         for indices in order.split(self.size):
             yield self.images.index_select(0, indices), self.targets.index_select(0, indices)
@@ -97,7 +98,7 @@ class Batches:
 
 def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool = False,
         bar: type[Callback] | None = None, epochs: int = 2) -> Times:  # fmt: skip
-    """Times of the mean epoch after the first of a fit with these parts."""
+    """Return the mean time per epoch of a fit with these parts, without the first epoch."""
     with TemporaryDirectory() as folder, nullcontext() if bar is None else terminal():
         callbacks: list[Callback] = [EpochClock()]
         if record:
@@ -123,7 +124,7 @@ def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool =
 
 
 def stages() -> tuple[dict[str, Callable[[], Times]], int]:
-    """What is measured, from the least to all, and the number of steps of an epoch."""
+    """Return the stages, each with one part more than the previous one, and the number of steps per epoch."""
     quiet_lightning()
     data = FashionMNIST(root=DATA, batch_size=BATCH)
     data.prepare_data()
@@ -151,7 +152,7 @@ def stages() -> tuple[dict[str, Callable[[], Times]], int]:
     }, len(loaders[0])
 
 
-# title → options of `fit`, steps of an epoch
+# `fit` options and steps per epoch by title.
 TWO: dict[str, tuple[list[str], int]] = {
     "linear net, batch 64": (["-c", f"{ROOT}/configs/fashion_mnist_mlp.yaml", "--data.batch_size=64",
                               "--model.net={class_path: MLP, init_args: {hidden_sizes: []}}"], 400),
@@ -160,10 +161,10 @@ TWO: dict[str, tuple[list[str], int]] = {
 
 
 def fit_on(processes: int, options: Sequence[str], steps: int) -> Times:
-    """Times of the mean epoch but the first of `fit`: seconds on the wall, and CPU seconds of all processes.
+    """Return the mean wall-clock and CPU seconds per epoch of `fit` over all processes, without the first epoch.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: If the command fails.
     """
     with TemporaryDirectory() as folder:
         clock = json.dumps([{"class_path": "common.EpochClock", "init_args": {"file": f"{folder}/times"}}])
@@ -184,7 +185,7 @@ def fit_on(processes: int, options: Sequence[str], steps: int) -> Times:
 
 
 def processes(rounds: int) -> None:
-    """Measures and prints what two processes add to a step, and how much faster they are than one."""
+    """Measure and print the cost that a second process adds to a step, and the speedup."""
     rows = []
     result: dict[str, dict[str, Any]] = {}
     for title, (options, steps) in TWO.items():
@@ -207,7 +208,7 @@ def processes(rounds: int) -> None:
 
 
 def measure(rounds: int) -> None:
-    """Measures and prints the stages, each with what it adds to the one before."""
+    """Measure and print the time of each stage, and the difference from the previous stage."""
     variants, steps = stages()
     times = interleave(variants, rounds)
     rows = []

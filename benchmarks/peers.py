@@ -1,20 +1,22 @@
-"""Speed beside other toolkits on the same data and sizes, in one run, each peer in an environment of its own.
+"""Compare the speed with other toolkits on the same data and model sizes, each in its own environment.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py                  all parts
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --part images    the other parts stay in the file
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --quick          tries all out with few steps; nothing is kept
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py                  run all parts
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --part images    run one part; the file keeps the others
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --quick          try out all parts with few steps; saves nothing
 
-`uv` makes the environments in `.cache/peers`, with the torch of this one. All use one thread and float32; here the
-optimizers are fused, as in the configs, and freed memory is reused, as by the command line.
+`uv` creates the environments in `.cache/peers`, with the torch version of this environment. All toolkits use one thread
+and float32. This project uses fused optimizers, as its configs do, and reuses freed memory, as its command line does.
 
-- tokens: training of JoeyNMT's own command. Multi30k, English to French, words seen twice as split here; GRU of 256
-  (encoder both ways), embeddings of 256, additive attention, dropout 0.1, Adam, 64 pairs a batch: of similar length
-  here, random there. Counted are target tokens and ends, after the first steps, without validation.
-- bleu: equally many updates: seconds, validations included, to a BLEU of validation (greedy); BLEU of test (beam 5);
-  speed of translating test, 8,000 positions by length at a time here, 64 sentences there: the defaults.
-- images: Fashion-MNIST, 64 a batch, Adam, no augmentation, the same nets: `baselines.customary` and `peers_timm.py`.
+- tokens: training with JoeyNMT's own command. Multi30k, English to French, words that occur at least twice in this
+  project's tokenization; GRUs of size 256 (bidirectional encoder), embeddings of size 256, additive attention, dropout
+  0.1, Adam, 64 pairs per batch (of similar length here, random in JoeyNMT). Counts target tokens and end-of-sentence,
+  after the first steps and without validation.
+- bleu: the same number of updates for both. Seconds, including validation, to a validation BLEU (greedy); test BLEU
+  (beam 5); speed of translating the test split with the defaults: 8,000 positions per batch, sorted by length, here; 64
+  sentences in JoeyNMT.
+- images: Fashion-MNIST, the same nets, 64 per batch, Adam, no augmentation; see `baselines.customary`, `peers_timm.py`.
 
-A speed is the median over interleaved rounds; a ratio that of the rounds, with the least and the greatest beside it.
+Speeds and ratios are medians over interleaved rounds. Ratios are shown with their minimum and maximum.
 """
 
 import argparse
@@ -62,10 +64,10 @@ from lit_project.text.tokens import join_words, split_words
 
 JOEYNMT = ["joeynmt==2.3.0", "importlib_metadata==8.7.0"]
 TIMM = ["timm==1.0.31", f"torchvision=={version('torchvision').partition('+')[0]}"]
-SKIP = 10  # steps until it runs steadily; JoeyNMT's log has an entry for each so many
-UPDATES = {"lit_project": 120, "joeynmt": 40}  # that are timed; batches of similar length differ more in length
-RATE = 0.002  # of learning
-LEVEL = 10  # of validation BLEU
+SKIP = 10  # warm-up steps, and the logging interval of JoeyNMT
+UPDATES = {"lit_project": 120, "joeynmt": 40}  # timed updates; more for batches of similar length, which vary more
+RATE = 0.002  # learning rate
+LEVEL = 10  # target validation BLEU
 NEVER = 10**6
 OURS = """--model=Translator --model.net=RNNSeq2Seq --model.net.attention=additive --model.net.embedding_size=256
     --model.net.hidden_size=256 --model.net.dropout=0.1 --data=Multi30k --data.min_freq=2 --trainer.max_epochs=-1
@@ -73,7 +75,7 @@ OURS = """--model=Translator --model.net=RNNSeq2Seq --model.net.attention=additi
 
 
 def environment(peer: str, *others: str) -> Path:
-    """The Python of an environment with these packages, made or brought up to date."""
+    """Create or update an environment with these packages, and return the path of its Python."""
     folder, uv = ROOT / ".cache" / "peers" / peer, [sys.executable, "-m", "uv", "--quiet"]
     subprocess.run([*uv, "venv", "--allow-existing", "--python", sys.executable, folder], check=True)
     packages = [peer, *others, f"torch=={torch.__version__.partition('+')[0]}"]
@@ -82,7 +84,7 @@ def environment(peer: str, *others: str) -> Path:
 
 
 def output(*command: str | Path, path: str = "") -> str:
-    """What a command prints, with `path` for modules; raises RuntimeError if it fails."""
+    """Run a command with `path` as PYTHONPATH, and return its output. Raises RuntimeError if it fails."""
     environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "THP_MEM_ALLOC_ENABLE": "0"}
     done = subprocess.run(command, env=environ, text=True, stdout=PIPE, stderr=STDOUT)
     if done.returncode:
@@ -91,13 +93,13 @@ def output(*command: str | Path, path: str = "") -> str:
 
 
 def clocked() -> Times:
-    """Of 1,000 images or tokens of the newest epoch, after the first steps; that of computation is not known."""
+    """Return the time per 1,000 images or tokens of the newest epoch, after the warm-up. CPU time is NaN."""
     (start, _), *steps = StepClock.steps[SKIP - 1 :]
     return Times(1000 * (steps[-1][0] - start) / sum(size for _, size in steps), math.nan)
 
 
 def fit(runs: Path, *words: str) -> Times:
-    """`clocked` of `lit-project fit` on the CPU."""
+    """Run `lit-project fit` on the CPU, and return its `clocked` time."""
     command("fit", *words, '--trainer.callbacks=[{"class_path": "Checkpoint"}, {"class_path": "common.StepClock"}]',
             "--model.optimizer=torch.optim.Adam", "--model.optimizer.fused=true", f"--model.optimizer.lr={RATE}",
             "--data.batch_size=64", f"--data.root={DATA}", f"--runs_dir={runs}",
@@ -106,17 +108,17 @@ def fit(runs: Path, *words: str) -> Times:
 
 
 class Ours(NamedTuple):
-    """Translation by this project, with its runs in `folder`."""
+    """Translation with this project, with runs in `folder`."""
 
     folder: Path
 
     def train(self, updates: int, validate: int) -> tuple[Times, list[tuple[float, list[str]]]]:
-        """Of 1,000 tokens (if nothing is validated); of each validation seconds from the start, and hypotheses."""
+        """Return the time per 1,000 tokens, excluding validation, and the seconds and hypotheses of each validation."""
         steps = f"--trainer.max_steps={updates}", f"--trainer.val_check_interval={validate}"
         return fit(self.folder, *OURS.split(), *steps), StepClock.ends
 
     def test(self, beam: int) -> tuple[float, list[str]]:
-        """Seconds and hypotheses of test, by the weights after the newest training."""
+        """Translate the test split with the newest weights, and return the seconds and hypotheses."""
         run = RunDir.latest(self.folder)
         command("predict", "--run", run.path, "--ckpt_path=last", f"--model.decoding.beam_size={beam}")
         rows = sorted(run.predictions("test"), key=lambda row: row["index"])
@@ -124,7 +126,7 @@ class Ours(NamedTuple):
 
 
 class Joey:
-    """Translation by JoeyNMT, with data and model in `folder`."""
+    """Translation with JoeyNMT, with data and model in `folder`."""
 
     def __init__(self, folder: Path, data: Multi30k) -> None:
         self.folder, self.python = folder, environment(*JOEYNMT)
@@ -134,7 +136,7 @@ class Joey:
                 (folder / f"{split}.{language}").write_text("".join(lines))
 
     def run(self, mode: str, option: str, updates: int = 0, validate: int = NEVER, beam: int = 1) -> str:
-        """The log of its command line."""
+        """Run JoeyNMT's command line, and return its log."""
         side = {"level": "word", "voc_min_freq": 2}
         splits = {"train": "train", "dev": "val"} if mode == "train" else {"test": "test"}
         gru = {"type": "recurrent", "rnn_type": "gru", "hidden_size": 256, "num_layers": 1, "bidirectional": True,
@@ -155,37 +157,37 @@ class Joey:
         return output(self.python, "-m", "joeynmt", mode, self.folder / "config.yaml", *option.split())
 
     def train(self, updates: int, validate: int) -> tuple[Times, list[tuple[float, list[str]]]]:
-        """Of 1,000 tokens; of each validation seconds from the start, and hypotheses."""
+        """Return the time per 1,000 tokens, and the seconds and hypotheses of each validation."""
         speed, seconds = logged(self.run("train", "--skip-test", updates, validate))
         files = [self.folder / "model" / f"{number * validate}.hyps" for number in range(1, len(seconds) + 1)]
         return speed, [(s, file.read_text().splitlines()) for s, file in zip(seconds, files, strict=True)]
 
     def test(self, beam: int) -> tuple[float, list[str]]:
-        """Seconds and hypotheses of test, by the weights after the newest training."""
+        """Translate the test split with the newest weights, and return the seconds and hypotheses."""
         log = self.run("test", f"-o {self.folder}/found", beam=beam)
         found = (self.folder / "found.test").read_text().splitlines()
         return float(re.findall(r"Generation took ([\d.]+)\[sec\]", log)[0]), found
 
 
 def logged(log: str) -> tuple[Times, list[float]]:
-    """Of 1,000 tokens after the first entry in a log of JoeyNMT, and seconds to the end of each validation."""
+    """Return the time per 1,000 tokens after the first entry of a JoeyNMT log, and seconds to each validation's end."""
     times = re.findall(r"(?m)^(\S+ \S+) - .* - (?:EPOCH 1$|Evaluation result)", log)
     start, *ends = [datetime.fromisoformat(time.replace(",", ".")) for time in times]
-    speeds = re.findall(r"Tokens per Sec: +([\d.]+)", log)[1:]  # each of equally many updates
+    speeds = re.findall(r"Tokens per Sec: +([\d.]+)", log)[1:]  # each over the same number of updates
     mean = statistics.mean(1000 / float(speed) for speed in speeds)
     return Times(mean, math.nan), [(end - start).total_seconds() for end in ends]
 
 
 @contextmanager
 def toolkits() -> Iterator[tuple[Multi30k, dict[str, Ours | Joey]]]:
-    """The data, and who translates them."""
+    """Yield the data and the toolkits by name."""
     data = Multi30k(root=DATA, min_freq=2)
     with TemporaryDirectory() as ours, TemporaryDirectory() as theirs:
         yield data, {"lit_project": Ours(Path(ours)), "joeynmt": Joey(Path(theirs), data)}
 
 
 def tokens(quick: bool) -> dict[str, Any]:
-    """Tokens per second of training."""
+    """Compare training speed in tokens per second."""
     with toolkits() as (_, kits):
         speeds = {name: partial(lambda n: kits[n].train(SKIP + UPDATES[n], NEVER)[0], name) for name in kits}
         times = interleave(speeds, 1 if quick else 3)
@@ -197,7 +199,7 @@ def tokens(quick: bool) -> dict[str, Any]:
 
 
 def bleu(quick: bool) -> dict[str, Any]:
-    """One training each, and its translations."""
+    """Train once with each toolkit, and compare speed and translation quality."""
     updates, validate = (20, 20) if quick else (200, 50)
     found: dict[str, Any] = {}
     with toolkits() as (data, kits):
@@ -222,7 +224,7 @@ def bleu(quick: bool) -> dict[str, Any]:
 
 
 def images(quick: bool) -> dict[str, Any]:
-    """Measures all pipelines with two nets; prints a table of each and returns the numbers."""
+    """Measure all pipelines with two nets, print a table for each and return the results."""
     steps, python = 20 if quick else 100, environment(*TIMM)
     found: dict[str, Any] = {"versions": TIMM}
 
@@ -254,11 +256,11 @@ def images(quick: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = {"tokens": tokens, "bleu": bleu, "images": images}
     parser.add_argument("--part", nargs="+", choices=list(parts), default=list(parts))
-    parser.add_argument("--quick", action="store_true", help="one round of few steps; nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="run one round of a few steps and save nothing")
     options = parser.parse_args()
     as_the_program(1)
     file = RESULTS / "peers.json"
@@ -266,7 +268,7 @@ def main() -> None:
     for part in options.part:
         results[part] = {"machine": machine(), **parts[part](options.quick)}
         if not options.quick:
-            save("peers", {"parts": results})  # at once, for a run that is cut short
+            save("peers", {"parts": results})  # after each part, in case the script is interrupted
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Seconds per 1,000 images of timm's loader, optimizer, schedule and meters, in the order of its train script.
+"""Print the seconds per 1,000 images of timm's loader, optimizer, schedule and meters, used as in its train script.
 
-Started by peers.py with timm's Python: `peers_timm.py NET WORKERS SKIP STEPS DATA`, `src` on the path for the net.
+peers.py runs this script with timm's Python: `peers_timm.py NET WORKERS SKIP STEPS DATA`. It needs `src` in PYTHONPATH.
 """
 
 import sys

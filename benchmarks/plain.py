@@ -1,6 +1,6 @@
-"""A loop by hand, which needs nothing but torch.
+"""Hand-written training loop, which needs only torch.
 
-python benchmarks/plain.py    two epochs of 784-512-512-10 on Fashion-MNIST: for its memory, see `startup.py`
+python benchmarks/plain.py    train 784-512-512-10 for two epochs on Fashion-MNIST; startup.py measures its memory
 """
 
 from pathlib import Path
@@ -18,18 +18,18 @@ EVAL_BATCH = 1000
 
 
 class Plain:
-    """A loop by hand over the same uint8 tensors in memory: the least that such training costs.
+    """Hand-written loop over the same uint8 tensors in memory: the minimum cost of such a training run.
 
-    Sums of loss and correct predictions are kept on both splits and read once an epoch. No checkpoints, no files, no
-    progress.
+    It accumulates the loss and correct predictions of both splits and reads them once per epoch. There are no
+    checkpoints, files or progress bars.
 
     Args:
-        net: images in, logits out.
-        train: images, uint8 `(N, C, H, W)`, and targets, int64 `(N,)`.
-        val: the same.
-        batch_size: of training.
-        steps: of one epoch; None for all.
-        fused: Adam with one kernel per weight.
+        net: Network that maps images to logits.
+        train: Training images, uint8 `(N, C, H, W)`, and targets, int64 `(N,)`.
+        val: Validation images and targets.
+        batch_size: Training batch size.
+        steps: Steps per epoch, or None for all.
+        fused: Whether to use the fused Adam.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Plain:
         self.optimizer = torch.optim.Adam(net.parameters(), lr=0.001, fused=fused)
 
     def epoch(self) -> dict[str, float]:
-        """Trains for one epoch and validates."""
+        """Train for an epoch and validate."""
         images, targets = self.train
         self.net.train()
         loss_sum, correct = targets.new_zeros((), dtype=torch.float32), targets.new_zeros(())
@@ -77,7 +77,7 @@ class Plain:
         return images.float().div_(255).sub_(MEAN).div_(STD)
 
     def times(self, epochs: int) -> "Times":
-        """Of the mean of `epochs` epochs after one to warm up."""
+        """Return the mean time of `epochs` epochs, after a warm-up epoch."""
         from common import Times
 
         times = []
@@ -89,7 +89,7 @@ class Plain:
 
 
 def main() -> None:
-    """Trains."""
+    """Train for two epochs."""
     from torchvision.datasets import FashionMNIST
 
     data = FashionMNIST(str(Path(__file__).parents[1] / "data"))

@@ -1,12 +1,12 @@
-"""bfloat16 and channels-last memory: how much faster is an epoch, and is accuracy kept?
+"""Measure the speedup and accuracy of bfloat16 and the channels-last memory format.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/precision.py
 
-`common.LARGER_CNN`, fitted by `lit-project fit` on a terminal with each of {float32, bf16-mixed} × {channels_last
-false, true} in turns. A round is one seed: a few epochs of 100 steps (12,800 images) with their schedule, of which
-the first is not timed; an epoch includes the validation of 5,000 images. A ratio is the median over the rounds.
-Accuracies are those on validation after the last epoch; differences to float32 are between runs of the same seed, so
-that they can be told from the scatter of seeds.
+Trains `common.LARGER_CNN` with `lit-project fit` on a terminal, for each of {float32, bf16-mixed} × {channels_last
+false, true}, interleaved. Each round uses one seed for a few epochs of 100 steps (12,800 images), the first of which is
+not timed. An epoch includes the validation on 5,000 images. Ratios are medians over the rounds.
+Accuracies are validation accuracies after the last epoch. Differences from float32 compare runs with the same seed, so
+that they are not confused with the variation between seeds.
 
 bfloat16 is fast only on some processors: see `configs/overlays/bf16.yaml`.
 """
@@ -25,11 +25,11 @@ BASE = "float32"
 
 
 def main() -> None:
-    """Measures."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="seeds")
-    parser.add_argument("--epochs", type=int, default=4, help="of each fit; the first is not timed")
-    parser.add_argument("--threads", type=int, default=1, help="of torch; one is least disturbed by other programs")
+    parser.add_argument("--epochs", type=int, default=4, help="epochs per fit; the first is not timed")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads; one is disturbed least by other jobs")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     accuracies: dict[str, list[float]] = {}
@@ -80,7 +80,7 @@ def main() -> None:
 
 def row(values: list[Times], speedup: dict[str, float], cpu: dict[str, float], accuracies: list[float],
         differences: list[float]) -> dict[str, Any]:  # fmt: skip
-    """One setting as it is written to the file."""
+    """Return the results of one setting as stored in the JSON file."""
     return {
         "seconds an epoch": [t.wall for t in values],
         "CPU seconds an epoch": [t.cpu for t in values],

@@ -1,11 +1,11 @@
-"""Test scores of the shipped configs over several seeds: what the README and the headers of the configs state.
+"""Measure the test scores of the shipped configs over several seeds, as stated in the README and the config headers.
 
-    python benchmarks/quality.py                                       all, seeds 1 to 3, one after the other
+    python benchmarks/quality.py                                       run all tasks with seeds 1 to 3
     python benchmarks/quality.py mnist_mlp multi30k_de_en --seeds 1 2 --workers 2 --threads 1
 
-Each is `lit-project repeat`: the checkpoint that the config keeps (chosen on validation, or the last) is tested once.
-Runs are kept in repeats/quality/; finished ones are not repeated and cut ones are resumed. Prints a table, writes
-benchmarks/results/quality.json, where other seeds of before stay.
+Runs `lit-project repeat` and tests the checkpoint selected by each config (best by validation, or last) once. Runs are
+stored in repeats/quality/. Completed runs are not repeated, and interrupted runs are resumed. Prints a table and
+updates benchmarks/results/quality.json, which keeps the results of other seeds.
 """
 
 import argparse
@@ -30,7 +30,7 @@ BF16 = ["-c", "configs/overlays/bf16.yaml"]
 MIXED = ["--trainer.precision=bf16-mixed"]
 OTHER_WAY = ["--data.source=en", "--data.target=fr"]
 FOLDS = 5
-# name → config, options, metric of the test, target
+# Config, options, test metric and its target.
 TASKS: dict[str, tuple[str, list[str], str, float | None]] = {
     "quickstart": ("quickstart", [], "accuracy", 0.985),
     "mnist_mlp": ("mnist_mlp", [], "accuracy", 0.984),
@@ -51,7 +51,7 @@ TASKS: dict[str, tuple[str, list[str], str, float | None]] = {
 
 
 def lit_project(arguments: Sequence[str], threads: int) -> None:
-    """Runs the command line with so many threads."""
+    """Run the command line with the given number of threads."""
     environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
     subprocess.run([sys.executable, "-m", "lit_project", *arguments], cwd=ROOT, env=environment, check=True)
 
@@ -59,22 +59,22 @@ def lit_project(arguments: Sequence[str], threads: int) -> None:
 def repeated(
     config: str, more: Sequence[str], folder: Path, seeds: Sequence[int], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Fits and tests a config with these seeds, unless that is done, in a folder; returns its summary.json."""
+    """Fit and test a config with these seeds, unless already done, and return summary.json from the folder."""
     command = ["repeat", "-c", f"configs/{config}.yaml", *more, "--seeds", *map(str, seeds), "--dir", str(folder)]
     lit_project([*command, "--workers", str(options.workers)], options.threads)
     return json.loads((folder / "summary.json").read_text())
 
 
 def with_seeds(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds the options that all such benchmarks have."""
+    """Add the options shared by benchmarks with several seeds."""
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time")
-    parser.add_argument("--threads", type=int, default=1, help="threads a run")
+    parser.add_argument("--workers", type=int, default=1, help="number of concurrent runs")
+    parser.add_argument("--threads", type=int, default=1, help="threads per run")
     return parser
 
 
 def least_squares() -> dict[str, Any]:
-    """R² of linear least squares on each fold of `Diabetes`, fitted to the rows that the net trains on."""
+    """Return R² of linear least squares on each fold of `Diabetes`, fitted to the net's training rows."""
     values = {}
     for fold in range(FOLDS):
         splits = Diabetes(folds=FOLDS, fold=fold).splits
@@ -87,7 +87,7 @@ def least_squares() -> dict[str, Any]:
 
 
 def entry(name: str, options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
-    """The entry of a task: of each metric of the test n, mean, standard deviation and values, with those of before."""
+    """Return a task's entry with n, mean, std and values of each test metric, including earlier seeds."""
     config, more, _, target = TASKS[name]
     folder = ROOT / "repeats" / "quality" / name
     told = repeated(config, more, folder, options.seeds, options)
@@ -109,21 +109,21 @@ def entry(name: str, options: argparse.Namespace, before: dict[str, Any]) -> dic
 
 
 def results() -> dict[str, dict[str, Any]]:
-    """What was measured so far."""
+    """Return the stored results."""
     return json.loads(FILE.read_text()) if FILE.exists() else {}
 
 
 def main() -> None:
-    """Runs what the command line asks for."""
+    """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*", default=list(TASKS), help=f"of {', '.join(TASKS)}")
+    parser.add_argument("tasks", nargs="*", default=list(TASKS), help=f"tasks to run, from {', '.join(TASKS)}")
     options = with_seeds(parser).parse_args()
     if unknown := set(options.tasks) - set(TASKS):
-        parser.error(f"no task is called {', '.join(sorted(unknown))}; there are {', '.join(TASKS)}")
+        parser.error(f"unknown task {', '.join(sorted(unknown))}: choose from {', '.join(TASKS)}")
     for name in options.tasks:
         made = entry(name, options, results().get(name, {}))
-        table = results() | {name: made}  # read again, as another process may have added to it
-        # what holds no section is a line
+        table = results() | {name: made}  # read again, because another process may have updated it
+        # Write each innermost object or list on a single line.
         text = re.sub(r"\{[^{}]*\}|\[[^][{}]*\]", lambda part: " ".join(part[0].split()), json.dumps(table, indent=2))
         FILE.write_text(f"{text}\n")
     print(f"{'task':<26}{'metric':<16}{'mean ± sd':>18}{'target':>8}{'seeds':>7}")

@@ -1,11 +1,11 @@
-"""Kills a worker of torchrun with SIGKILL at a random step, and compares the restarted run with an uninterrupted one.
+"""Kill a torchrun worker with SIGKILL at a random step, and compare the restarted run with an uninterrupted run.
 
-    python benchmarks/restarts.py                 20 kills; writes nothing without --out results/restarts.json
+    python benchmarks/restarts.py                 20 kills; add --out results/restarts.json to save the results
     python benchmarks/restarts.py --kills 1 --seed 3
 
-Two workers train on the bundled digits and save every few steps. One kills itself at a step that was drawn, between
-two hooks or within its batch. `torchrun --max_restarts=1` restarts both, which continue the run: all of `last.ckpt`
-must be that of the run that nothing interrupted, to the bit, after one restart.
+Two workers train on the bundled digits and save every few steps. One of them kills itself in a random hook of a random
+step. `torchrun --max_restarts=1` restarts both, and they resume the run. After one restart, the complete `last.ckpt`
+must be equal to the checkpoint of the uninterrupted run, bit for bit.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from lit_engine.checkpoints.io import read
 
 STEPS = 21  # three epochs of seven
 HOOKS = ("on_train_batch_start", "on_before_optimizer_step", "on_train_batch_end", "on_validation_batch_start")
-# a callback of the runs: kills a worker of the first start
+# Callback that kills a worker, unless torchrun has already restarted it.
 KILLER = """
 import os, signal
 from lightning.pytorch import Callback
@@ -50,7 +50,7 @@ FIT = [
 
 
 def train(folder: Path, name: str, kill: str = "-1 - -1") -> tuple[int, str]:
-    """Trains the run `name` under torchrun; gives the status and all that was printed."""
+    """Train the run `name` with torchrun, and return the exit status and the output."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max_restarts=1",
                "-m", "--", "lit_project", "fit", *FIT, f"--run_name={name}"]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "KILL": kill}
@@ -59,13 +59,13 @@ def train(folder: Path, name: str, kill: str = "-1 - -1") -> tuple[int, str]:
 
 
 def content(folder: Path, name: str) -> dict[str, Any]:
-    """All of the run's last checkpoint, but for paths and times."""
+    """Return the content of the run's last checkpoint, without times and the run's name."""
     found = leaves(read(folder / "runs" / "quickstart" / name / "checkpoints" / "last.ckpt"))
     return {path.replace(name, "RUN"): v.replace(name, "RUN") if isinstance(v, str) else v for path, v in found}
 
 
 def measure(kills: int, seed: int) -> dict[str, Any]:
-    """Kills at random in one run after the other."""
+    """Kill a random worker in each run, and compare the results."""
     chosen, results = random.Random(seed), []
     with tempfile.TemporaryDirectory(prefix="restarts-") as name:
         folder = Path(name)
@@ -86,7 +86,7 @@ def measure(kills: int, seed: int) -> dict[str, Any]:
             print(f"{number + 1:3} rank {rank} step {step:2} {hook:26} restarts {len(entries) - 1}  "
                   f"{different or 'equal'}", flush=True)  # fmt: skip
     equal = sum(not result["different"] and result["restarts"] == 1 for result in results)
-    print(f"{equal} of {kills} continued after one restart, bit for bit equal to the run that nothing interrupted")
+    print(f"{equal} of {kills} runs are equal to the uninterrupted run after one restart, bit for bit")
     return {"killed": kills, "equal": equal, "seed": seed, "runs": results}
 
 

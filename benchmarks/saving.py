@@ -1,10 +1,10 @@
-"""What a checkpoint of a large net costs: seconds in which training waits, seconds to load it, bytes, per strategy.
+"""Measure the cost of checkpoints of a large net for each strategy: time to save, time to load, and file size.
 
-    python benchmarks/saving.py --out saving.json     # one process, ddp, fsdp2 and tensor_parallel with two, on the CPU
+    python benchmarks/saving.py --out saving.json     # one process; ddp, fsdp2 and tensor_parallel with two; on the CPU
 
-A Transformer with Adam makes one step, then saves five times and loads as a resumed run does; the table has medians.
-`async` is Lightning's AsyncCheckpointIO around the project's: training waits until the tensors are copied, and the
-file is complete later. `plain write` is a file of as many bytes, written and synced: what the disk alone takes.
+A Transformer with Adam trains for one step, then saves and loads five times, as when resuming. The table shows medians.
+`async` wraps the project's checkpoint IO in Lightning's AsyncCheckpointIO: training waits only until the tensors are
+copied, and the file is written later. `plain write` measures the disk by writing and syncing a file of the same size.
 """
 
 import argparse
@@ -37,7 +37,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 
 class Step(Task):
-    """One step on random tokens."""
+    """Task that trains on random tokens."""
 
     def __init__(self, size: int) -> None:
         super().__init__(lambda parameters: torch.optim.Adam(parameters))
@@ -49,7 +49,7 @@ class Step(Task):
 
 
 class Clock(Callback):
-    """Times saves and loads after the first step."""
+    """Callback that times saving and loading after the first step."""
 
     def __init__(self, file: Path, rounds: int) -> None:
         self.file, self.rounds = file, rounds
@@ -66,7 +66,7 @@ class Clock(Callback):
                 trainer.save_checkpoint(self.file)
                 seconds.append(time.perf_counter() - begin)
                 if io is wrapped:
-                    wrapped.teardown()  # waits for the file
+                    wrapped.teardown()  # waits until the file is written
                     wrapped._executor = None
             found[name] = statistics.median(seconds)
             found.setdefault("bytes", self.file.stat().st_size if trainer.is_global_zero else 0)
@@ -92,7 +92,7 @@ class Clock(Callback):
 
 
 def one(strategy: str, size: int, rounds: int, folder: Path) -> None:
-    """Trains a step under a strategy and prints what was found."""
+    """Train a step with a strategy, and print the measurements."""
     options = dict(STRATEGIES[strategy])
     if callable(options.get("strategy")):
         options["strategy"] = options["strategy"]()
@@ -106,7 +106,7 @@ def one(strategy: str, size: int, rounds: int, folder: Path) -> None:
 
 
 def plain_write(count: int, folder: Path) -> float:
-    """Seconds that the disk takes for so many bytes."""
+    """Return the seconds to write `count` bytes to disk."""
     content = os.urandom(1 << 20) * (count >> 20)
     begin = time.perf_counter()
     with (folder / "plain").open("wb") as file:
@@ -117,11 +117,11 @@ def plain_write(count: int, folder: Path) -> float:
 
 
 def main() -> None:
-    """Runs all strategies, each in processes of its own, and prints a table."""
+    """Measure each strategy in separate processes, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", type=int, default=640, help="width of the net: 640 are 110 million parameters")
+    parser.add_argument("--size", type=int, default=640, help="width of the net; 640 means 110 million parameters")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="file in benchmarks/results")
+    parser.add_argument("--out", type=Path, help="file name in benchmarks/results")
     parser.add_argument("--only", choices=STRATEGIES, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()

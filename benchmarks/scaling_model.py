@@ -1,37 +1,39 @@
-"""Predicts the time of a step on 1 to 1,024 GPUs, and checks the prediction on two and four processes here.
+"""Predict the time of a step on 1 to 1,024 GPUs, and check the prediction with two and four local processes.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/scaling_model.py              measures and predicts: about four minutes
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/scaling_model.py              measure and predict; about four minutes
     python benchmarks/scaling_model.py --no_check --network mine=12:20      another network: GB/s per GPU, µs per hop
-    python benchmarks/scaling_model.py --no_check --step_ms resnet18=32:6.1 resnet18=128:15         times of your GPU
+    python benchmarks/scaling_model.py --no_check --step_ms resnet18=32:6.1 resnet18=128:15      with your GPU's times
 
 Nets: the ResNet-18 of configs/finetune_imagefolder.yaml (224 × 224, 32 images per GPU) and the project's Transformer
 (3 + 3 layers of 256, 8,000 joint subwords, 128 pairs of 16 tokens per GPU). Gradients are float32.
 
-Compute: a step of b samples takes `floor + b · slope`. Both come from two times of `--step_ms NET=BATCH:MS`; without
-them, from the operations that `torch.utils.flop_counter` counts over `--tflops`, and `--floor_ms`. How forward and
-backward share that, and when in the backward pass each gradient is ready, is measured on the CPU here.
+Compute: a step of b samples takes `floor + b · slope`. Both are derived from two times in `--step_ms NET=BATCH:MS`.
+Without these, the floor is `--floor_ms`, and the slope is the number of operations counted by
+`torch.utils.flop_counter`, divided by `--tflops`. The shares of the forward and backward passes, and the moments at
+which gradients become ready, are measured on the CPU.
 
 All-reduce of n bytes by p processes, with a latency per hop and a bandwidth:
 - ring: 2 (p - 1) (hop + n / p / bandwidth) (Patarasuk & Yuan 2009)
-- double binary tree, in the best number of chunks: (√(2 ⌈log₂ p⌉ hop) + √(2 n / bandwidth))² (Sanders, Speck & Träff
+- double binary tree with the best number of chunks: (√(2 ⌈log₂ p⌉ hop) + √(2 n / bandwidth))² (Sanders, Speck & Träff
   2009; in NCCL since 2.4)
-- nodes of 8: reduce-scatter and all-gather by a ring within the node, between nodes the better of ring and tree, n / 8
-  bytes by each GPU's own share of the network (in levels as in Thakur, Rabenseifner & Gropp 2005)
+- nodes of 8: reduce-scatter and all-gather with a ring within each node; between nodes, the faster of ring and tree,
+  with n / 8 bytes over each GPU's share of the network (hierarchical as in Thakur, Rabenseifner & Gropp 2005)
 
-Overlap, as DistributedDataParallel does it (Li et al. 2020): gradients in the order in which they become ready fill
-buckets of 1 MiB (the first) and 25 MiB; a bucket is reduced when it is full and the one before is through.
+Overlap as in DistributedDataParallel (Li et al. 2020): gradients fill buckets of 1 MiB (the first) and 25 MiB in the
+order in which they become ready. A bucket is reduced when it is full and the reduction of the previous bucket is
+complete.
 
-Defaults: NVLink of an H100 less a third (300 GB/s, 3 µs a hop), between nodes a card of 400 Gb/s per GPU (45 GB/s, 10
-µs) or one of 100 Gb/s per node (1.4 GB/s, 30 µs), 10 µs to start an all-reduce; latencies are about those in NCCL's
-tuning.cc.
+Defaults: within a node, two thirds of an H100's NVLink bandwidth (300 GB/s, 3 µs per hop); between nodes, a 400 Gb/s
+card per GPU (45 GB/s, 10 µs) or a 100 Gb/s card per node (1.4 GB/s, 30 µs); 10 µs to start an all-reduce. The latencies
+are similar to those in NCCL's tuning.cc.
 
-Check: plain DDP over gloo (rings) on loopback, one thread per process. Hop and bandwidth are fitted to all-reduces of
-two processes; compute is timed in as many processes at once as there are cores. With processes on all cores, the
-transfer is work of the same cores: nothing overlaps, and p processes on c cores take p / c times as long. The table
-shows the error of the predicted step, most of which is measured computation, and the error of the overhead alone.
+Check: plain DDP over gloo (rings) on loopback, with one thread per process. Hop and bandwidth are fitted to all-reduces
+between two processes. Compute is timed with one process per core at the same time. If processes occupy all cores, the
+transfer also runs on these cores, so nothing overlaps, and p processes on c cores take p / c times as long. The table
+shows the error of the predicted step, which is mostly measured computation, and the error of the overhead by itself.
 
-Stragglers, synchronization, data loading and the start-up cost of small collectives are left out, so the efficiencies
-are upper bounds.
+The model omits stragglers, synchronization, data loading and the start-up cost of small collectives. The efficiencies
+are therefore upper bounds.
 """
 
 import argparse
@@ -65,16 +67,16 @@ NETWORKS = ["400 Gb/s per GPU=45:10", "100 Gb/s per node=1.4:30"]
 
 
 class Net(nn.Module):
-    """A net with its loss, on random samples."""
+    """Base class of a net with its loss on random samples."""
 
     net: nn.Module
-    per_gpu: int  # samples of a step per GPU (weak scaling)
-    of_all: int  # of all GPUs (strong scaling)
-    here: int  # of the check
+    per_gpu: int  # samples per step and GPU (weak scaling)
+    of_all: int  # samples per step of all GPUs (strong scaling)
+    here: int  # samples per step of the check
 
 
 class Images(Net):
-    """The ResNet-18 with its loss, on random images."""
+    """ResNet-18 with its loss on random images."""
 
     per_gpu, of_all, here = 32, 1024, 4
 
@@ -83,12 +85,12 @@ class Images(Net):
         self.net = resnet18(num_classes=10)
 
     def forward(self, samples: int) -> Tensor:
-        """The mean loss of so many images."""
+        """Return the mean loss of `samples` images."""
         return F.cross_entropy(self.net(torch.randn(samples, 3, 224, 224)), torch.randint(10, (samples,)))
 
 
 class Pairs(Net):
-    """The Transformer with its loss, on random pairs of sentences."""
+    """Transformer with its loss on random sentence pairs."""
 
     per_gpu, of_all, here = 128, 4096, 16
 
@@ -97,7 +99,7 @@ class Pairs(Net):
         self.net = TransformerSeq2Seq(WORDS, WORDS, shared_embeddings=True)
 
     def forward(self, samples: int) -> Tensor:
-        """The mean loss of a token of so many pairs."""
+        """Return the mean loss per token of `samples` pairs."""
         source, target = torch.randint(4, WORDS, (2, samples, TOKENS))
         logits_BTV = self.net(source, torch.full((samples,), TOKENS), target)
         return F.cross_entropy(logits_BTV.flatten(0, 1), target.flatten())
@@ -107,29 +109,29 @@ NETS: dict[str, type[Net]] = {"resnet18": Images, "transformer": Pairs}
 
 
 class Link(NamedTuple):
-    """Of one GPU to the others of its node, or of other nodes."""
+    """Link from one GPU to others in its node or in other nodes."""
 
     hop: float  # seconds
-    bandwidth: float  # bytes a second, each way
+    bandwidth: float  # bytes per second in each direction
 
     def ring(self, size: float, count: int) -> float:
-        """Seconds of an all-reduce."""
+        """Return the seconds of a ring all-reduce."""
         return 2 * (count - 1) * (self.hop + size / count / self.bandwidth)
 
     def tree(self, size: float, count: int) -> float:
-        """Seconds of an all-reduce."""
+        """Return the seconds of a double-binary-tree all-reduce."""
         return (math.sqrt(2 * math.ceil(math.log2(count)) * self.hop) + math.sqrt(2 * size / self.bandwidth)) ** 2
 
 
 class Profile(NamedTuple):
-    """One step of a net, measured on this machine."""
+    """Profile of a training step, measured on this machine."""
 
-    shares: tuple[float, float, float]  # of forward, backward, optimizer; their sum is 1
-    ready: list[tuple[float, int]]  # when a gradient is ready, as a share of the backward; its bytes
+    shares: tuple[float, float, float]  # time shares of forward, backward and optimizer; sum to 1
+    ready: list[tuple[float, int]]  # when each gradient is ready, as a fraction of the backward; its bytes
     flop: float  # floating-point operations per sample
 
     def buckets(self) -> list[tuple[float, int]]:
-        """The same for the buckets of DDP."""
+        """Return when each DDP bucket is full, as a fraction of the backward, and its bytes."""
         found: list[tuple[float, int]] = []
         size = 0
         for when, more in self.ready:
@@ -140,7 +142,7 @@ class Profile(NamedTuple):
         return [*found, (1.0, size)] if size else found
 
     def step(self, compute: float, reduce: Callable[[float], float], overlap: bool = True) -> float:
-        """Seconds of a step that computes for `compute` seconds."""
+        """Return the seconds of a step with `compute` seconds of computation."""
         forward, backward, optimizer = (share * compute for share in self.shares)
         end = 0.0
         for when, size in self.buckets():
@@ -149,7 +151,7 @@ class Profile(NamedTuple):
 
 
 def profile(make: type[Net]) -> Profile:
-    """Measures a net."""
+    """Measure a training step of a net."""
     torch.manual_seed(0)
     net = make()
     optimizer = torch.optim.AdamW(net.parameters())
@@ -176,11 +178,11 @@ def profile(make: type[Net]) -> Profile:
     return Profile((forward, backward, optimizing), ready, counter.get_total_flops())
 
 
-# ------------------------------------------------------------------------------------------------------------ on paper
+# ---------------------------------------------------------------------------------------------------------- prediction
 
 
 def all_reduce(size: float, gpus: int, start: float, within: Link, between: Link) -> float:
-    """Seconds of an all-reduce by GPUs in nodes of 8."""
+    """Return the seconds of an all-reduce by GPUs in nodes of 8."""
     if gpus == 1:
         return 0.0
     local, nodes = min(gpus, NODE), gpus // NODE
@@ -189,7 +191,7 @@ def all_reduce(size: float, gpus: int, start: float, within: Link, between: Link
 
 
 def line(net: str, flop: float, options: argparse.Namespace) -> tuple[float, float]:
-    """Floor and slope of the seconds of a step on one GPU, from two measured times if they are given."""
+    """Return floor and slope of a step's seconds on one GPU, from two measured times if given."""
     given = [text.partition("=")[2].split(":") for text in options.step_ms if text.startswith(f"{net}=")]
     if len(given) < 2:
         return options.floor_ms / 1e3, flop / options.tflops / 1e12
@@ -199,9 +201,9 @@ def line(net: str, flop: float, options: argparse.Namespace) -> tuple[float, flo
 
 
 def predict(name: str, found: Profile, options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds and efficiency for all numbers of GPUs and each network, weak and strong; and how far each pays."""
+    """Predict time and efficiency of weak and strong scaling for each network, and the most GPUs for 80 and 50 %."""
     floor, slope = line(name, found.flop, options)
-    forward, backward, _ = found.shares  # the optimizer is in the floor
+    forward, backward, _ = found.shares  # the floor includes the optimizer
     found = found._replace(shares=(forward / (forward + backward), backward / (forward + backward), 0.0))
     result: dict[str, Any] = {"floor ms": floor * 1e3, "ms per sample": slope * 1e3}
     for network, kind in product(options.network, ("weak", "strong")):
@@ -227,7 +229,7 @@ def predict(name: str, found: Profile, options: argparse.Namespace) -> dict[str,
 
 
 def stepper(net: Net, kind: str) -> Callable[[], None]:
-    """A function that makes a step."""
+    """Return a function that performs a training step."""
     module = DistributedDataParallel(net) if kind == "ddp" else net
     optimizer = torch.optim.AdamW(net.parameters())
 
@@ -240,7 +242,7 @@ def stepper(net: Net, kind: str) -> Callable[[], None]:
 
 
 def process(rank: int, count: int, folder: str, rounds: int) -> None:
-    """One of `count` processes: times all-reduces, and steps of the nets with DDP and without; rank 0 writes them."""
+    """Time all-reduces, and steps with and without DDP, in one of `count` processes. Rank 0 writes the results."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
     found: dict[str, Any] = {"all-reduce": {}, "alone": {}, "ddp": {}}
@@ -258,7 +260,7 @@ def process(rank: int, count: int, folder: str, rounds: int) -> None:
         torch.manual_seed(rank)
         steps = {kind: stepper(make(), kind) for kind in ("alone", "ddp")}
         times = [{kind: timed(step) for kind, step in steps.items()} for _ in range(rounds + 2)]
-        for kind in steps:  # not the first two steps, after which DDP has ordered its buckets anew
+        for kind in steps:  # skips the first two steps, after which DDP has rebuilt its buckets
             found[kind][name] = statistics.median(one[kind] for one in times[2:])
     if rank == 0:
         Path(folder, "found.json").write_text(json.dumps(found))
@@ -266,14 +268,14 @@ def process(rank: int, count: int, folder: str, rounds: int) -> None:
 
 
 def on(count: int, rounds: int) -> dict[str, Any]:
-    """What so many processes take at once."""
+    """Measure `count` concurrent processes."""
     with TemporaryDirectory() as folder:
         multiprocessing.spawn(process, (count, folder, rounds), nprocs=count)
         return json.loads(Path(folder, "found.json").read_text())
 
 
 def fitted(times: dict[str, float]) -> Link:
-    """The link for which a ring of two takes these seconds, by least squares of relative errors."""
+    """Fit a link to the seconds of two-process ring all-reduces, by least squares of the relative errors."""
     sizes, seconds = (
         torch.tensor([float(v) for v in values], dtype=torch.float64) for values in zip(*times.items(), strict=True)
     )
@@ -283,7 +285,7 @@ def fitted(times: dict[str, float]) -> Link:
 
 
 def check(profiles: dict[str, Profile], rounds: int) -> dict[str, Any]:
-    """Prediction beside measurement for two and four processes here."""
+    """Compare prediction and measurement for two and four local processes."""
     cores = len(os.sched_getaffinity(0))
     runs = {count: on(count, rounds) for count in sorted({2, 4, cores})}
     link, full = fitted(runs[2]["all-reduce"]), runs[cores]
@@ -309,7 +311,7 @@ def check(profiles: dict[str, Profile], rounds: int) -> dict[str, Any]:
 
 
 def show(name: str, found: Profile, made: dict[str, Any]) -> None:
-    """Prints the efficiencies, and how far they pay."""
+    """Print the efficiencies, and the most GPUs for efficiencies of 80 and 50 %."""
     kinds = {key: value for key, value in made.items() if isinstance(value, dict)}
     rows = [
         [f"{gpus:,}", *(f"{k['GPUs'][gpus]['efficiency']:.0%}" if gpus in k["GPUs"] else "" for k in kinds.values())]
@@ -325,20 +327,20 @@ def show(name: str, found: Profile, made: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measures, predicts, prints and writes results/scaling_model.json."""
+    """Measure and predict, print the tables and write results/scaling_model.json."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--step_ms", nargs="*", default=[], metavar="NET=BATCH:MS", help="measured on a GPU; two a net")
-    parser.add_argument("--tflops", type=float, default=100, help="that a GPU is assumed to sustain (default: 100)")
+    parser.add_argument("--step_ms", nargs="*", default=[], metavar="NET=BATCH:MS", help="times on a GPU, two per net")
+    parser.add_argument("--tflops", type=float, default=100, help="sustained TFLOP/s of a GPU (default: 100)")
     parser.add_argument(
-        "--floor_ms", type=float, default=3, help="its step without samples, for kernel launches (default: 3)"
+        "--floor_ms", type=float, default=3, help="time of a step without samples, for kernel launches (default: 3)"
     )
     parser.add_argument(
-        "--network", nargs="*", default=NETWORKS, metavar="NAME=GBPS:HOP_US", help="between nodes, per GPU"
+        "--network", nargs="*", default=NETWORKS, metavar="NAME=GBPS:HOP_US", help="networks between nodes, per GPU"
     )
-    parser.add_argument("--gbps", type=float, default=300, help="GB/s per GPU within a node (default: 300)")
-    parser.add_argument("--hop_us", type=float, default=3, help="within a node (default: 3)")
-    parser.add_argument("--start_us", type=float, default=10, help="of each all-reduce (default: 10)")
+    parser.add_argument("--gbps", type=float, default=300, help="bandwidth per GPU within a node (default: 300)")
+    parser.add_argument("--hop_us", type=float, default=3, help="latency per hop within a node (default: 3)")
+    parser.add_argument("--start_us", type=float, default=10, help="start-up time of an all-reduce (default: 10)")
     parser.add_argument("--rounds", type=int, default=15, help="steps of the check")
     parser.add_argument("--no_check", action="store_true", help="only predict and print")
     options = parser.parse_args()

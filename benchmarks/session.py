@@ -1,8 +1,8 @@
-"""Records a first session: docs/session.md, with the time of each command, and pictures of the pages that they make.
+"""Record a first session in docs/session.md, with the time of each command and screenshots of the pages created.
 
-    python benchmarks/session.py          in a fresh clone of the last commit; minutes; needs Chromium and uv
+    python benchmarks/session.py          takes minutes; runs in a fresh clone; needs Chromium and uv
 
-The commands run as they stand on the page, one after the other. What they print is shortened, and nothing else.
+The commands run one after the other as shown on the page. Their output is shortened but not otherwise changed.
 """
 
 import os
@@ -19,7 +19,7 @@ from playwright.sync_api import sync_playwright
 from sklearn.datasets import load_digits
 
 DOCS = ROOT / "docs"
-# what is said, the command, and how many lines of its output are shown: the first, and the last
+# Text, command, and numbers of first and last output lines to show.
 STEPS: list[tuple[str, str, int, int]] = [
     ("Install the locked packages into a new environment:", "make setup", 0, 0),
     ("Train, test and predict:", "make demo", 3, 9),
@@ -64,7 +64,7 @@ image = np.asarray(Image.open(sys.argv[2]), np.float32)[None, None] / 255
 best = probabilities[0].argmax()
 print(about["class_names"][best], probabilities[0, best])
 """
-# name, what it is, where
+# Name, title and path.
 PAGES = [
     ("run", "The page of a run", f"{RUN}/index.html"),
     ("compare", "The page of a comparison", "repeats/compare.html"),
@@ -73,7 +73,7 @@ PAGES = [
 
 
 def shown(text: str, first: int, last: int, folder: Path) -> str:
-    """The first and last lines, without what is of this machine or of a moment."""
+    """Return the first and last lines, without local paths and progress bars."""
     text = re.sub(
         r"\x1b\[[\d;]*[A-Za-z]|^.*\r(?!\n)", "", text.replace(f"{folder}/", "").replace(str(folder), "."), flags=re.M
     )
@@ -84,7 +84,7 @@ def shown(text: str, first: int, last: int, folder: Path) -> str:
 
 
 def run(command: str, folder: Path) -> tuple[str, float]:
-    """What a command printed, and its seconds; ends this program if it fails."""
+    """Run a command, and return its output and time. Exits if it fails."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     path = f"{folder / '.venv' / 'bin'}:{os.environ['PATH']}"
     environment = {**inherited, "PATH": path, "COLUMNS": "110", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -97,7 +97,7 @@ def run(command: str, folder: Path) -> tuple[str, float]:
 
 
 def pictures(folder: Path) -> list[str]:
-    """Lines with the pages, their sizes and pictures, light and dark, on a screen and on a phone."""
+    """Return Markdown lines with the pages, their sizes, and screenshots (light on a screen, dark on a phone)."""
     lines = []
     with sync_playwright() as play:
         chromium = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
@@ -120,7 +120,7 @@ def pictures(folder: Path) -> list[str]:
 
 
 def main() -> None:
-    """Records."""
+    """Record the session."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "lit_project"
         subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)

@@ -1,21 +1,21 @@
-"""Speed of a full-featured `lit-project fit`: against a loop by hand, and against the customary Lightning pipeline.
+"""Compare the speed of a full-featured `lit-project fit` to a hand-written loop and the customary Lightning pipeline.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py             about six minutes
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where     where the overhead of a step comes from
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --processes    two processes against one
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where     break down the overhead of a step
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --processes    compare two processes to one
 
-All on Fashion-MNIST in one process, in turns, several rounds; a number is the median of the ratios of the rounds, with
-the least and the greatest beside it. What is timed is whole epochs, training and validation of 5,000 images, from the
-start of one to the start of the next; start-up and the first epoch of every fit are left out. CPU seconds, those of the
-process, vary less than seconds on a machine that others use too; with one thread on an idle machine the two are alike.
+All variants train on Fashion-MNIST in one process, interleaved over several rounds. Results are the median, minimum and
+maximum of each round's ratio. Timing covers complete epochs with training and validation on 5,000 images, from the
+start of an epoch to the start of the next, without start-up and the first epoch of each fit. CPU seconds of the process
+vary less than wall-clock seconds on a shared machine; with one thread on an idle machine, both are similar.
 
-- template: `lit-project fit` on a terminal: progress bar, metrics.csv, best and last checkpoint each epoch, figures.
-- plain: a loop by hand over the same tensors (`plain.Plain`), which keeps loss and accuracy and nothing else.
-- customary: torchvision transforms a sample, DataLoader, `self.log` at each step (`baselines.customary`).
+- template: `lit-project fit` on a terminal, with progress bar, metrics.csv, best and last checkpoints, and figures.
+- plain: a hand-written loop over the same tensors (`plain.Plain`), which records only loss and accuracy.
+- customary: torchvision transforms per sample, DataLoader, `self.log` in each step (`baselines.customary`).
 
-The optimizer is Adam with its defaults; "fused" is with `fused: true`, as in the configs. All reuse freed memory, as
-the command line does. The customary pipeline and what it is compared with run epochs of 400 steps, for time; template
-and plain are compared on full epochs (860 steps).
+The optimizer is Adam with default settings. "fused" adds `fused: true`, as in the configs. All variants reuse freed
+memory, as the command line does. Comparisons with the customary pipeline use epochs of 400 steps to save time. The
+template and the hand-written loop are compared on full epochs (860 steps).
 """
 
 import argparse
@@ -33,10 +33,10 @@ from lit_project.data.mnist import FashionMNIST
 from lit_project.models.mlp import MLP
 from plain import Plain
 
-SHORT = 400  # steps of an epoch where the customary pipeline takes part
+SHORT = 400  # steps per epoch in comparisons with the customary pipeline
 LARGE: dict[str, Any] = {"hidden_sizes": [512, 512]}
 SMALL: dict[str, Any] = {"hidden_sizes": [64, 128, 64], "norm": "batch"}
-# title, net, batch size, steps of an epoch (None: all), whether the customary pipeline takes part
+# Title, net, batch size, steps per epoch (None for all), whether to include the customary pipeline.
 PARTS: dict[str, tuple[str, dict[str, Any], int, int | None, bool]] = {
     "full": ("784-512-512-10, batch 64", LARGE, 64, None, False),
     "large": ("784-512-512-10, batch 64", LARGE, 64, SHORT, True),
@@ -52,7 +52,7 @@ CLAIMS = {
 
 
 def template(net: dict[str, Any], batch_size: int, epochs: int, steps: int | None, fused: bool = False) -> Times:
-    """Times of the mean of `epochs` epochs of `lit-project fit`, after one to warm up."""
+    """Return the mean time of `epochs` epochs of `lit-project fit`, after a warm-up epoch."""
     model = {
         "class_path": "lit_project.tasks.classification.ImageClassifier",
         "init_args": {
@@ -74,7 +74,7 @@ def template(net: dict[str, Any], batch_size: int, epochs: int, steps: int | Non
 
 def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None, options: argparse.Namespace,
             with_customary: bool) -> dict[str, Any]:  # fmt: skip
-    """Measures one net; prints a table and returns the numbers."""
+    """Measure one net, print a table and return the results."""
     data = FashionMNIST(root=DATA)
     data.prepare_data()
     data.setup("fit")
@@ -100,7 +100,7 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
     result: dict[str, Any] = {"steps": count, "batch size": batch_size}
     rows = []
     for name, values in times.items():
-        alone = not name.endswith("2 workers")  # no child processes, whose computing is not in `cpu`
+        alone = not name.endswith("2 workers")  # `cpu` excludes child processes
         result[name] = {
             "seconds an epoch": [t.wall for t in values],
             "CPU seconds an epoch": [t.cpu for t in values] if alone else None,
@@ -134,7 +134,7 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
 
 
 def claims(results: dict[str, Any]) -> dict[str, Any]:
-    """The promised ratios of the parts that were measured."""
+    """Return the claimed and measured ratios of the measured parts."""
     promised = {}
     for part, found in results.items():
         name, _, threads = part.partition(", ")
@@ -147,14 +147,14 @@ def claims(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--where", action="store_true", help="break the overhead down instead")
-    parser.add_argument("--processes", action="store_true", help="what a second process costs and gives instead")
+    parser.add_argument("--where", action="store_true", help="only break down the overhead")
+    parser.add_argument("--processes", action="store_true", help="only compare two processes to one")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=2, help="timed epochs of each fit")
-    parser.add_argument("--threads", type=int, default=1, help="of torch; one is least disturbed by other programs")
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="others stay in the file")
+    parser.add_argument("--epochs", type=int, default=2, help="timed epochs per fit")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads; one is disturbed least by other jobs")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="the file keeps others")
     options = parser.parse_args()
     as_the_program(options.threads)
     if options.where or options.processes:
@@ -172,7 +172,7 @@ def main() -> None:
             "timed epochs a fit": options.epochs,
             **measured,
         }
-        save("speed", {"claims": claims(results), "parts": results})  # at once, for a run that is cut short
+        save("speed", {"claims": claims(results), "parts": results})  # in case of an interruption
     rows = [[name, row["target"], show_ratio(row)] for name, row in claims(results).items()]
     table("Claims", ["", "target", "measured"], rows)
     return None

@@ -1,14 +1,14 @@
-"""Time of commands up to what they are asked for, and memory of a fit.
+"""Measure the start-up time of commands and the memory of a fit.
 
     python benchmarks/startup.py
 
-Each is a process of its own, in turns; ratios are medians of those of the rounds. CPU seconds are those of the process;
-they vary less than seconds on a machine that others use too.
+Each command runs in a separate process, interleaved over several rounds, and ratios are medians over the rounds. CPU
+seconds vary less than wall-clock seconds on a shared machine. Targets:
 
-- `fit --help`, and `fit` (784-512-512-10, Fashion-MNIST) up to the end of its first step: at most 1.2 times importing
-  LightningCLI, which every Lightning command line does (and which imports torchvision, too, if it is there).
-- `--help`, a wrong command, and `runs` and `compare` of 200 runs, which need no torch: at most 1 s.
-- Peak memory of a fit of two epochs: at most 200 MB more than the loop by hand, `plain.py`.
+- `fit --help`, and `fit` (784-512-512-10, Fashion-MNIST) until its first step is complete: at most 1.2 times the import
+  of LightningCLI, which every Lightning command line needs (and which imports torchvision if it is installed).
+- `--help`, an unknown command, and `runs` and `compare` with 200 runs, which need no torch: at most 1 s.
+- Peak memory of a fit with two epochs: at most 200 MB more than the hand-written loop `plain.py`.
 """
 
 import argparse
@@ -32,7 +32,7 @@ PROGRAM = [sys.executable, "-m", "lit_project"]
 FIT = [*PROGRAM, "fit", "-c", f"{ROOT}/configs/fashion_mnist_mlp.yaml", f"--data.root={DATA}",
        "--trainer.accelerator=cpu", "--trainer.max_epochs=2", "--test_after_fit=false"]  # fmt: skip
 RUNS = 200
-# Runs a command from a small process: the peak of a child is at least the memory of the process that started it.
+# Start the command from a small process, because a child's peak memory is at least its parent's memory.
 MEASURE = """
 import json, resource, subprocess, sys, time
 start = time.perf_counter()
@@ -43,31 +43,31 @@ print(json.dumps([done.returncode, time.perf_counter() - start, used.ru_utime + 
 
 
 class LeaveAfterStep(Callback):
-    """Ends the process after the first step of training."""
+    """Callback that exits the process after the first training step."""
 
     def on_train_batch_end(self, *args: Any) -> None:
-        """Leaves without cleaning up, which is no part of the start."""
+        """Exit without cleanup, which is not part of the start-up time."""
         os._exit(0)
 
 
 def process(command: list[str], peaks: list[float], status: int = 0) -> Times:
-    """Times of a process from its start to its end; adds its peak memory in MB to `peaks`.
+    """Return the time that a command takes, and append its peak memory in MB to `peaks`.
 
     Raises:
-        RuntimeError: it ended with another status.
+        RuntimeError: If the command exits with a different status.
     """
     paths = os.pathsep.join([str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run([sys.executable, "-c", MEASURE, *command], env={**os.environ, "PYTHONPATH": paths},
                           check=True, capture_output=True, text=True)  # fmt: skip
     found, wall, cpu, peak = json.loads(done.stdout)
     if found != status:
-        raise RuntimeError(f"{shlex.join(command)} ended with status {found}")
+        raise RuntimeError(f"{shlex.join(command)} exited with status {found}")
     peaks.append(peak / 1024)  # KiB on Linux
     return Times(wall, cpu)
 
 
 def many_runs(folder: Path) -> Path:
-    """A folder of runs that differ in a rate: copies of one without its checkpoints."""
+    """Create runs with different learning rates by copying one run without its checkpoints. Return their folder."""
     process([*PROGRAM, "fit", "-c", f"{ROOT}/configs/quickstart.yaml", "--trainer.max_epochs=10", "--run_name=0",
              "--trainer.limit_train_batches=2", f"--runs_dir={folder}"], [])  # fmt: skip
     first = folder / "quickstart" / "0"
@@ -80,14 +80,14 @@ def many_runs(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Measures."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         runs = str(many_runs(Path(folder) / "runs"))
         fit = [*FIT, f"--runs_dir={folder}"]
-        # title → command, its status
+        # Command and exit status by title.
         commands: dict[str, tuple[list[str], int]] = {
             "import lightning.pytorch.cli": (IMPORT, 0),
             "lit-project fit --help": ([*PROGRAM, "fit", "--help"], 0),
@@ -104,7 +104,7 @@ def main() -> None:
             name: partial(process, command, peaks[name], status) for name, (command, status) in commands.items()
         }
         for name in list(variants)[:7]:
-            variants[name]()  # fills the disk cache
+            variants[name]()  # warms up the disk cache
         times = interleave(variants, options.rounds)
     base = times["import lightning.pytorch.cli"]
     result, rows = {}, []

@@ -1,10 +1,10 @@
-"""What a sweep on this machine costs: over the same `fit` alone, and with two workers instead of one.
+"""Measure the overhead of a sweep compared to a single `fit`, and the speedup with two workers.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/sweep.py
 
-Trials are single-threaded fits of the quickstart. Overhead: the time of a sweep of one trial (as the runner sees it)
-less that of the same command alone, interleaved, medians. Workers: the same eight trials with one and with two workers.
-Prints both, writes benchmarks/results/sweep.json.
+Trials are single-threaded fits of the quickstart. The overhead is the time of a trial, as measured by the runner of a
+one-trial sweep, minus the time of the same command without a sweep (medians, interleaved). The speedup compares the
+same eight trials with one and two workers. Prints the results and writes benchmarks/results/sweep.json.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SWEEP = {
 
 
 def sweep_file(folder: Path, trials: int) -> Path:
-    """Writes a sweep of so many equal trials but for the seed."""
+    """Write a sweep whose trials differ only in the seed."""
     file = folder / f"seeds{trials}.yaml"
     seeds = {"seed_everything": {"values": list(range(trials))}}
     file.write_text(yaml.safe_dump({**SWEEP, "parameters": seeds}))
@@ -38,7 +38,7 @@ def sweep_file(folder: Path, trials: int) -> Path:
 
 
 def timed(words: list[str], folder: Path) -> float:
-    """Seconds of a command of `lit-project`."""
+    """Return the seconds that a `lit-project` command takes."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     start = time.perf_counter()
     subprocess.run([sys.executable, "-m", "lit_project", *words], cwd=folder, env=environment, check=True,
@@ -47,15 +47,15 @@ def timed(words: list[str], folder: Path) -> float:
 
 
 def trial_seconds(table: Path) -> list[float]:
-    """What the trials of a sweep took."""
+    """Return the seconds of each trial of a sweep."""
     return [float(row["seconds"]) for row in csv.DictReader(table.open())]
 
 
 def main() -> None:
-    """Measures."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="of the overhead")
-    parser.add_argument("--trials", type=int, default=8, help="of the comparison of workers")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to measure the overhead")
+    parser.add_argument("--trials", type=int, default=8, help="trials to compare the numbers of workers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

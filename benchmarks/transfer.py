@@ -1,15 +1,15 @@
-"""MNIST with what a ResNet-18 has learned on Fashion-MNIST: scratch, frozen, gradual and full at the same budget.
+"""Compare ways to fine-tune a Fashion-MNIST ResNet-18 on MNIST (scratch, frozen, gradual, full) with equal budgets.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --steps 10 30 --seeds 1 2 --workers 2
     OMP_WAIT_POLICY=PASSIVE python benchmarks/transfer.py --source RUN --workers 2
 
-The weights are those of `--source`, a finished run of `configs/fashion_mnist_resnet18.yaml`; without it one of three
-epochs is made. Each way of fine-tuning is `configs/mnist_resnet18_from_fashion.yaml` with three epochs of so many steps
-of 128 images, and another schedule of unfreezing; scratch begins with random weights and trains everything. Rates are
-the same for all ways but scratch, whose parameters all learn at the full rate. Test accuracy on all 10,000 images of
-the checkpoint that validation on 1,000 images chose. Runs are kept in repeats/transfer/. Prints a table, writes
-benchmarks/results/transfer.json, where results of before with the same weights stay, and docs/figures/transfer.png.
+The weights come from `--source`, a completed run of `configs/fashion_mnist_resnet18.yaml`, or by default from a new run
+of three epochs. Each way uses `configs/mnist_resnet18_from_fashion.yaml` for three epochs of `--steps` steps with 128
+images, and a different unfreezing schedule. "scratch" trains everything from random weights and with the full learning
+rate for all parameters. The other ways use the same learning rates as each other. The best checkpoint, by validation on
+1,000 images, is tested on all 10,000 images. Runs are stored in repeats/transfer/. The script prints a table, writes
+docs/figures/transfer.png, and updates benchmarks/results/transfer.json, which keeps results for the same weights.
 """
 
 import argparse
@@ -25,18 +25,18 @@ from quality import BF16, repeated, with_seeds
 from lit_engine.callbacks.figures import new_figure
 
 FILE = RESULTS / "transfer.json"
-WAYS: dict[str, tuple[str, list[str]]] = {  # → schedule of unfreezing, further options
+WAYS: dict[str, tuple[str, list[str]]] = {  # unfreezing schedule and other options
     "scratch": ("{net.backbone: 0}", ["--model.parameter_groups=null"]),
     "frozen": ("{net.backbone: null}", []),
     "gradual": ("{net.backbone: 2, net.backbone.layer4: 1}", []),
     "full": ("{net.backbone: 0}", []),
 }
-EPOCHS, BATCH = 3, 128  # of the config
-Job = tuple[str, int, int]  # way, steps of an epoch, seed
+EPOCHS, BATCH = 3, 128  # as in the config
+Job = tuple[str, int, int]  # way, steps per epoch, seed
 
 
 def known(pretraining: dict[str, Any]) -> dict[Job, float]:
-    """The test accuracies in the file of results, if they are of the same weights."""
+    """Return the stored test accuracies, if they belong to the same weights."""
     before = json.loads(FILE.read_text()) if FILE.exists() else {}
     if before.get("pretraining") != pretraining:
         return {}
@@ -49,7 +49,7 @@ def known(pretraining: dict[str, Any]) -> dict[Job, float]:
 
 
 def nested(accuracy: dict[Job, float]) -> dict[str, dict[int, dict[int, float]]]:
-    """Way → steps of an epoch → seed → test accuracy in percent."""
+    """Return test accuracies in percent, nested by way, steps per epoch and seed."""
     found: dict[str, dict[int, dict[int, float]]] = {}
     for way, steps, seed in sorted(accuracy, key=lambda job: (list(WAYS).index(job[0]), *job[1:])):
         found.setdefault(way, {}).setdefault(steps, {})[seed] = round(accuracy[way, steps, seed], 2)
@@ -57,7 +57,7 @@ def nested(accuracy: dict[Job, float]) -> dict[str, dict[int, dict[int, float]]]
 
 
 def draw(accuracy: dict[Job, float]) -> None:
-    """The table, and the figure of errors by images seen."""
+    """Print the table, and draw the figure of test errors by images seen."""
     budgets = sorted({steps for _, steps, _ in accuracy})
     figure = new_figure(6, 4)
     axes = figure.add_subplot()
@@ -84,10 +84,10 @@ def draw(accuracy: dict[Job, float]) -> None:
 
 
 def main() -> None:
-    """Runs what the command line asks for."""
+    """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", nargs="+", type=int, default=[3, 10, 30], help="of each of three epochs")
-    parser.add_argument("--source", type=Path, help="the run whose weights are taken")
+    parser.add_argument("--steps", nargs="+", type=int, default=[3, 10, 30], help="steps per epoch, for three epochs")
+    parser.add_argument("--source", type=Path, help="run that provides the weights")
     options = with_seeds(parser).parse_args()
     folder = ROOT / "repeats" / "transfer"
     source = (options.source or folder / "first" / "fashion_mnist_resnet18" / "seed-1").resolve()

@@ -1,25 +1,25 @@
-"""Speed of training the translation nets, against a loop over single pairs and single tokens.
+"""Compare the training speed of the translation nets to a loop over single pairs and single tokens.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/translation_speed.py                about two minutes on an idle machine
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/translation_speed.py --threads 2    kept beside those of one thread
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/translation_speed.py --threads 2    stored next to the one-thread results
 
 Data: the classic filtered pairs of Tatoeba ("I am …", "he is …"; at most 10 words; lower case, no accents, spaced
-punctuation), French to English, whole words. Hidden and embedding size 256 everywhere, one layer, dropout 0.1.
+punctuation), French to English, with whole words. All nets have hidden and embedding size 256 and dropout 0.1.
 
-- location, additive, general: `RNNSeq2Seq`, encoder one way, which hands its state on; batches of 128 pairs of the data
-  module's loader, fused Adam, a loop by hand. Location is the classic net in batches.
-- transformer: `TransformerSeq2Seq`, 3 + 3 layers, the same loop.
-- classic: `baselines_translation.Classic`, pairs drawn from the same batches.
+- location, additive, general: one-layer `RNNSeq2Seq` with a unidirectional encoder, whose final state initializes the
+  decoder; a hand-written loop over batches of 128 pairs from the data module's loader, with fused Adam. "location" is
+  the batched version of the classic net.
+- transformer: `TransformerSeq2Seq` with 3 + 3 layers, and the same loop.
+- classic: `baselines_translation.Classic`, on pairs drawn from the same batches.
 
-All in one process, in turns, several rounds; a number is the median over the rounds, of ratios the median of the ratios
-of the rounds, with the least and the greatest beside it. What is timed is whole steps: making the batch, forward, loss,
-backward, optimizer. Tokens are target tokens, the end counted, padding not.
+All variants run in one process, interleaved over several rounds. Results are medians over the rounds; ratios are shown
+with their minimum and maximum. Timing covers complete steps: batch creation, forward, loss, backward and optimizer.
+Tokens are target tokens including end-of-sentence, without padding.
 
-The share of the peak is the floating-point operations of a step's matrix products over those that `torch.mm` on two
-float32 matrices of 2048 × 2048 does in the same time and round, with as many threads. The operations are counted by
-`torch.utils.flop_counter` over the very batches that are timed, backward and padding included. On the CPU it sees the
-products inside `nn.GRU` (not those of `nn.LSTM`, which is one fused call); that is checked against the formula
-2 · 3 H (E + H) a token before anything is measured.
+The share of peak compares the FLOP/s of a step's matrix products to `torch.mm` on two float32 matrices of 2048 × 2048
+in the same round and with the same number of threads. `torch.utils.flop_counter` counts the operations over the timed
+batches, including the backward pass and padding. On the CPU it counts the products inside `nn.GRU` (but not `nn.LSTM`,
+which is one fused call). This is checked against the formula 2 · 3 H (E + H) per token before anything is measured.
 """
 
 import argparse
@@ -45,11 +45,11 @@ from lit_project.text.vocabulary import PAD
 
 HIDDEN = 256
 PEAK_SIZE = 2048
-TARGETS = {"additive": "at least 15", "general": "at least 15"}  # times the classic loop
+TARGETS = {"additive": "at least 15", "general": "at least 15"}  # relative to the classic loop
 
 
 def classic_pairs() -> Tatoeba:
-    """The data, set up for training."""
+    """Return the data module, set up for training."""
     data = Tatoeba(
         root=DATA, source="fr", target="en", prefixes="classic", max_length=10, batch_size=128, seed=0,
         lowercase=True, strip_accents=True, space_punctuation=True,
@@ -60,7 +60,7 @@ def classic_pairs() -> Tatoeba:
 
 
 def nets(data: Tatoeba) -> dict[str, Seq2Seq]:
-    """What is trained in batches."""
+    """Return the nets that are trained in batches."""
     sizes = data.source_size, data.target_size
     options: dict[str, Any] = {"embedding_size": HIDDEN, "hidden_size": HIDDEN, "bidirectional": False}
     attentions: tuple[Any, ...] = ("location", "additive", "general")
@@ -71,14 +71,14 @@ def nets(data: Tatoeba) -> dict[str, Seq2Seq]:
 
 
 class Batches:
-    """A plain training loop over the first `steps` batches of an epoch, the same ones each time."""
+    """Plain training loop over the first `steps` batches of an epoch, which are the same each time."""
 
     def __init__(self, net: Seq2Seq, data: Tatoeba, steps: int) -> None:
         self.net, self.loader, self.steps = net, data.train_dataloader(), steps
         self.optimizer = torch.optim.Adam(net.parameters(), lr=0.001, fused=True)
 
     def train(self) -> float:
-        """Trains once over the batches; returns the mean loss of a token."""
+        """Train once on the batches, and return the mean loss per token."""
         loss_sum, tokens = torch.zeros(()), torch.zeros((), dtype=torch.int64)
         for batch in islice(self.loader, self.steps):
             logits_BTV = self.net(batch.source, batch.source_lengths, batch.target[:, :-1])
@@ -94,7 +94,7 @@ class Batches:
 
 
 def seconds(train: Callable[[], float], tokens: int) -> Times:
-    """Of 1,000 target tokens."""
+    """Return the training time per 1,000 target tokens."""
     start = Times.now()
     train()
     passed = Times.now() - start
@@ -102,17 +102,17 @@ def seconds(train: Callable[[], float], tokens: int) -> Times:
 
 
 def operations(train: Callable[[], float]) -> int:
-    """Floating-point operations of the matrix products of one run."""
+    """Return the number of floating-point operations in the matrix products of one call."""
     with FlopCounterMode(display=False) as counter:
         train()
     return counter.get_total_flops()
 
 
 def check_counter() -> None:
-    """Makes sure that the products inside `nn.GRU` are counted.
+    """Check that FlopCounterMode counts the products inside `nn.GRU`.
 
     Raises:
-        RuntimeError: this version of torch counts otherwise.
+        RuntimeError: If the count of this torch version is different.
     """
     rnn, x = nn.GRU(10, 20, batch_first=True), torch.randn(4, 5, 10)
     lengths = torch.tensor([5, 4, 3, 2])
@@ -124,7 +124,7 @@ def check_counter() -> None:
 
 
 def peak() -> Times:
-    """Of 10¹² floating-point operations at the fastest of five large products."""
+    """Return the time per 10¹² floating-point operations of the fastest of five large products."""
     a, b = torch.rand(2, PEAK_SIZE, PEAK_SIZE)
     passed = []
     for _ in range(5):
@@ -135,7 +135,7 @@ def peak() -> Times:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measures all nets; prints a table and returns the numbers."""
+    """Measure all nets, print a table and return the results."""
     torch.manual_seed(42)
     data = classic_pairs()
     batches = list(islice(data.train_dataloader(), options.steps))
@@ -150,7 +150,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     trains |= {name: Batches(net, data, options.steps).train for name, net in nets(data).items()}
     tokens = dict.fromkeys(trains, sum(len(target) for _, target in pool))
     tokens["classic"] = sum(len(target) for _, target in pairs)
-    counted = {name: 1000 * operations(train) / tokens[name] for name, train in trains.items()}  # warms up, too
+    counted = {name: 1000 * operations(train) / tokens[name] for name, train in trains.items()}  # also warms up
     variants = {name: partial(seconds, train, tokens[name]) for name, train in trains.items()}
     times = interleave({**variants, "peak": peak}, options.rounds)
     result: dict[str, Any] = {
@@ -182,7 +182,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def claims(parts: dict[str, Any]) -> dict[str, Any]:
-    """The promised ratios of what was measured."""
+    """Return the claimed and measured ratios."""
     promised = {}
     for part, results in parts.items():
         for name, target in TARGETS.items():
@@ -194,12 +194,12 @@ def claims(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Run the benchmark as requested on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=12, help="batches of 128 pairs a round and net")
-    parser.add_argument("--pairs", type=int, default=60, help="pairs a round of the classic loop")
-    parser.add_argument("--threads", type=int, default=1, help="of torch; one is least disturbed by other programs")
+    parser.add_argument("--steps", type=int, default=12, help="batches of 128 pairs per round and net")
+    parser.add_argument("--pairs", type=int, default=60, help="pairs per round of the classic loop")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads; one is disturbed least by other jobs")
     options = parser.parse_args()
     as_the_program(options.threads)
     torch.set_flush_denormal(True)  # as the command line does

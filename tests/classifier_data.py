@@ -1,4 +1,4 @@
-"""For the tests of tasks: small images in memory and a classifier of them."""
+"""Small in-memory images for the task tests, and a classifier for them."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ MEAN, STD = [0.4], [0.3]
 
 
 class Images(ImageData):
-    """29 random images `(1, 4, 4)` of four classes for training, 17 for validation and for test."""
+    """Random images `(1, 4, 4)` of four classes: 29 for training, 17 each for validation and testing."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -27,7 +27,7 @@ class Images(ImageData):
         return images, targets
 
     def floats(self, split):
-        """All images as the task gets them, and their classes."""
+        """Return all images as the task receives them, and their classes."""
         images, targets = self.load(split)
         return images.float() / 255, targets
 
@@ -42,7 +42,7 @@ def classifier(net=None, lr=0.1, **kwargs):
 
 
 def batches(data, epochs):
-    """The training batches in their order, as floats."""
+    """Yield the training batches in order, as floats."""
     images, targets = data.floats("train")
     loader = data.train_dataloader()
     for epoch in range(epochs):

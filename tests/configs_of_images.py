@@ -1,4 +1,4 @@
-"""Small data and weights with which `small_data` and test_configs.py replace those of the configs of images."""
+"""Small data and weights that replace those of the image configs in `small_data` and test_configs.py."""
 
 from pathlib import Path
 
@@ -9,8 +9,8 @@ from torchvision.models import ResNet18_Weights, _api
 from torchvision.models.resnet import BasicBlock, ResNet
 
 SCORE, FIGURE, AS_WHILE_FITTING = "accuracy", "test_confusion_matrix.png", True
-# beginning of a config's name → options of its test: few images for convolutions; no workers, which take seconds to
-# start; a schedule of three epochs that debug.yaml would cut
+# Test options by the prefix of a config's name: few images per batch for convolutions, no workers because they are
+# slow to start, and for one schedule, more epochs than debug.yaml.
 FEW = "--data.batch_size=8 --data.eval_batch_size=8"
 OPTIONS = {
     "fashion_mnist_cnn": FEW,
@@ -22,7 +22,7 @@ OPTIONS = {
 
 
 def replace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MNIST and Fashion-MNIST become 300 + 100 + 100 random images, ResNet-18 a thin one."""
+    """Replace MNIST and Fashion-MNIST by 300 + 100 + 100 random images, and ResNet-18 by a thin one."""
     from lit_project.data.mnist import FashionMNIST
 
     thin_resnet18(monkeypatch)
@@ -32,7 +32,7 @@ def replace(monkeypatch: pytest.MonkeyPatch) -> None:
         generator = torch.Generator().manual_seed(len(split))
         targets = torch.randint(0, 10, (size,), generator=generator)
         images = torch.randint(0, 100, (size, 1, 28, 28), generator=generator, dtype=torch.uint8)
-        images += 15 * targets[:, None, None, None].to(torch.uint8)  # brightness tells the class
+        images += 15 * targets[:, None, None, None].to(torch.uint8)  # the brightness reveals the class
         return images, targets
 
     monkeypatch.setattr(FashionMNIST, "load", load)
@@ -40,21 +40,21 @@ def replace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(rows: list[dict[str, str]], metrics: dict[str, float]) -> None:
-    """Predictions are as good as the test says."""
+    """Check that the predictions match the test accuracy."""
     assert [int(row["index"]) for row in rows] == list(range(len(rows)))
     accuracy = sum(row["prediction"] == row["target"] for row in rows) / len(rows)
     assert float(f"{accuracy:.6g}") == metrics["test/accuracy"]
 
 
 def publish(net: nn.Module, path: Path) -> None:
-    """Writes a net's weights without the counts of batches and without their versions."""
+    """Save a net's weights without batch counts and version numbers."""
     state = {name: value for name, value in net.state_dict().items() if not name.endswith("num_batches_tracked")}
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(state, path)
 
 
 class ThinResNet(ResNet):
-    """ResNet-18 with an eighth of the channels; the names of its weights are the same."""
+    """ResNet-18 with an eighth of the channels and the same weight names."""
 
     def __init__(self, **kwargs: object) -> None:
         super().__init__(BasicBlock, [2, 2, 2, 2], **kwargs)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ class ThinResNet(ResNet):
 
 
 def thin_resnet18(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes `resnet18` of torchvision a `ThinResNet`, which trains in a tenth of the time."""
+    """Replace torchvision's `resnet18` by `ThinResNet`, which trains in a tenth of the time."""
 
     def resnet18(*, weights: ResNet18_Weights | None = None, progress: bool = True, **kwargs: object) -> ThinResNet:
         net = ThinResNet(**kwargs)
@@ -77,5 +77,5 @@ def thin_resnet18(monkeypatch: pytest.MonkeyPatch) -> None:
             net.load_state_dict(weights.get_state_dict(progress=progress))
         return net
 
-    resnet18.__module__ = ResNet.__module__  # by which torchvision knows a net that classifies
+    resnet18.__module__ = ResNet.__module__  # torchvision recognizes classifiers by this
     monkeypatch.setitem(_api.BUILTIN_MODELS, "resnet18", resnet18)

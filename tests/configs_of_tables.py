@@ -1,4 +1,4 @@
-"""What `small_data` and test_configs.py know of the configs of tables."""
+"""Settings of the table configs for `small_data` and test_configs.py."""
 
 import pytest
 from sklearn.metrics import r2_score
@@ -8,11 +8,12 @@ OPTIONS: dict[str, str] = {}
 
 
 def replace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come with scikit-learn, and are small."""
+    """Replace nothing, because scikit-learn includes the data, which is small."""
 
 
 def check(rows: list[dict[str, str]], metrics: dict[str, float]) -> None:
-    """Predictions are as good as the test says."""
-    assert [int(row["index"]) for row in rows] == sorted({int(row["index"]) for row in rows})  # rows of the whole table
+    """Check that the predictions match the test score."""
+    # These are indices into the whole table.
+    assert [int(row["index"]) for row in rows] == sorted({int(row["index"]) for row in rows})
     predicted, true = ([float(row[name]) for row in rows] for name in ("prediction", "target"))
     assert r2_score(true, predicted) == pytest.approx(metrics["test/r2"], rel=1e-4)

@@ -1,6 +1,6 @@
-"""Fixtures of this project: its command line and configs, and small data of the real shapes.
+"""Fixtures of this project: its command line, its configs, and small data with the original shapes.
 
-`lit`, which runs a command in the test process, and other fixtures come from `lit_engine.tools.testing`.
+The `lit` fixture, which runs a command in-process, and others come from `lit_engine.tools.testing`.
 """
 
 import shutil
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def command_line() -> Callable[[Sequence[str]], int]:
-    """`lit-project ARGS` in this process."""
+    """Return the function that runs `lit-project ARGS` in this process."""
     from lit_project.__main__ import main
 
     return main
@@ -27,7 +27,7 @@ def command_line() -> Callable[[Sequence[str]], int]:
 
 @pytest.fixture
 def official() -> Callable[..., Path]:
-    """`official("tatoeba/fra-eng.zip")` is the folder `data/`, which must have it: for tests marked `archives`."""
+    """Return a function that returns `data/` if it contains the given archive. For tests marked `archives`."""
 
     def folder(*archives: str) -> Path:
         missing = [name for name in archives if not (ROOT / "data" / name).exists()]
@@ -47,14 +47,14 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What configs would download is small and made up: see `configs_of_*.py`. Nothing is read or downloaded."""
+    """Replace downloaded data by small synthetic data (see `configs_of_*.py`). Nothing is read or downloaded."""
     for path in Path(__file__).parent.glob("configs_of_*.py"):
         import_module(path.stem).replace(monkeypatch)
 
 
 @pytest.fixture
 def image_folder(workspace: Path) -> Path:
-    """`data/images` with two classes of 40 small pictures: dark cats and bright dogs."""
+    """The folder `data/images` with two classes of 40 small images: dark cats and bright dogs."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -69,7 +69,7 @@ def image_folder(workspace: Path) -> Path:
 
 @pytest.fixture
 def imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights of a thin resnet18 in the cache where torchvision looks for those of ImageNet."""
+    """Random weights of a thin resnet18 in the cache where torchvision expects the ImageNet weights."""
     from configs_of_images import ThinResNet, publish, thin_resnet18
 
     thin_resnet18(monkeypatch)
@@ -79,7 +79,7 @@ def imagenet_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`runs/` with one run, for `trained`."""
+    """The `runs/` folder with one run, which `trained` copies."""
     from lit_project.__main__ import main
 
     runs = tmp_path_factory.mktemp("trained") / "runs"
@@ -92,14 +92,14 @@ def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def trained(trained_once: Path, workspace: Path) -> Path:
-    """A run on the bundled digits, three epochs of a perceptron: a copy for each test, which may change it."""
+    """A run of three epochs with an MLP on the bundled digits, copied for each test so that tests may change it."""
     shutil.copytree(trained_once, "runs")
     return Path("runs/quickstart/tiny")
 
 
 @pytest.fixture
 def splits(tmp_path: Path) -> tuple[Path, dict[str, int]]:
-    """`root/train`, `root/val`, `root/test` of 21, 9 and 6 images."""
+    """The folders `train`, `val` and `test` in `root`, with 21, 9 and 6 images."""
     classes = {}
     for split, count, start in (("train", 7, 0), ("val", 3, 50), ("test", 2, 100)):
         classes |= write(tmp_path / "root" / split, count, start)

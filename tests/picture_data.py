@@ -1,4 +1,4 @@
-"""For the tests of data: a small set in memory, and a model that notes what it is given."""
+"""Helpers for data tests: small in-memory images, and a model that records its inputs."""
 
 import torch
 from lightning.pytorch import LightningModule
@@ -12,7 +12,7 @@ __all__ = ["CLASSES", "Pictures", "Witness", "batches", "small", "write"]
 
 
 class Pictures(ImageData):
-    """`size` random images `(1, 6, 5)` of three classes for training, `size // 2` for validation and for test."""
+    """Random images `(1, 6, 5)` of three classes: `size` for training, `size // 2` each for validation and testing."""
 
     def __init__(self, size=23, **kwargs):
         super().__init__(**kwargs)
@@ -29,7 +29,7 @@ class Pictures(ImageData):
 
 
 class Witness(LightningModule):
-    """Keeps every batch that reaches its steps, by stage."""
+    """Records the batches of each stage's steps."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Images for the tests of transforms, and what a crop of them may be."""
+"""Helper for tests of transforms: possible crops of images."""
 
 import torch
 from torch.nn import functional as F
@@ -10,7 +10,7 @@ def images(batch=8, channels=2, height=5, width=6, seed=0):
 
 
 def windows(image, padding, fill=0):
-    """All (2p+1)² windows of the padded image `(C, H, W)`, by offset."""
+    """Return all (2p+1)² windows of the padded image `(C, H, W)` by offset."""
     _, height, width = image.shape
     padded = F.pad(image, [padding] * 4, value=fill)
     return {

@@ -1,4 +1,4 @@
-"""For the tests of resuming."""
+"""Helper for tests of resuming."""
 
 from lightning.pytorch import Callback
 

@@ -1,4 +1,4 @@
-"""Every shipped config runs through every subcommand, offline, on small data; every overlay on the quickstart."""
+"""Every config runs with every subcommand, offline and on small data, and every overlay runs on the quickstart."""
 
 import csv
 import json
@@ -13,10 +13,10 @@ import yaml
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / "configs").glob("*.yaml"))
 OVERLAYS = sorted(path.name for path in (ROOT / "configs" / "overlays").glob("*.yaml"))
-# what makes an overlay for other machines run here, in one process
+# Options that let overlays for other machines run here in one process.
 ELSEWHERE = {
     "gpu.yaml": "--trainer.accelerator=cpu",
-    "compile.yaml": "--model.compile=eager",  # without a C++ compiler
+    "compile.yaml": "--model.compile=eager",  # no C++ compiler
 }
 FIGURES = {"learning_curves.png", "learning_rate.png"}
 KINDS = [import_module(path.stem) for path in Path(__file__).parent.glob("configs_of_*.py")]
@@ -24,13 +24,13 @@ OPTIONS = {prefix: options for kind in KINDS for prefix, options in kind.OPTIONS
 
 
 def has_its_own_test(config: str) -> bool:
-    """As a task made by `new_task.py` has, whose data may be a file that is not here and whose scores are its own."""
+    """Return whether a config has its own test, as tasks from `new_task.py` do. Their data may be missing here."""
     return (ROOT / "tests" / f"test_{Path(config).stem}.py").exists()
 
 
 OWN = [name for name in CONFIGS if not has_its_own_test(name)]
 ALL = ("validate", "test", "predict")
-# after the fit, which ends with a test: all of them in the quickstarts, and with `make test-all` in the others too
+# After the fit, which ends with a test: all commands for quickstarts, and with `make test-all` for other configs.
 COMMANDS = [
     *((name, ALL if "quickstart" in name else ("predict",)) for name in OWN),
     *(pytest.param(name, ALL, marks=pytest.mark.slow) for name in OWN if "quickstart" not in name),
@@ -45,7 +45,8 @@ def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weigh
     run = fit.run
     assert run.parent == Path("runs") / Path(config).stem
     assert {p.name for p in run.iterdir()} >= {"config.yaml", "metrics.csv", "metrics.json", "provenance.json"}
-    monitored = re.findall(r"monitor: ([\w/]+)", (ROOT / "configs" / config).read_text())  # else the last one counts
+    # Otherwise, the last checkpoint is used.
+    monitored = re.findall(r"monitor: ([\w/]+)", (ROOT / "configs" / config).read_text())
     assert len(list((run / "checkpoints").glob("best*.ckpt"))) == len(monitored)
     assert (run / "checkpoints" / "last.ckpt").exists()
     after_fit = json.loads((run / "metrics.json").read_text())["test"]
@@ -74,7 +75,7 @@ def test_overlay(lit, overlay):
     assert result.status == 0, result.err
     config = yaml.safe_load((result.run / "config.yaml").read_text())
     names = [callback["class_path"].rpartition(".")[2] for callback in config["trainer"]["callbacks"]]
-    assert names[:2] == ["Checkpoint", "Figures"]  # those of the config are still there
+    assert names[:2] == ["Checkpoint", "Figures"]  # the config's callbacks are kept
 
 
 @pytest.mark.parametrize("file", [*CONFIGS, *(f"overlays/{name}" for name in OVERLAYS)])
@@ -84,6 +85,6 @@ def test_the_commands_of_a_header_are_accepted(lit, file):
     assert any(f"-c configs/{file}" in options for _, options in commands)
     for command, options in commands:
         words = shlex.split(options.replace("--run RUN", "-c configs/quickstart.yaml"))
-        with pytest.raises(SystemExit) as ended:  # the end of --print_config; a mistake would return 2
+        with pytest.raises(SystemExit) as ended:  # --print_config exits; errors would return 2
             lit([command, *words, "--print_config"])
         assert ended.value.code == 0

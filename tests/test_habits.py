@@ -1,4 +1,4 @@
-"""What keeps a project in order: workflow, hooks, image and pages agree with each other."""
+"""The project is consistent: workflow, hooks, image and pages agree with each other."""
 
 import fnmatch
 import json
@@ -23,7 +23,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
 def made(commands: str) -> list[str]:
-    """The targets of `make TARGET…` in a text."""
+    """Return the targets of `make TARGET…` in a text."""
     return re.findall(r"(?:^|[\n;&(\"]|&& )\s*make ([a-z-]+)", commands)
 
 
@@ -61,7 +61,7 @@ def test_workflow_tests_each_python_that_the_project_promises():
 
 
 def copied(text: str) -> list[str]:
-    """Sources of the COPY instructions."""
+    """Return the sources of the COPY instructions."""
     lines = re.findall(r"^COPY (.*)$", text, re.MULTILINE)
     return [word for line in lines for word in line.split()[:-1] if not word.startswith("--")]
 
@@ -79,14 +79,14 @@ def test_image_installs_by_the_makefile_what_is_copied_before():
 
 def test_devcontainer_is_set_up_by_the_makefile():
     content = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert made(content["postCreateCommand"]) == ["clean", "setup"]  # not a .venv of the host
+    assert made(content["postCreateCommand"]) == ["clean", "setup"]  # must not be the host's .venv
 
 
 # ------------------------------------------------------------------------------------------------------------- pages
 
 
 def test_pages_build_without_a_warning_and_fetch_nothing(tmp_path):
-    """As `make docs` builds them."""
+    """Builds the pages like `make docs`."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     recipe = re.search(r"^docs:.*\n((?:[\t#].*\n)+)", MAKEFILE, re.MULTILINE)[1]
@@ -102,10 +102,10 @@ def test_pages_build_without_a_warning_and_fetch_nothing(tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_markers_of_families_do_not_show_in_pages(page):
-    """Neither in code, which would show them, nor at the start of a line with text, which would break a paragraph."""
+    """In code, they would be visible. At the start of a line with text, they would break a paragraph."""
     text = page.read_text()
     for code in re.findall(r"^```.*?^```|`[^`\n]*`", text, re.DOTALL | re.MULTILINE):
-        if page.name != "make-it-yours.md":  # it explains the markers
+        if page.name != "make-it-yours.md":  # this page explains the markers
             assert "<!--" not in code, code
     assert not re.findall(r"^<!-- (?:only: [\w, ]+|end) -->.+", text, re.MULTILINE)
 
@@ -117,7 +117,7 @@ def test_every_page_is_in_the_menu():
     assert {page.name for page in PAGES} <= menu | set(re.findall(r"# - .*: (\S+\.md)", text))
 
 
-# what a run, a sweep or a tool writes, and names that stand for the user's own
+# Files written by a run, a sweep or a tool, and names that stand for the user's own files.
 OF_A_RUN = (
     r"RUN|config\.|mine|checkpoints/$|predictions/$|figures/|wandb/$|runs/|data/images|htmlcov|site/|best\.yaml|logs/|"
     r"values/|vendor/"

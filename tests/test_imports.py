@@ -1,4 +1,4 @@
-"""Models are plain PyTorch, and packages that few functions need are imported in these functions."""
+"""Models are plain PyTorch, and packages needed by few functions are imported only in these functions."""
 
 import pkgutil
 import subprocess
@@ -20,7 +20,7 @@ SCRIPTS = ("lit_project.__main__", "lit_project.tasks.translation.translate_with
 
 
 def import_without(packages, package):
-    """Imports all modules of a package in a process that cannot import some other packages."""
+    """Import all modules of a package in a process that cannot import certain other packages."""
     names = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
     names = [name for name in names if name not in SCRIPTS]
     assert "lit_project.models.mlp" in names

@@ -1,4 +1,4 @@
-"""requirements.lock holds what pyproject.toml asks for."""
+"""requirements.lock contains what pyproject.toml requires."""
 
 import re
 import shutil
@@ -40,7 +40,7 @@ def test_lock_is_current_with_the_dependencies_and_all_extras():
             assert versions, need
             assert all(map(need.specifier.contains, versions)), need
     extras = {extra for need in PROJECT["optional-dependencies"]["dev"] for extra in Requirement(need).extras}
-    assert extras == PROJECT["optional-dependencies"].keys() - {"dev"}  # the lock is that of dev
+    assert extras == PROJECT["optional-dependencies"].keys() - {"dev"}  # the lock is for dev
 
 
 def test_every_torch_backend_that_a_file_names_is_resolved_by_the_workflow():

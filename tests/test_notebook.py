@@ -1,4 +1,4 @@
-"""The notebook is stored without outputs, and runs from its first cell to its last."""
+"""The notebook is stored without outputs, and runs from start to finish."""
 
 import shutil
 from pathlib import Path
@@ -22,12 +22,12 @@ def test_it_runs_and_draws(tmp_path):
 
     (tmp_path / "notebooks").mkdir()
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # ports may be taken by other tests
+    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")  # other tests may use the ports
     kernel.connection_file = str(tmp_path / "kernel.json")
     folder = {"metadata": {"path": str(tmp_path / "notebooks")}}
     done = NotebookClient(NOTEBOOK, km=kernel, timeout=120, resources=folder).execute()
     results = [output for cell in done.cells for output in cell.get("outputs", []) if "data" in output]
-    assert results[0].data["text/plain"] == "0"  # of `fit`
+    assert results[0].data["text/plain"] == "0"  # status of `fit`
     assert sum("image/png" in output.data for output in results) == 3
     (run,) = (tmp_path / "runs" / "quickstart").iterdir()
     assert all(

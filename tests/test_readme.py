@@ -1,4 +1,4 @@
-"""The commands of the README and of docs/ run as they stand, in their order."""
+"""The commands of the README and docs/ can be run unchanged and in order."""
 
 import re
 import shlex
@@ -16,17 +16,17 @@ README = PAGES[0].read_text()
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Language and text of all code blocks: commands that are run here are `bash`, others `sh`."""
+    """Return language and text of all code blocks. Only commands in `bash` blocks are run here."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def split(block: str) -> list[str]:
-    """The commands of a block."""
+    """Return the commands of a block."""
     return [line for line in block.replace("\\\n", "").splitlines() if line]
 
 
 def commands(page: Path) -> list[str]:
-    """The commands of all bash blocks."""
+    """Return the commands of all bash blocks."""
     return [command for language, block in blocks(page) if language == "bash" for command in split(block)]
 
 
@@ -39,11 +39,11 @@ def test_there_are_commands_and_nothing_unknown_among_them():
 
 
 def _steps(language: str, block: str) -> list[str]:
-    """What of a block is run: a bash block line by line, one of Python as a whole."""
+    """Return the parts of a block to run: the lines of a bash block, or an entire Python block."""
     return split(block) if language == "bash" else [block] if language == "python" else []
 
 
-# one page with real figures, which take longer than the training
+# One page draws real figures, which takes longer than training.
 DOCS = [
     pytest.param(page, marks=[pytest.mark.slow, *[pytest.mark.draws] * (page.name == "runs.md")]) for page in PAGES[1:]
 ]

@@ -1,4 +1,4 @@
-"""Fine-tuning from the command line: where weights come from, and what users get wrong."""
+"""Fine-tuning from the command line: sources of weights, and common mistakes."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ SECOND = "-c configs/mnist_resnet18_from_fashion.yaml"
 
 
 def test_from_one_data_set_to_another(lit, small_data):
-    """The backbone is taken along, the head is not."""
+    """The backbone's weights are loaded, the head's are not."""
     result = lit(f"fit -c configs/fashion_mnist_resnet18.yaml {DEBUG} --run_name=first")
     assert result.status == 0, result.err
     first = result.run
@@ -41,14 +41,14 @@ def test_from_one_data_set_to_another(lit, small_data):
         ['{"body.": "net."}'],
     )
     assert unknown.status == 2
-    assert "no weight begins with 'body.'; they begin with net" in unknown.err
+    assert "no weight starts with 'body.'; they start with net" in unknown.err
 
 
 def test_a_trained_run_needs_no_weights_from_elsewhere(lit, image_folder, imagenet_weights, tmp_path):
     result = lit(FOLDER)
     assert result.status == 0, result.err
     assert "weights DEFAULT:\n  loaded: 120" in result.out
-    shutil.rmtree(tmp_path / "torch")  # nothing is there any more, and no network
+    shutil.rmtree(tmp_path / "torch")  # nothing is cached any more, and there is no network
     for command in ("test --run", "predict --run", "fit --run"):
         again = lit(f"{command} {result.run}")
         assert again.status == 0, again.err
@@ -98,7 +98,7 @@ def test_what_users_get_wrong(lit, small_data, command, message):
 
 
 def test_folders_without_a_test_split_are_trained_on_and_not_tested(lit, image_folder, imagenet_weights):
-    """Although the config asks for a test after the training."""
+    """Even though the config requests a test after training."""
     split = image_folder.parent / "split"
     for name in ("cat", "dog"):
         shutil.copytree(image_folder / name, split / "train" / name)

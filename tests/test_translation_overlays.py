@@ -1,4 +1,4 @@
-"""Overlays on a translation."""
+"""Overlays applied to a translation."""
 
 import pytest
 

@@ -1,8 +1,8 @@
-"""What makes runs of tests take a second."""
+"""Options that make test runs take about a second."""
 
 from PIL import Image
 
-# a net that trains in a second
+# A net that trains in a second.
 TINY = (
     "--model.net=lit_project.models.mlp.MLP --model.net.hidden_sizes=[32] --model.net.norm=none --data.batch_size=128 "
     "--trainer.log_every_n_steps=5"

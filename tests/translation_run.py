@@ -1,4 +1,4 @@
-"""A tiny translator, trained in seconds, for the tests of what is done with one."""
+"""A tiny translator, trained in seconds, for tests that use a translator."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ SMALL = (
 
 
 def train(runs: Path, *options: str, config: str = "translation_quickstart.yaml") -> Path:
-    """The run of two short epochs and a test."""
+    """Return the run of two short epochs and a test."""
     from lit_project.__main__ import main
 
     args = ["fit", "-c", str(ROOT / "configs" / config), *SMALL.split(), f"--runs_dir={runs}", "--run_name=tiny"]
@@ -30,7 +30,7 @@ RUNS: list[Path] = []  # of this process
 
 
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Such a run, validated too: trained once a process, for tests that leave it as it is."""
+    """Return a trained and validated run. It is trained once per process, for tests that do not change it."""
     from lit_project.__main__ import main
 
     if not RUNS:

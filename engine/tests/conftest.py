@@ -1,4 +1,4 @@
-"""Fixtures of the toy project. `lit`, which runs a command in this process, is one of `lit_engine.tools.testing`."""
+"""Fixtures of the toy project. The `lit` fixture, which runs a command in-process, is in `lit_engine.tools.testing`."""
 
 import shutil
 from pathlib import Path
@@ -20,7 +20,7 @@ def command_line():
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    """An empty working folder with the configs of the toy project, which processes started here can import."""
+    """An empty working folder with the toy project's configs. Subprocesses can import the project."""
     shutil.copytree(TOY / "configs", tmp_path / "configs")
     monkeypatch.setenv("PYTHONPATH", str(TOY.parent))
     monkeypatch.chdir(tmp_path)
@@ -29,7 +29,7 @@ def workspace(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def trained_once(tmp_path_factory):
-    """`runs/` with one run, for `trained`."""
+    """The `runs/` folder with one run, which `trained` copies."""
     from toy.__main__ import main
 
     runs = tmp_path_factory.mktemp("trained") / "runs"
@@ -42,6 +42,6 @@ def trained_once(tmp_path_factory):
 
 @pytest.fixture
 def trained(trained_once, workspace):
-    """A run of three epochs: a copy for each test, which may change it."""
+    """A run of three epochs, copied for each test so that tests may change it."""
     shutil.copytree(trained_once, "runs")
     return Path("runs/quickstart/tiny")

@@ -1,4 +1,4 @@
-"""What several tests of the library use."""
+"""Helpers shared by the library's tests."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from torch import nn
 
 from toy.tasks import ImageClassifier
 
-# options for a run of a second
+# Options for a run that takes about a second.
 TINY = "--model.net.hidden_sizes=[32] --data.batch_size=128 --trainer.log_every_n_steps=5"
 NAMES, MEAN, STD = list("abcd"), [0.4], [0.3]
 
@@ -34,13 +34,13 @@ def classifier(net=None, lr=0.1, **kwargs):
 
 
 def floats(data, split):
-    """All images as a task gets them, and their classes."""
+    """Return all images as a task receives them, and their classes."""
     images, targets = data.load(split)
     return images.float() / 255, targets
 
 
 def batches(data, epochs):
-    """The training batches in their order, as floats."""
+    """Yield the training batches in order, as floats."""
     images, targets = floats(data, "train")
     loader = data.train_dataloader()
     for epoch in range(epochs):

@@ -1,10 +1,10 @@
-"""For the tests of what ends a run: signals and errors at a given call of a function."""
+"""Helper for tests of interrupted runs: sends signals or raises errors at a given call of a function."""
 
 import os
 
 
 def at_call(monkeypatch, owner, name, call, *events):
-    """In the given call of `owner.name`, sends this process signals or raises errors; returns the list of all calls."""
+    """At the given call of `owner.name`, signal this process or raise errors. Returns the list of all calls."""
     original, calls = getattr(owner, name), []
 
     def with_events(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""Whether the texts of a figure can be read: each is inside the figure, and none covers another."""
+"""Checks whether the texts of a figure are legible: inside the figure and not overlapping."""
 
 from itertools import combinations
 from unittest.mock import patch
@@ -7,7 +7,7 @@ from matplotlib.text import Text
 
 
 def illegible(figure):
-    """Return the texts that leave the figure, and the pairs of texts that overlap; a pixel is tolerated."""
+    """Return texts that extend outside the figure, and pairs of overlapping texts. One pixel is tolerated."""
     drawn, draw = {}, Text.draw
 
     def record(text, renderer):
@@ -23,7 +23,7 @@ def illegible(figure):
         for text, box in drawn.items()
         if min(box.x0, box.y0) < -1 or box.x1 > width + 1 or box.y1 > height + 1
     ]
-    # the boxes of tilted labels overlap where the labels do not
+    # Bounding boxes of rotated labels may overlap even if the labels do not.
     boxes = [(text.get_text(), box) for text, box in drawn.items() if text.get_rotation() % 90 == 0]
     for (one, a), (other, b) in combinations(boxes, 2):
         if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1:

@@ -1,4 +1,4 @@
-"""Weights that another device saved load here, whatever reads them."""
+"""Weights saved on a different device can be loaded here by all readers."""
 
 import io
 import zipfile
@@ -13,13 +13,13 @@ from toy.models import MLP
 
 
 def save_as_from_cuda(content, path):
-    """`torch.save` of tensors on the CPU, in which every storage is then noted as having been on `cuda:0`."""
+    """Save CPU tensors such that all storages are marked as located on `cuda:0`."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     with zipfile.ZipFile(buffer) as old, zipfile.ZipFile(path, "w") as new:
         for entry in old.infolist():
             data = old.read(entry)
-            if entry.filename.endswith("/data.pkl"):  # pickled texts: X, the length, the letters
+            if entry.filename.endswith("/data.pkl"):  # a pickled string consists of X, its length and its letters
                 data = data.replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:0")
                 assert b"cuda:0" in data
             new.writestr(entry, data)

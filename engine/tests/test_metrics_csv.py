@@ -1,4 +1,4 @@
-"""metrics.csv: a row a step, any columns, continued on resume."""
+"""metrics.csv has a row per step and any columns, and is continued when resuming."""
 
 import csv
 
@@ -6,13 +6,13 @@ from lit_engine.callbacks.record import MetricsCSV
 
 
 def rows(folder):
-    """The rows, with numbers as numbers and without empty cells; every cell must be one or the other."""
+    """Return the rows without empty cells. All other cells must be numbers."""
     with (folder / "metrics.csv").open(newline="") as file:
         return [{name: float(value) for name, value in row.items() if value != ""} for row in csv.DictReader(file)]
 
 
 def resumed(folder, state):
-    """As after a checkpoint that holds the state."""
+    """Return a logger resumed from a checkpoint with this state."""
     logger = MetricsCSV(folder)
     logger.read()
     logger.load_state_dict(state)
@@ -44,10 +44,10 @@ def test_file_is_complete_however_often_it_is_saved_and_new_columns_may_come_lat
         if step % 3 == 0:
             logger.save()
     logger.finalize("success")
-    logger.finalize("success")  # Lightning calls it for fit and again for test
+    logger.finalize("success")  # Lightning calls this for fit and again for test
     late = [{"late": 1.0} if step == 11 else {} for step in range(20)]
     assert rows(tmp_path) == [{"step": step, "loss": step / 8, **late[step]} for step in range(20)]
-    assert (tmp_path / "metrics.csv").read_text().count("step") == 1  # one header
+    assert (tmp_path / "metrics.csv").read_text().count("step") == 1  # only one header
 
 
 def test_what_a_long_epoch_logs_is_in_the_file_before_its_end(tmp_path, monkeypatch):
@@ -96,7 +96,7 @@ def test_a_checkpoint_is_in_step_with_its_row_which_may_grow_after_it(tmp_path):
     again = MetricsCSV(tmp_path)
     again.read()
     again.finalize("success")
-    assert rows(tmp_path)[-1] == {"step": 8, "loss": 4.0}  # nothing was trained: the file stays as it is
+    assert rows(tmp_path)[-1] == {"step": 8, "loss": 4.0}  # without training, the file does not change
     again.load_state_dict(state)
     log(again, (4, {"val/loss": 5.0}))
     assert rows(tmp_path) == [{"step": 0, "loss": 1.0}, {"step": 4, "loss": 2.0, "val/loss": 5.0}]

@@ -1,4 +1,4 @@
-"""One test for each private API of Lightning, torch and jsonargparse, so that its disappearance has a clear name."""
+"""One test per private API of Lightning, torch and jsonargparse, so that a removed API is easy to identify."""
 
 import inspect
 import os
@@ -24,7 +24,7 @@ DATA = [(torch.randn(3), torch.randn(1)) for _ in range(8)]
 
 
 class Module(LightningModule):
-    """A linear regression on four batches of two samples."""
+    """Linear regression on four batches of two samples."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ class Module(LightningModule):
 
 
 class Probe(Callback):
-    """Calls functions in the second batch of the second epoch, and keeps what they return."""
+    """Calls functions in the second batch of the second epoch, and keeps their results."""
 
     def __init__(self, functions):
         self.functions, self.found, self.state = functions, {}, {}
@@ -61,7 +61,7 @@ class Probe(Callback):
 
 @pytest.fixture
 def fit(trainer):
-    """Trains for two epochs; returns what the functions returned, and the trainer."""
+    """Train for two epochs, and return the functions' results and the trainer."""
 
     def run(functions, **options):
         probe = Probe(functions)
@@ -78,7 +78,7 @@ COUNTERS = {
     "batch_index": (_lightning.batch_index, 1),
     "will_validate": (_lightning.will_validate, False),
     "has_validated": (_lightning.has_validated, False),
-    "logged_steps": (_lightning.logged_steps, 5),  # this step is counted after the hook
+    "logged_steps": (_lightning.logged_steps, 5),  # the current step is counted after the hook
     "is_between_epochs": (_lightning.is_between_epochs, False),
     "scales_loss": (_lightning.scales_loss, False),
     "device_mesh": (lambda t: _lightning.device_mesh(t.strategy), None),
@@ -107,7 +107,7 @@ def test_set_should_stop(fit):
 
 
 def test_loop_state_and_set_loop_counters(fit):
-    """The keys of Lightning's state that a resume depends on."""
+    """Resuming depends on these keys of Lightning's state."""
     state = fit({"": _lightning.loop_state})[0][""]
     for moment in ("step", "validation", "validated", "epoch"):
         changed = {**state}
@@ -185,7 +185,7 @@ def test_rank_and_set_rank():
     try:
         _lightning.set_rank(3)
         assert _lightning.rank() == 3
-        assert LightningEnvironment().global_rank() == 0  # which Lightning itself reads from elsewhere
+        assert LightningEnvironment().global_rank() == 0  # Lightning itself reads the rank from elsewhere
     finally:
         _lightning.set_rank(before)
 
@@ -203,7 +203,7 @@ def test_group_options_has_layer_sync_and_replace_setup():
 
 
 def test_wrap_again():
-    """In a real run, `configure_ddp` needs a process group."""
+    """In a real run, `configure_ddp` requires a process group."""
 
     class Strategy(DDPStrategy):
         def _setup_model(self, model):
@@ -255,7 +255,7 @@ def test_is_compiled():
 def test_unscales_itself_and_loss_scale(fused):
     optimizer = torch.optim.Adam([nn.Parameter(torch.ones(1))], fused=fused)
     assert _lightning.unscales_itself(optimizer) == fused
-    assert torch.amp.GradScaler("cpu", init_scale=8.0).get_scale() == 8.0  # what `loss_scale` asks
+    assert torch.amp.GradScaler("cpu", init_scale=8.0).get_scale() == 8.0  # `loss_scale` uses this
 
 
 def test_multiply_all_and_norms_of():
@@ -318,7 +318,7 @@ def test_limited_imports():
 
 def test_class_of_factory():
     class Factory:
-        """What a config describes."""
+        """Class instantiated from a config."""
 
         def __init__(self, make: "jsonargparse.typing.Callable[[], nn.Module]"):  # type: ignore[name-defined]
             self.make = make
@@ -351,7 +351,7 @@ def test_reason_in_finds_the_reason_in_a_message_of_jsonargparse():
 
 
 class Logging(Module):
-    """Logs a mean over steps and epochs, a maximum, and a metric object, in the training; a mean in the validation."""
+    """Logs a mean over steps and epochs, a maximum and a metric object in training, and a mean in validation."""
 
     def __init__(self):
         super().__init__()
@@ -370,7 +370,7 @@ class Logging(Module):
 
 
 class Hooks(Callback):
-    """Calls functions at the end of the batch of this number, and of the validation, and keeps what they return."""
+    """Calls functions at the end of the given batch and of the validation, and keeps their results."""
 
     def __init__(self, batch=None, function=None, validated=None):
         self.batch, self.function, self.validated, self.found = batch, function, validated, {}
@@ -401,7 +401,7 @@ def test_logged_values_are_those_of_the_stage(tmp_path):
 
 
 def test_what_was_logged_so_far_can_be_logged_again(tmp_path):
-    """`log_again` restores it; `add_to_logged` adds it to what the first batch has logged since Lightning's reset."""
+    """`log_again` restores the values, and `add_to_logged` adds them to those logged since Lightning's reset."""
     torch.manual_seed(0)
     module = Logging()
     hooks = Hooks(1, lambda t: (_lightning.logged_so_far(t), _lightning.metric_states(module)))
@@ -417,7 +417,7 @@ def test_what_was_logged_so_far_can_be_logged_again(tmp_path):
             assert set(_lightning.logged_values(trainer)) == set(whole)
 
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            if batch_idx == 2:  # the metric has the batches since the start, too
+            if batch_idx == 2:  # the metric also includes the batches since the start
                 _lightning.restore_metric_states(pl_module, states)
 
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
@@ -425,7 +425,7 @@ def test_what_was_logged_so_far_can_be_logged_again(tmp_path):
                 _lightning.add_to_logged(trainer, saved)
                 _lightning.log_step(trainer)
 
-    # the first two batches are logged twice
+    # This logs the first two batches twice.
     trainer = trained(module, Half(), tmp_path, limit_val_batches=0)
     found = {name: trainer.callback_metrics[name].item() for name in whole}
     assert found["metric"] == whole["metric"]
@@ -460,7 +460,7 @@ def test_process_loaders_and_replace_loader_parts(tmp_path):
 
 
 def test_save_after_validation(tmp_path):
-    """With the same name in both stages, the value of the validation counts."""
+    """If both stages log the same name, the validation value is used."""
     callback = ModelCheckpoint(dirpath=tmp_path, monitor="loss")
     _lightning.save_after_validation(callback)
     trainer = Trainer(default_root_dir=tmp_path, max_epochs=1, callbacks=[callback], logger=False,

@@ -1,4 +1,4 @@
-"""Which process does what: one at a time trains a run, and one that is alone is the first."""
+"""Only one process at a time can train a run, and a process without others has rank 0."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ SLURM_TASK = {
 
 
 def test_a_single_process_is_the_first_whatever_its_rank_in_a_job(lit, monkeypatch):
-    monkeypatch.setattr(rank_zero_only, "rank", 1)  # as Lightning takes it from SLURM_PROCID when it is imported
+    monkeypatch.setattr(rank_zero_only, "rank", 1)  # Lightning sets this from SLURM_PROCID at import
     for name, value in SLURM_TASK.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
     fit = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.devices=1 --run_name=second"
@@ -38,7 +38,7 @@ def test_a_single_process_is_the_first_whatever_its_rank_in_a_job(lit, monkeypat
 
 @pytest.fixture
 def holder(trained):
-    """Another process that has taken the run."""
+    """Another process that has locked the run."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(trained)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -55,6 +55,6 @@ def test_a_run_that_another_process_trains_is_left_alone(lit, trained, holder):
     assert result.err == f"error: another process is training the run {trained}\n"
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
     assert lit(f"validate --run {trained}").status == 0
-    holder.kill()  # a lock ends with its process
+    holder.kill()  # the lock ends with its process
     holder.wait()
     assert lit(f"fit --run {trained} --trainer.max_epochs=4 --model.schedulers=null").status == 0

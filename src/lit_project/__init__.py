@@ -1,3 +1,3 @@
-"""A PyTorch Lightning project: `__main__.py` says what it consists of, README.md shows the commands."""
+"""A PyTorch Lightning project. `__main__.py` configures it, and README.md shows its commands."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""`lit-project` and `python -m lit_project`: what this project tells the library."""
+"""Configures the library for this project, and runs `lit-project` and `python -m lit_project`."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from lit_engine.project import Project
 
 PROJECT = Project(
     name="lit_project",
-    # What a model takes from the data: attribute of the data module → argument of the task, or of its net.
+    # values that the model gets from the data: attribute of the data module → argument of the task or its net
     links={
         # classification: ImageData → ImageClassifier and its net
         "class_names": "class_names",
@@ -25,9 +25,9 @@ PROJECT = Project(
         "target_std": "target_std",
         "input_size": "net.init_args.input_size",
         "output_size": "net.init_args.output_size",
-        # table: columns of numbers and words → the net that takes both
+        # table: numeric and text columns → the net that processes them
         "columns": "net.init_args.columns",
-        # sequence: texts as tokens → their pretrained encoder
+        # sequence: tokenised texts → their pretrained encoder
         "encoder": "net.init_args.encoder",
         # translation: TranslationData → Translator and its net
         "vocabularies": "vocabularies",
@@ -36,18 +36,18 @@ PROJECT = Project(
         "max_source_length": "net.init_args.max_source_length",
     },
     functions={"timm.create_model": "TimmNet"},
-    # Commands without a config: `module:function`, given the rest of the command line.
+    # commands without a config: `module:function`, which receives the remaining arguments
     commands={"translate": "tasks.translation.command:translate"},
 )
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs one command in this process and returns its exit status; `args` are those after the program's name."""
+    """Run one command in this process and return its exit status. `args` excludes the program name."""
     return entry.main(PROJECT, args)
 
 
 def entry_point() -> None:
-    """Runs the command line and ends the process with its exit status."""
+    """Run the command line and exit the process with its status."""
     entry.run_program(PROJECT)
 
 

@@ -1,4 +1,4 @@
-"""CSV files of users: what is read, and errors that say which line and column are wrong."""
+"""CSV files of users: what is read, and error messages with the line and column."""
 
 import pytest
 import torch
@@ -54,7 +54,7 @@ def test_columns_are_chosen_by_name_and_order_and_others_may_hold_text(tmp_path)
     assert all_rows(data) == EXPECTED
     swapped = CSV(file, "y", ["b", "a"])
     assert all_rows(swapped) == sorted([b, a, y] for a, b, y in EXPECTED)
-    unnamed = [(str(n), *row) for n, row in enumerate(ROWS)]  # as pandas numbers rows
+    unnamed = [(str(n), *row) for n, row in enumerate(ROWS)]  # pandas also writes row numbers
     assert all_rows(CSV(write(tmp_path, lines(unnamed, ",a,b,y")), "y")) == EXPECTED
 
 
@@ -65,7 +65,7 @@ def test_delimiter(tmp_path, delimiter, mark):
 
 
 def changed(line, column, text):
-    """The table with another text in a line, counted as an editor does."""
+    """Return the table with a replaced line. Lines are counted as in an editor."""
     rows = [list(row) for row in ROWS]
     rows[line - 2][column] = text
     return lines(rows)
@@ -74,7 +74,7 @@ def changed(line, column, text):
 @pytest.mark.parametrize(
     ("text", "kwargs", "message"),
     [
-        (changed(5, 1, ""), {}, "line 5, column 'b': an empty cell; feature_names can"),
+        (changed(5, 1, ""), {}, "line 5, column 'b': the cell is empty; feature_names can"),
         (changed(5, 1, " NA "), {}, "line 5, column 'b': 'NA' is not a finite number; feature_names can leave the"),
         (changed(2, 2, "nan"), {}, "line 2, column 'y': 'nan' is not a finite number; targets must be numbers"),
         (changed(3, 0, "1_000"), {}, "line 3, column 'a': '1_000' is not"),
@@ -83,14 +83,14 @@ def changed(line, column, text):
         (changed(3, 0, "1,5"), {}, "line 3: 4 values for the 3 columns of line 1"),
         ("\n\n" + changed(3, 0, '"1\n2"'), {}, "line 5, column 'a': '1\\\\n2' is not"),
         (lines(header="age,b,y"), {"feature_names": ["agee"]}, "no column 'agee'; did you mean age?"),
-        (lines(), {"target_names": "target"}, "no column 'target'; there are: a, b, y"),
+        (lines(), {"target_names": "target"}, "no column 'target'; available: a, b, y"),
         (lines(header="a;b;y", delimiter=";"), {}, "no column 'y'; line 1 has no ',': is the delimiter ';'?"),
         (lines(header="a,y,y"), {}, "2 columns named 'y'"),
         (lines(), {"feature_names": ["a", "y"]}, "'y' is listed twice among features and targets"),
         (lines(), {"target_names": ["y", "y"]}, "'y' is listed twice"),
         (lines(), {"feature_names": []}, "has no feature column"),
         ("\n\n", {}, "is empty"),
-        (lines([]), {}, "has a line of names and no rows"),
+        (lines([]), {}, "has a header but no rows"),
         (lines(ROWS[:3]), {}, "3 rows are too few"),
         (lines(), {"delimiter": ",,"}, "delimiter must be one character, got ',,'"),
     ],

@@ -44,7 +44,7 @@ def test_splits_are_a_partition_of_the_original(digits):
     grey = torch.from_numpy(original.images).mul(255 / 16).round().long()
     joined = [row for split in digits.splits.values() for row in rows(*split)]
     assert sorted(joined) == rows(grey, original.target)
-    assert len({tuple(row) for row in joined}) == 1797  # no image twice, so the splits are disjoint
+    assert len({tuple(row) for row in joined}) == 1797  # no duplicates, so the splits are disjoint
 
 
 def test_mean_and_std_are_those_of_the_training_split(digits):

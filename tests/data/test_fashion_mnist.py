@@ -1,4 +1,4 @@
-"""MNIST-like archives: official splits, corrupt and missing files. Synthetic archives; the real ones where they are."""
+"""MNIST-like archives: official splits, corrupt files and missing files. Uses real archives only where available."""
 
 import gzip
 import hashlib
@@ -23,13 +23,13 @@ SIZES = {"train": 60, "test": 20}
 
 
 def idx(values):
-    """The idx format of a uint8 tensor (http://yann.lecun.com/exdb/mnist)."""
+    """Return a uint8 tensor in the IDX format (http://yann.lecun.com/exdb/mnist)."""
     return bytes([0, 0, 8, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape) + values.numpy().tobytes()
 
 
 @pytest.fixture
 def originals():
-    """Images and labels of both official splits; a class for every remainder by ten."""
+    """Images and labels of both official splits. The class is the index modulo ten."""
     generator = torch.Generator().manual_seed(0)
     return {
         split: (
@@ -47,7 +47,7 @@ def kind(request):
 
 @pytest.fixture
 def raw(tmp_path, monkeypatch, originals, kind):
-    """The folder of the archives; torchvision expects their md5, and there is no network."""
+    """The folder of the archives, for which torchvision expects their MD5 sums. There is no network."""
     folder = tmp_path / kind.NAME / "raw"
     folder.mkdir(parents=True)
     resources = []
@@ -115,13 +115,13 @@ def test_real_archives(kind, tmp_path, official):
     source = official(*(f"{kind.NAME}/raw/{archive}" for archive in FILES.values())) / kind.NAME / "raw"
     raw = tmp_path / kind.NAME / "raw"
     raw.mkdir(parents=True)
-    for archive in FILES.values():  # unpacked here, not there
+    for archive in FILES.values():  # unpacked here, not in data/
         (raw / archive).symlink_to(source / archive)
     data = prepared(kind, raw, val_size=5000)
     assert [data.size_of(split) for split in ("train", "val", "test")] == [55_000, 5_000, 10_000]
     assert data.class_names == ([str(i) for i in range(10)] if kind is MNIST else list(datasets.FashionMNIST.classes))
     values = torch.cat([data.splits["train"][0], data.splits["val"][0]])
-    counts = torch.bincount(values.flatten(), minlength=256).double()  # of grey levels: 47 million pixels
+    counts = torch.bincount(values.flatten(), minlength=256).double()  # counts of grey levels over 47 million pixels
     levels = torch.arange(256).double() / 255
     mean = (counts * levels).sum() / counts.sum()
     std = ((counts * (levels - mean) ** 2).sum() / counts.sum()).sqrt()

@@ -1,4 +1,4 @@
-"""A user's own image folders: layouts, classes, unreadable files, and the same interface as data in memory."""
+"""Image folders of users: layouts, classes, unreadable files, and the same interface as for in-memory data."""
 
 import shutil
 
@@ -10,7 +10,7 @@ from picture_data import CLASSES, batches, small, write
 
 
 def brightness(images):
-    """A value that tells the images of `write` apart, from uint8 or from floats in [0, 1]."""
+    """Return a value that identifies an image of `write`, from uint8 or from floats in [0, 1]."""
     scale = 1 if images.dtype == torch.uint8 else 255
     return (images.float() * scale).flatten(1).mean(1).round().long().tolist()
 

@@ -1,4 +1,4 @@
-"""Which folders of a user's are splits, which are classes; what is wrong with them is said in a line."""
+"""Which folders are treated as splits and which as classes, and one-line messages for invalid folders."""
 
 import gc
 import shutil
@@ -56,7 +56,7 @@ def test_a_folder_without_images_is_named(splits):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_unreadable_image_is_an_error_that_names_the_file(splits, workers, monkeypatch):
-    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)  # torch then waits 5 s for a worker
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)  # torch's default is 5 s
     root, _ = splits
     broken = root / "train" / "bee" / "03.png"
     broken.write_bytes(broken.read_bytes()[:50])
@@ -65,7 +65,7 @@ def test_unreadable_image_is_an_error_that_names_the_file(splits, workers, monke
     assert str(error.value).startswith(f"cannot read the image {broken}: ")
     assert "\n" not in str(error.value)
     del error
-    gc.collect()  # ends the worker
+    gc.collect()  # stops the worker
 
 
 def test_folder_without_classes_or_with_an_empty_class_is_an_error(tmp_path, splits):
@@ -94,7 +94,7 @@ def test_links_that_lead_up_or_to_a_folder_again_add_no_images(tmp_path):
         (tmp_path / link).symlink_to(tmp_path / target)
     outside = tmp_path.with_name("outside")
     (tmp_path / "cat").rename(outside)
-    (tmp_path / "cat").symlink_to(outside)  # as are data on another disk
+    (tmp_path / "cat").symlink_to(outside)  # like data on a different disk
     (outside / "back").symlink_to(tmp_path)
     data = small(tmp_path, test_size=0, val_size=1)
     data.setup("fit")

@@ -1,4 +1,4 @@
-"""Augmentation of batches: what each sample may become, and that samples draw independently."""
+"""Batch augmentation: the possible results for each sample, and independence between samples."""
 
 import pytest
 import torch
@@ -20,9 +20,9 @@ def test_crop_gives_each_sample_one_window_of_its_padded_image(padding, fill):
         assert len(found) == 1
         offsets += found
     count = (2 * padding + 1) ** 2
-    assert len(set(offsets)) > min(count, 200) / 2  # samples draw for themselves
+    assert len(set(offsets)) > min(count, 200) / 2  # samples draw independently
     if padding == 1:
-        assert len(set(offsets)) == count  # and reach every place
+        assert len(set(offsets)) == count  # and all offsets occur
 
 
 def test_flip_mirrors_whole_samples_with_probability_p():
@@ -86,7 +86,7 @@ def test_affine_of_no_size_changes_nothing():
 def test_parts_reach_the_whole_image_and_all_its_edges():
     torch.manual_seed(0)
     boxes = RandomResizedCrop(4, scale=(0.8, 1.0), ratio=(1.0, 1.0)).boxes(2000, 10, 10)
-    # the side is √scale of 10 pixels, rounded: ten of them from a scale of 0.9025 on
+    # The side is √scale of 10 pixels, rounded, which is ten pixels if the scale is at least 0.9025.
     assert (boxes[:, 3] == 10).float().mean().item() == pytest.approx((1 - 0.9025) / 0.2, abs=0.05)
     small = RandomResizedCrop(4, scale=(0.25, 0.25), ratio=(1.0, 1.0)).boxes(2000, 10, 10)
     for axis in (0, 1):

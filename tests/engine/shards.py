@@ -63,7 +63,7 @@ def test_each_process_of_fsdp2_has_half_of_everything(two):
     ("net", "says"),
     [
         (MLP((4,), 3, [5]), r"net.layers.1.weight \(5 × 4\) cannot be split evenly between 2 processes"),
-        (nn.Linear(2, 2), "Linear has no tensor_parallel_plan: only the overlay fsdp2 shards it"),
+        (nn.Linear(2, 2), "Linear has no tensor_parallel_plan: use the overlay fsdp2 instead"),
     ],
 )
 def test_nets_that_cannot_be_split(two, net, says):

@@ -1,4 +1,4 @@
-"""Averaged weights from the command line: what is tested after the training is the checkpoint that is kept."""
+"""Averaged weights on the command line: the test after training uses the saved checkpoint."""
 
 import json
 
@@ -31,14 +31,14 @@ def test_a_run_keeps_its_last_epochs_and_tests_their_mean(lit, workspace):
     assert "optimizer_states" not in content
     one, two = (read(folder / f"epoch00{n}.ckpt")["state_dict"] for n in (1, 2))
     for name, value in content["state_dict"].items():
-        # the counts of batch norm are not averaged
+        # Batch norm's counts are not averaged.
         expected = (one[name] + two[name]) / 2 if value.is_floating_point() else one[name]
         torch.testing.assert_close(value, expected)
 
 
 @pytest.mark.parametrize("overlay", ["ema", "swa"])
 def test_the_test_after_a_fit_is_the_test_of_its_run(lit, overlay, recwarn):
-    # a constant rate, at which the average and the last weights are far apart
+    # With a constant learning rate, the average and the last weights are very different.
     result = lit(
         f"fit -c configs/quickstart.yaml -c configs/overlays/{overlay}.yaml {TINY} --trainer.max_epochs=4",
         "--model.schedulers=null --run_name=averaged --data.batch_size=16",
@@ -47,8 +47,8 @@ def test_the_test_after_a_fit_is_the_test_of_its_run(lit, overlay, recwarn):
     after_fit = json.loads((result.run / "metrics.json").read_text())["test"]
     assert lit(f"test --run {result.run}").status == 0
     assert json.loads((result.run / "metrics.json").read_text())["test"] == after_fit
-    assert not [warning for warning in recwarn if "ckpt_path" in str(warning.message)]  # as if it needed the callback
-    assert after_fit["test/accuracy"] > 0.8  # also in this short run, the average is not that of its first steps
+    assert not [warning for warning in recwarn if "ckpt_path" in str(warning.message)]  # a warning would be wrong
+    assert after_fit["test/accuracy"] > 0.8  # even in a short run, the average is not dominated by the first steps
 
 
 def test_two_averages_are_an_error(lit):

@@ -1,4 +1,4 @@
-"""Bad data and damaged files: a clear error, nothing lost."""
+"""Bad data and damaged files cause clear errors and lose nothing."""
 
 import re
 import resource
@@ -18,7 +18,7 @@ from tiny import TINY
 
 @contextmanager
 def limit_on_files():
-    """Gives a function that sets how many bytes a file may have: beyond them, writing fails as on a full disk."""
+    """Return a function that limits the size of files, so that writing more fails as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -40,7 +40,7 @@ def test_a_file_that_cannot_be_written_is_named_and_stays_as_it_was(workspace):
 
 
 def test_resume_passes_over_a_truncated_checkpoint_and_says_so(lit):
-    # at rate 0 the best epoch is the first
+    # With a learning rate of 0, the first epoch is the best.
     fit = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false "
               "--model.optimizer.lr=0 --model.schedulers=null")  # fmt: skip
     last = fit.run / "checkpoints" / "last.ckpt"
@@ -56,7 +56,7 @@ def test_resume_passes_over_a_truncated_checkpoint_and_says_so(lit):
 def test_checkpoint_of_another_model(lit, trained):
     result = lit(f"test -c configs/quickstart.yaml --ckpt_path {trained}/checkpoints/last.ckpt")
     assert result.status == 2
-    assert "another model" in result.err
+    assert "a different model" in result.err
     assert "missing" in result.err
     assert len(result.err.strip().splitlines()) <= 6
 

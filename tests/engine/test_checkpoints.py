@@ -1,4 +1,4 @@
-"""Checkpoint files: whole or not at all, never code, and the way out when one is damaged."""
+"""Checkpoint files are complete or absent, never execute code, and damaged files have a fallback."""
 
 import os
 import random
@@ -33,7 +33,7 @@ def truncate(path, share=0.6):
 
 @pytest.fixture
 def full_disk():
-    """No file may grow beyond 20 kB: writing fails as on a full disk, in the middle of the file."""
+    """Limit files to 20 kB, so that writing more fails in the middle of a file as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     yield
@@ -99,7 +99,7 @@ def test_an_intact_file_is_not_said_to_run_code(tmp_path):
 
 
 class Trap:
-    """Unpickling it runs a command."""
+    """Runs a command when unpickled."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -112,10 +112,10 @@ class Trap:
 def test_code_in_a_checkpoint_is_not_run(tmp_path, weights_only):
     marker, path = tmp_path / "marker", tmp_path / "trap.ckpt"
     torch.save({**content(), "hyper_parameters": Trap(marker)}, path)
-    with pytest.raises(CheckpointError, match=r"trap.ckpt holds more than tensors and plain data and was not loaded"):
+    with pytest.raises(CheckpointError, match=r"trap.ckpt contains more than tensors and plain data"):
         SafeCheckpointIO().load_checkpoint(path, weights_only=weights_only)
     assert not marker.exists()
-    torch.load(path, weights_only=False)  # it would have
+    torch.load(path, weights_only=False)  # it would have run
     assert marker.exists()
 
 

@@ -1,4 +1,4 @@
-"""Classes by their name alone, by a path they had once, or of a package that had another name."""
+"""Classes given by name only, by a former path, or in a package that was renamed."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ PACKAGE = "lit_project"
 
 @pytest.fixture(autouse=True)
 def _forgetful():
-    """Notes are written once a process: each test is a new one."""
+    """Notes are printed once per process, so forget them before each test."""
     _note.cache_clear()
 
 
@@ -57,7 +57,7 @@ def test_everything_else_stays_as_it_is(capsys):
 
 
 def test_a_run_of_before_is_tested_resumed_and_repeated(lit, trained):
-    """As it would be after the package was renamed."""
+    """The package was renamed after the run."""
     for file in (trained / "checkpoints").glob("*.ckpt"):
         content = torch.load(file, weights_only=True)
         text = json.dumps(content["hyper_parameters"])

@@ -1,4 +1,4 @@
-"""A mistake in a config or on the command line: exit status 2, a few lines, the key, the value, the nearest name."""
+"""Mistakes in a config or on the command line: exit status 2, and a few lines with key, value and closest name."""
 
 import sys
 
@@ -10,12 +10,12 @@ from tiny import TINY
 
 Q = "fit -c configs/quickstart.yaml"
 CASES = {
-    # command: words that the message must contain
+    # Words that each command's message must contain.
     f"{Q} --trainer.max_epoch=3": ["--trainer.max_epoch", "did you mean --trainer.max_epochs"],
     f"{Q} --run_nam=x": ["--run_nam=x; did you mean --run_name?"],  # no abbreviations
-    # with LightningCLI's own, a scheduler without an optimizer is ignored and steps by epoch whatever it is
+    # LightningCLI would ignore a scheduler without an optimizer, and step any scheduler by epoch.
     f"{Q} --lr_scheduler=StepLR": ["model.init_args"],
-    # never a start from scratch because a checkpoint was not found
+    # A missing checkpoint must never start training from scratch.
     f"{Q} --ckpt_path last": ["--run", "--init_from"],
     f"{Q} --trainer.max_epochs=abc": ["trainer.max_epochs", "abc", "int"],
     f"{Q} --trainer.precision=bf17": ["trainer.precision", "bf17", "did you mean bf16"],
@@ -129,7 +129,7 @@ def test_an_empty_name_is_not_the_current_folder(lit, command):
         ("class_path: CNN", "classpath: CNN", ["model.net: ", "classpath: did you mean class_path?"]),
         ("max_epochs: 15", "max_epoch: 15", ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
         ("interval: step", "interval: stp", ["interval", "stp", "did you mean step"]),
-        ("        interval: step\n", "", ["interval"]),  # it has no default
+        ("        interval: step\n", "", ["interval"]),  # there is no default
         ("OneCycleLR", "OneCycelLR", ["OneCycelLR", "did you mean OneCycleLR"]),
         ("monitor: val/loss", "monitor: val/los", ["val/los", "val/loss"]),
     ],
@@ -141,7 +141,7 @@ def test_mistake_in_a_file(lit, workspace, old, new, words):
     path.write_text(text.replace(old, new))
     result = lit(Q)
     assert result.status == 2
-    assert "epoch 0" not in result.out  # nothing is trained
+    assert "epoch 0" not in result.out  # nothing was trained
     assert len(result.err.strip().splitlines()) <= 4, result.err
     for word in words:
         assert word in result.err
@@ -180,7 +180,7 @@ class Bare(LightningDataModule):
 
 @pytest.fixture
 def mine(workspace, monkeypatch):
-    """A module of the user's, in the folder where the command is called, which a test may not leave imported."""
+    """A user's module in the working folder, which the test must not leave imported."""
     (workspace / "mine_of_errors.py").write_text(MINE)
     monkeypatch.syspath_prepend(workspace)
     yield "mine_of_errors"
@@ -188,7 +188,7 @@ def mine(workspace, monkeypatch):
 
 
 def test_modules_of_the_working_directory_in_an_interactive_session(lit, mine, monkeypatch, workspace):
-    """There sys.path starts with an empty string, which is the folder of a config while the parser reads it."""
+    """sys.path starts with an empty string, which means the config's folder while the parser reads the config."""
     fit = lit(f"{Q} -c configs/overlays/debug.yaml --model.net={mine}.Wide")
     assert fit.status == 0, fit.err
     sys.modules.pop(mine)
@@ -227,7 +227,7 @@ def test_a_function_is_not_called_where_a_class_is_wanted(lit, workspace, mine, 
 
 
 def test_modules_where_the_command_is_called_are_found(workspace, monkeypatch, capfd):
-    """Wherever the config lies: the parser changes to its folder."""
+    """It does not matter where the config is, although the parser changes to its folder."""
     (workspace / "mine_of_paths.py").write_text(MINE)
     (workspace / "configs" / "mine.yaml").write_text("model: {init_args: {net: {class_path: mine_of_paths.Wide}}}")
     monkeypatch.setattr(sys, "path", sys.path[:])

@@ -1,4 +1,4 @@
-"""`fit --run` and `--init_from`: what goes on, what is refused, and what stays as it was."""
+"""`fit --run` and `--init_from`: what is resumed, what is rejected, and what stays unchanged."""
 
 import csv
 import json
@@ -13,8 +13,8 @@ from tiny import TINY
 
 
 def test_resume_at_an_epoch_boundary_equals_the_uninterrupted_run(lit):
-    """Bit for bit: weights, optimizer, schedule, history; with dropout and augmentation."""
-    # a schedule without a horizon, so that the first half does not know that it is one
+    """Weights, optimizer, schedule and history are equal bit for bit, with dropout and augmentation."""
+    # Without schedules, the first half does not depend on the length of the run.
     options = (
         "-c configs/quickstart.yaml --model.schedulers=null --model.net.layers=[8,pool,8] --data.batch_size=100 "
         "--test_after_fit=false --trainer.log_every_n_steps=4"
@@ -36,7 +36,7 @@ def test_resume_at_an_epoch_boundary_equals_the_uninterrupted_run(lit):
         rows = list(csv.DictReader((run / "metrics.csv").open()))
         history.append([{k: v for k, v in row.items() if k != "train/samples_per_second"} for row in rows])
     assert history[0] == history[1]
-    # the config says what the run is now, and the earlier one is kept
+    # The config describes the run as it is now, and the previous config is kept.
     assert yaml.safe_load((half.run / "config.yaml").read_text())["trainer"]["max_epochs"] == 4
     assert yaml.safe_load((half.run / "config.1.yaml").read_text())["trainer"]["max_epochs"] == 2
     assert len(json.loads((half.run / "provenance.json").read_text())) == 2
@@ -60,7 +60,7 @@ def test_resuming_a_finished_run_changes_nothing_and_says_so(lit, trained):
     ("--trainer.max_epochs=1", "max_epochs=1"),
 ])  # fmt: skip
 def test_a_resumed_run_that_is_refused_stays_as_it_was(lit, trained, change, expected):
-    """Lightning puts the optimizer of the checkpoint back without a word."""
+    """Lightning would silently restore the checkpoint's optimizer."""
     config, entries = ((trained / name).read_text() for name in ("config.yaml", "provenance.json"))
     result = lit(["fit", "--run", str(trained), *shlex.split(change)])
     assert result.status == 2
@@ -93,7 +93,7 @@ def test_warm_start_loads_weights_only_into_a_new_run(lit, trained):
 
 
 def test_a_run_that_ended_within_an_epoch_goes_on_with_the_rest_of_it(lit):
-    """Fourteen batches an epoch: 5 steps are in the first one, 20 in the second."""
+    """There are fourteen batches per epoch. 5 steps end in the first epoch, 20 in the second."""
     options = "-c configs/quickstart.yaml --model.schedulers=null --data.batch_size=100 --test_after_fit=false"
     whole = lit(f"fit {options} --trainer.max_steps=31 --run_name=whole")
     cut = lit(f"fit {options} --trainer.max_steps=5 --run_name=cut")

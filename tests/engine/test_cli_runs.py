@@ -1,4 +1,4 @@
-"""What the command line promises about run directories."""
+"""Behaviour that the command line guarantees for run directories."""
 
 import csv
 import json
@@ -103,12 +103,12 @@ def test_a_best_checkpoint_that_is_gone_is_missed(lit, trained):
     best.unlink()
     result = lit(f"test --run {trained}")
     assert result.status == 0
-    assert result.err == f"warning: the best checkpoint, {best.name}, is gone: this is last.ckpt\n"
+    assert result.err == f"warning: the best checkpoint {best.name} does not exist, using last.ckpt\n"
     assert f"checkpoint: {trained}/checkpoints/last.ckpt\n" in result.out
 
 
 def test_a_folder_of_runs_in_the_home_folder_is_one(lit, monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # a shell does not replace the ~ after =
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # a shell does not expand ~ after =
     fit = lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --runs_dir=~/runs --run_name=mine")
     run = tmp_path / "home" / "runs" / "quickstart" / "mine"
     assert {"config.yaml", "metrics.csv", "checkpoints"} <= {path.name for path in run.iterdir()}
@@ -153,7 +153,7 @@ def test_predict_on_a_folder_of_images(lit, trained, workspace):
     predict = f"predict --run {trained} --data.eval_batch_size=4"
     damaged = lit(predict, *samples)
     assert (damaged.status, damaged.err.count("error: cannot read ")) == (1, 1)
-    # samples after the last batch are not damaged but unread
+    # samples after the last batch are unread, not damaged
     assert lit(predict, *samples, "--trainer.limit_predict_batches=1").status == 0
 
 
@@ -172,7 +172,7 @@ def test_numbers_that_slow_down_a_cpu_become_zero(lit, trained):
 
 
 def test_a_checkpoint_alone_predicts(lit, trained):
-    """In Python, with nothing else of the run: class names and normalisation travel in it."""
+    """The checkpoint contains class names and normalization, so Python code needs nothing else from the run."""
     from lit_project.data.digits import Digits
     from lit_project.tasks.classification import ImageClassifier
 
@@ -194,6 +194,6 @@ def test_the_best_checkpoint_may_be_that_of_lightnings_own_callback(lit):
     assert result.status == 0, result.err
     assert "best checkpoint: " in result.out
     after_fit = json.loads((result.run / "metrics.json").read_text())["test"]
-    assert "epoch=0" in after_fit["checkpoint"]  # the worst: so that it is not the last
+    assert "epoch=0" in after_fit["checkpoint"]  # monitoring selects the worst epoch, which is not the last
     assert lit(f"test --run {result.run}").status == 0
     assert json.loads((result.run / "metrics.json").read_text())["test"] == after_fit

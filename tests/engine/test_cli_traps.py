@@ -1,4 +1,4 @@
-"""The known traps of LightningCLI, each closed."""
+"""Known pitfalls of LightningCLI, each avoided."""
 
 import json
 import re

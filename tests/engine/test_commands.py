@@ -1,4 +1,4 @@
-"""`lit-project --version`, `examples` and `completion`: what they print."""
+"""Output of `lit-project --version`, `examples` and `completion`."""
 
 import mmap
 import os
@@ -49,7 +49,7 @@ def test_a_light_command_does_not_wait_for_torch(tmp_path, command, status):
 
 
 def counted(code: str, folder: Path, program: bool = True, **settings: str) -> int:
-    """The number that some code prints in a process of its own, after the program has run there."""
+    """Run the program and some code in a separate process, and return the number that the code prints."""
     before = (
         "from lit_project.__main__ import entry_point\n"
         "sys.argv[1:] = ['--version']\n"
@@ -64,7 +64,7 @@ def counted(code: str, folder: Path, program: bool = True, **settings: str) -> i
 
 @pytest.mark.slow
 def test_large_tensors_lie_in_huge_pages(tmp_path):
-    """Unless the user says otherwise, and where Linux gives them to those who ask."""
+    """Unless the user disables them, and if Linux provides huge pages on request."""
     given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not given.exists() or "[madvise]" not in given.read_text():
         pytest.skip("this kernel gives huge pages to everyone, or to no one")
@@ -84,7 +84,7 @@ def test_freed_memory_is_used_again(tmp_path):
         "for _ in range(10): parts = [b'x' * 2**24 for _ in range(5)]; del parts\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)\n"
     )
-    once = 5 * 2**24 // mmap.PAGESIZE  # pages of the five
+    once = 5 * 2**24 // mmap.PAGESIZE  # pages of all five
     assert counted(code, tmp_path) < 2 * once
     assert counted(code, tmp_path, program=False) > 8 * once
 
@@ -128,7 +128,7 @@ def test_every_config_is_listed_with_its_first_line(capsys):
 
 @pytest.mark.slow
 def test_a_wheel_brings_the_configs_along(tmp_path):
-    """Built from the project's own sources and used from elsewhere, without the checkout."""
+    """The wheel is built from the project's sources and used without the checkout."""
     code = f"from hatchling.build import build_wheel; build_wheel({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, timeout=120)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
@@ -146,7 +146,7 @@ def test_a_wheel_brings_the_configs_along(tmp_path):
 
 
 def completed(script: Path, *words: str) -> list[str]:
-    """What bash offers at a TAB after these words."""
+    """Return bash's completions of these words."""
     typed = f"COMP_WORDS=(lit-project {' '.join(words)}); COMP_CWORD={len(words)}"
     code = f'source {script}; {typed}; _shtab_lit_project; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", code], cwd=script.parent, capture_output=True, text=True, timeout=200)

@@ -1,4 +1,4 @@
-"""Two processes (gloo, CPU): one run directory, every sample once, the same metrics as one process."""
+"""Two processes (gloo, CPU): one run directory, every sample once, the same metrics as with one process."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def lit_in(folder: Path, *args: str) -> str:
-    """Runs `lit-project ARGS` in a process of its own, which may launch others; gives what they print."""
+    """Run `lit-project ARGS` in a separate process, which may start others, and return its output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, "-m", "lit_project", *args]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
@@ -33,14 +33,14 @@ METRICS = "[MulticlassF1Score, MulticlassAUROC, {class_path: MulticlassCalibrati
 
 
 def by_scikit_learn(table):
-    """Of a table of predictions: F1, AUROC of each class against the rest, ECE (Guo et al. 2017; here by hand)."""
+    """Return F1, one-vs-rest AUROC and ECE (Guo et al. 2017, computed here) for a table of predictions."""
     rows = list(csv.DictReader(table.open()))
     target, predicted = (np.array([int(row[name]) for row in rows]) for name in ("target", "prediction"))
     shares = np.array([[float(row[f"probability/{k}"]) for k in range(10)] for row in rows])
     np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-6)
     assert (shares.argmax(axis=1) == predicted).all()
     sure, right = shares.max(axis=1), predicted == target
-    bins = np.ceil(sure * 15)  # bin b has (b - 1) / 15 < p <= b / 15
+    bins = np.ceil(sure * 15)  # bin b contains (b - 1) / 15 < p <= b / 15
     gaps = [abs((right[bins == b] - sure[bins == b]).sum()) for b in range(1, 16)]
     return {
         "test/multiclass_f1_score": f1_score(target, predicted, average="macro"),
@@ -50,9 +50,9 @@ def by_scikit_learn(table):
 
 
 def test_a_run_of_two_processes_is_that_of_one(tmp_path):
-    """Every sample counts once, the metrics are those of a single process with the same weights, one writes.
+    """Every sample counts once, metrics equal those of a single process with the same weights, and one process writes.
 
-    Metrics of torchmetrics are those of scikit-learn with two processes and with one.
+    Torchmetrics' values equal scikit-learn's with one and two processes.
     """
     printed = lit_in(
         tmp_path, "fit", "-c", f"{ROOT}/configs/quickstart.yaml", "-c", f"{ROOT}/configs/overlays/ddp.yaml",
@@ -111,7 +111,7 @@ class Slow(DummyLogger):
 
 @pytest.mark.slow
 def test_a_failed_run_that_takes_long_to_close_has_its_own_exit_status(tmp_path):
-    """Lightning kills the first process within five seconds after it has seen that another one was killed."""
+    """Lightning kills the first process within five seconds after noticing that another was killed."""
     (tmp_path / "slow.py").write_text(SLOW)
     command = ["fit", "-c", ROOT / "configs" / "quickstart.yaml", "-c", ROOT / "configs/overlays/ddp.yaml"]
     options = ["--trainer.accelerator=cpu", "--trainer.logger=slow.Slow", "--trainer.callbacks+=slow.Fails"]
@@ -145,7 +145,7 @@ def test_processes_with_different_configs_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_translation_gets_the_gradient_of_the_big_batch_from_two_processes(tmp_path):
-    """One step on the whole training set: all pairs in one batch, or ragged batches of both processes."""
+    """One step on the whole training set, as one batch of all pairs or as ragged batches on two processes."""
     small = [
         "fit", "-c", str(ROOT / "configs" / "translation_quickstart.yaml"), "--trainer.accelerator=cpu",
         "--test_after_fit=false", "--trainer.max_epochs=1", "--trainer.precision=64-true", "--data.size=300",

@@ -1,4 +1,4 @@
-"""Runs with `data.global_batch_size` that are resumed with other numbers of processes and micro-batches."""
+"""Runs with `data.global_batch_size` that are resumed with different numbers of processes and micro-batches."""
 
 import csv
 import signal
@@ -12,7 +12,7 @@ from lit_project.tasks.classification import ImageClassifier
 from lit_project.tasks.translation.task import Translator
 from tiny import TINY
 
-# without batch norm, dropout and augmentation, which depend on what else is in a batch, or on the process
+# Batch norm, dropout and augmentation are disabled, because they depend on the batch or the process.
 FIT = (
     f"fit -c {ROOT}/configs/quickstart.yaml {TINY} --model.net.dropout=0 --data.train_transforms=null "
     "--test_after_fit=false --trainer.accelerator=cpu"
@@ -21,7 +21,7 @@ DOUBLE = """--trainer.precision=64-true --trainer.callbacks=[{"class_path":"Chec
 
 
 def difference(one, other):
-    """The largest of the weights of two runs, after as many steps; their epochs have the same figures."""
+    """Return the largest difference between the weights of two runs. Checks that steps and epoch metrics are equal."""
     a, b = (read(run / "checkpoints" / "last.ckpt") for run in (one, other))
     assert a["global_step"] == b["global_step"]
     rows = [[row for row in csv.DictReader((run / "metrics.csv").open()) if row["val/loss"]] for run in (one, other)]
@@ -42,7 +42,7 @@ TRANSLATION = (
 @pytest.mark.slow
 @pytest.mark.parametrize(("fit", "task", "size"), [(FIT, ImageClassifier, 120), (TRANSLATION, Translator, 60)])
 def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch, fit, task, size):
-    """Few samples in the last step, stopped in training and in validation; the schedule knows the end of the run."""
+    """The last step has few samples. Runs stop in training and in validation, and the schedule uses their length."""
     command = f"{fit} {DOUBLE} --trainer.max_epochs=2 --data.eval_batch_{'size' if fit is FIT else 'tokens'}=60"
     whole = lit(f"{command} --data.batch_size={size} --run_name=whole")
     assert whole.status == 0, whole.err
@@ -62,7 +62,7 @@ def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch, 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("precision", "largest"), [(DOUBLE, 1e-12), ("", 1e-6)])
 def test_four_epochs_in_one_process_are_those_in_one_two_four_and_one(tmp_path, precision, largest):
-    """Steps of 8 samples, the last of an epoch of 1, for up to four micro-batches; cut within epochs."""
+    """Steps have 8 samples, or 1 at the end of an epoch, in up to four micro-batches. Runs stop within epochs."""
     steps = "--model.schedulers=null --data.batch_size=null --data.global_batch_size=8 --trainer.max_epochs=4"
     fit = f"{FIT} {precision} {steps}"
     lit_in(tmp_path, *fit.split(), "--run_name=whole")

@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py on the CPU, with small sizes: its parts run, and its JSON holds what it promises."""
+"""benchmarks/gpu.py on the CPU with small sizes: its parts run, and the JSON file is complete."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture
 def measured(small_data, tmp_path, monkeypatch):
-    """What these parts write."""
+    """Return a function that runs parts of the benchmark and returns their results."""
     before = set(sys.modules)
 
     def run(*parts):

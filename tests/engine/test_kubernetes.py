@@ -1,4 +1,4 @@
-"""scripts/kubernetes.yaml against the schema of Kubeflow's Trainer, torchrun's options and ours."""
+"""scripts/kubernetes.yaml fits the schema of Kubeflow Trainer and the options of torchrun and this project."""
 
 import json
 import os
@@ -25,7 +25,7 @@ TRAINER = JOB["spec"]["trainer"]
 
 
 def fits(job):
-    """Whether a job is in the form of its schema, which drops unknown keys and raises ValueError for a wrong type."""
+    """Return whether a job matches its schema, which drops unknown keys and raises ValueError for wrong types."""
     return TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job
 
 
@@ -55,7 +55,7 @@ def test_its_parts_know_each_other_and_the_image():
 
 @pytest.mark.skipif(torch.__version__ < "2.12", reason="torchrun has no --shutdown_timeout in earlier versions")
 def test_torchrun_and_fit_understand_its_command(monkeypatch):
-    """With the variables that the Trainer sets in the second of its pods."""
+    """The environment variables are those that the Trainer sets in the second pod."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     name = f"{JOB['metadata']['name']}-node-0-0.{JOB['metadata']['name']}"
@@ -80,7 +80,7 @@ def test_torchrun_and_fit_understand_its_command(monkeypatch):
 
 @pytest.mark.slow
 def test_two_pods_train_one_run(tmp_path):
-    """The job's own command on this machine, with the quickstart and one process per pod."""
+    """Runs the job's own command locally with the quickstart and one process per pod."""
     fit = f"fit -c {ROOT}/configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false"
     words = [*TRAINER["command"], *fit.split(), *TRAINER["args"][3:]]
     assert TRAINER["args"][:3] == ["fit", "-c", "configs/fashion_mnist_cnn.yaml"]
@@ -97,7 +97,7 @@ def test_two_pods_train_one_run(tmp_path):
             assert process.wait(200) == 0, (tmp_path / f"pod{rank}.log").read_text()[-3000:]
     finally:
         for process in pods:
-            process.terminate()  # torchrun ends its workers
+            process.terminate()  # torchrun stops its workers
     (run,) = (tmp_path / "runs" / "quickstart").iterdir()
     assert run.name == "first"
     metrics = json.loads((run / "metrics.json").read_text())["fit"]

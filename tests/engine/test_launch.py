@@ -1,4 +1,4 @@
-"""Processes that find each other, or say what is wrong: here they are threads; real ones are in `test_torchrun.py`."""
+"""Processes that find each other or report problems. They are threads here; `test_torchrun.py` uses real processes."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ HERE = {"host": "a", **dict.fromkeys((*SAME, "lit-project"), "2.0")}
 
 
 def meet(port, *ranks, size=2, here=HERE):
-    """What becomes of the ranks in their order, each a moment after the one before: a store, or what was wrong."""
+    """Start the ranks one after the other, and return the store or the error of each."""
 
     def one(rank):
         try:
@@ -38,7 +38,7 @@ def in_a_second(monkeypatch):
 
 @pytest.fixture
 def agent(monkeypatch):
-    """The port of a store as torchrun's agent keeps it, through all restarts."""
+    """The port of a store that survives all restarts, like that of torchrun's agent."""
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     yield store.port
@@ -46,8 +46,8 @@ def agent(monkeypatch):
 
 
 def test_restarted_processes_see_nothing_of_the_earlier_ones(agent):
-    """Torch gives them the agent's store as it is: they read the addresses of processes that are gone."""
-    for ranks in ((0, 1), (1, 0), (0, 1)):  # the second to start may be the first of them
+    """By itself, torch provides the agent's store unchanged, in which processes find addresses of dead processes."""
+    for ranks in ((0, 1), (1, 0), (0, 1)):  # the second to start may be rank 0
         parts = meet(agent, *ranks)
         assert not any(part.check(["address"]) for part in parts)
         parts[0].set("address", "of a process that ends")
@@ -65,7 +65,7 @@ def test_processes_that_ended_while_they_waited_do_not_count(agent, in_a_second)
 def test_who_is_missing_is_named_and_ends_the_others(in_a_second, capsys):
     port = free_port()
     errors = meet(port, 0, 1, size=4)
-    missing = f"for rank 2, 3 of 4 at 127.0.0.1:{port}; here are 0 (a), 1 (a)"
+    missing = f"for rank 2, 3 of 4 at 127.0.0.1:{port}; connected: 0 (a), 1 (a)"
     assert errors == [f"rank 0 (a) has waited 1.5 s ({JOIN_SECONDS}) {missing}"] * 2
     notes = capsys.readouterr().err.splitlines()
     assert sorted(notes) == [f"rank 0 (a) waits {missing}", f"rank 1 (a) waits {missing}"]
@@ -81,7 +81,7 @@ def test_other_versions_are_refused_by_all():
 
 
 def test_a_port_that_is_taken_is_named_and_ends_all(in_a_second):
-    """Rank 0 fails at once; the other would wait for ever for an answer from a program that says nothing."""
+    """Rank 0 fails immediately. The other would wait forever for an answer from the program that uses the port."""
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         first, second = meet(port, 0, 1)
@@ -107,7 +107,7 @@ def test_the_first_failure_is_told_by_all():
 
 @pytest.fixture
 def under_torchrun(monkeypatch):
-    """As the processes of three nodes, two each."""
+    """Set the environment of three nodes with two processes each."""
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
 

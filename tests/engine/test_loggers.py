@@ -1,4 +1,4 @@
-"""The W&B logger with the real client: offline, against a server in this process, and where W&B fails."""
+"""The W&B logger with the real client: offline, with a server in this process, and when W&B fails."""
 
 import json
 import os
@@ -25,10 +25,10 @@ FIT = (
 
 @pytest.fixture(autouse=True)
 def _nothing_of_the_user(tmp_path, monkeypatch):
-    """No key, an empty home, and no server: port 9 of this machine refuses."""
+    """No API key, an empty home folder and no server: port 9 on this machine rejects connections."""
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
-    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):  # the logger sets them
+    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR"):  # the logger sets these
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     (tmp_path / "home").mkdir()
@@ -42,7 +42,7 @@ def _nothing_of_the_user(tmp_path, monkeypatch):
 
 @pytest.fixture
 def server(monkeypatch):
-    """A server, and a key for it."""
+    """A server and its API key."""
     with Server() as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
@@ -70,9 +70,11 @@ def test_without_a_key_it_logs_offline_into_the_run_directory(lit, tmp_path):
     }  # fmt: skip
     assert sent.config["model"]["class_path"] == "lit_project.tasks.classification.ImageClassifier"
     assert "versions" in sent.config["provenance"]
-    assert any("CreateArtifact" in query for query in server.unknown)  # of log_checkpoints; the server stores none
-    axes = [metric for metric in sent.config["_wandb"]["m"] if metric.get("2") == "*"]  # protobuf's 2 is the pattern
-    assert len(axes) == 1  # charts of all metrics have the step of the run as their x axis
+    # log_checkpoints creates artifacts, which the server does not support.
+    assert any("CreateArtifact" in query for query in server.unknown)
+    # In the client's protobuf message, field 2 is the pattern.
+    axes = [metric for metric in sent.config["_wandb"]["m"] if metric.get("2") == "*"]
+    assert len(axes) == 1  # all charts use the run's step as their x axis
 
 
 @pytest.mark.slow
@@ -81,18 +83,18 @@ def test_a_resumed_run_goes_on_with_its_run_and_repeats_the_same_numbers(lit, se
     shutil.copytree(run / "checkpoints", run / "earlier")
     resume = f"fit --run {run} --trainer.max_epochs=2"
     assert lit(resume).status == 0
-    shutil.rmtree(run / "checkpoints")  # as where the second epoch had been killed before it was saved
+    shutil.rmtree(run / "checkpoints")  # as if the second epoch was killed before saving
     shutil.copytree(run / "earlier", run / "checkpoints")
     assert lit(resume).status == 0
     with (run / "metrics.csv").open("a") as file:
-        file.write("4")  # of a process that was killed while it wrote
+        file.write("4")  # as if a process was killed while writing
     assert lit(f"test --run {run}").status == 0
     (sent,) = server.runs.values()
     steps = [row for row in sent.rows if "train/loss_step" in row]
     seen = {(row["trainer/global_step"], row["train/loss_step"]) for row in steps}
     last = max(step for step, _ in seen)
     assert sorted(step for step, _ in seen) == list(range(last + 1))
-    assert len(steps) == (last + 1) // 2 * 3  # the second epoch came twice
+    assert len(steps) == (last + 1) // 2 * 3  # the second epoch occurs twice
     assert len(sent.logged("test/accuracy")) == 4
     assert [row["trainer/global_step"] for row in sent.rows if "test/accuracy" in row][-1] == last + 1
 
@@ -109,7 +111,7 @@ def test_a_resumed_run_sends_what_the_server_did_not_receive_before_a_kill(serve
     (run,) = server.runs.values()
     del run.rows[received:]
     resumed = WandbLogger(str(tmp_path))
-    resumed.log_metrics({"lr": 0.25}, 2)  # the checkpoint was saved after step 1, which the run repeats
+    resumed.log_metrics({"lr": 0.25}, 2)  # the run repeats steps after the checkpoint of step 1
     resumed.log_metrics({"lr": 0.25}, 3)
     resumed.finish(0)
     sent = {(row["trainer/global_step"], name, row[name]) for row in run.rows for name in row if name[0] != "_"}
@@ -139,7 +141,7 @@ def test_a_separate_test_is_logged_at_the_last_step_of_the_run(server, tmp_path)
         table.log_metrics({"loss": 1.0}, step)
     table.save()
     logger = WandbLogger(str(tmp_path))
-    logger.log_metrics({"epoch": 0, "test/loss": 0.5}, 0)  # as Lightning calls it
+    logger.log_metrics({"epoch": 0, "test/loss": 0.5}, 0)  # like Lightning
     logger.finish(0)
     (run,) = server.runs.values()
     (row,) = [row for row in run.rows if "test/loss" in row]

@@ -1,4 +1,4 @@
-"""Overlays on the quickstart of each family, and more of them together."""
+"""Overlays on the quickstart of each family, and combinations of overlays."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def test_overlays_of_the_trainer_fit_every_family(lit):
     files = " ".join(f"-c configs/overlays/{name}.yaml" for name in overlays)
     for config in CONFIGS:
         if config.endswith("quickstart.yaml"):
-            with pytest.raises(SystemExit) as ended:  # the end of --print_config; a mistake would return 2
+            with pytest.raises(SystemExit) as ended:  # --print_config exits; errors would return 2
                 lit(f"fit -c configs/{config} {files} --print_config")
             assert ended.value.code == 0
 

@@ -1,4 +1,4 @@
-"""The clocks of benchmarks/peers.py."""
+"""Timing in benchmarks/peers.py."""
 
 import sys
 from pathlib import Path
@@ -17,12 +17,12 @@ LOG = """2026-01-01 10:00:00,000 - INFO - joeynmt.training - EPOCH 1
 
 def test_both_sides_count_target_tokens_after_the_first_steps(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))  # "common" and "baselines" are forgotten again
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))  # unloads "common" and "baselines" afterwards
     import peers
 
     speed, seconds = peers.logged(LOG)
     assert (speed.wall, seconds) == (pytest.approx((1000 / 200 + 1000 / 400) / 2), [19.25])
-    batch = SimpleNamespace(target=torch.tensor([[2, 7, 8, 3], [2, 7, 3, 0]]))  # 3 + 2 tokens, ends counted
+    batch = SimpleNamespace(target=torch.tensor([[2, 7, 8, 3], [2, 7, 3, 0]]))  # 3 + 2 tokens including EOS
     times = iter([*range(10), 12.0, 14.5])  # 9.0 after ten steps
     monkeypatch.setattr("common.time", SimpleNamespace(perf_counter=lambda: next(times)))
     for step in range(12):

@@ -1,4 +1,4 @@
-"""The plan of the learning rate is the rate that the run then has."""
+"""The planned learning rates equal the learning rates of the run."""
 
 import csv
 import re
@@ -26,7 +26,7 @@ SCHEDULES = {
 
 @pytest.fixture
 def plans(monkeypatch):
-    """The curves that were drawn."""
+    """The plotted curves."""
     found, draw = [], lr_finder.draw_rates
     monkeypatch.setattr(lr_finder, "draw_rates", lambda curves: found.append(curves) or draw(curves))
     return found

@@ -1,4 +1,4 @@
-"""A run is a directory: made once, found again, with its books in order."""
+"""A run is a directory that is created once, can be found again, and has complete records."""
 
 import json
 import re
@@ -58,7 +58,7 @@ def test_best_of_several_is_the_recorded_one_or_else_the_newest(run):
 
 @pytest.mark.parametrize("names", [("best-epoch003.ckpt", "best-epoch004.ckpt"), ("epoch=3.ckpt", "epoch=4.ckpt")])
 def test_best_is_what_the_newest_checkpoint_says_whatever_was_recorded_before(run, names):
-    """A run that was extended and then killed; a callback of Lightning's, and a run that has moved."""
+    """The run may have been extended and then killed, use one of Lightning's callbacks, or have been moved."""
     for step, name in enumerate(names):
         save(run, name, step)
     run.record("fit", {"best_checkpoint": names[1]})
@@ -89,7 +89,7 @@ def test_provenance_is_appended(run):
 
 @pytest.fixture
 def git(tmp_path, monkeypatch):
-    """`git(…)` in a repository `code` with a commit."""
+    """A function that runs git in the repository `code`, which has one commit."""
     for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
         monkeypatch.setenv(f"{name}_NAME", "a")
         monkeypatch.setenv(f"{name}_EMAIL", "a@b.c")
@@ -128,7 +128,7 @@ def tree(folder):
 
 
 def test_a_patch_makes_a_clone_the_code_that_ran(tmp_path, git, monkeypatch):
-    """Changed, removed, binary and new source files, staged or not; other new files are only listed."""
+    """Includes changed, removed, binary and new source files, staged or not. Other new files are only listed."""
     code, clone = tmp_path / "code", tmp_path / "clone"
     (code / "a.py").write_text("a = 2\r\n")
     (code / "b\xe9 c.py").write_bytes(b"\xe9\xe8")

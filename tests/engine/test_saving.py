@@ -1,4 +1,4 @@
-"""What is saved within an epoch, and one command for every launch: a run that was cut short loses nothing."""
+"""Saving within an epoch, and one command for every launch, so that an interrupted run loses nothing."""
 
 import errno
 import importlib.util
@@ -28,7 +28,7 @@ EVERY_STEP = "'--trainer.callbacks=[{class_path: Checkpoint, init_args: {every_n
 
 @pytest.fixture(scope="module")
 def kills():
-    """The benchmark, as a module."""
+    """The benchmark as a module."""
     spec = importlib.util.spec_from_file_location("kills", ROOT / "benchmarks" / "kills.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -38,7 +38,7 @@ def kills():
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_runs_killed_at_any_moment_end_as_if_they_had_not_been(tmp_path):
-    """100 kills over all kinds of runs are benchmarks/kills.py; these are of one process, in a few kinds."""
+    """benchmarks/kills.py kills 100 runs of all kinds; this test kills a few single-process runs."""
     command = [sys.executable, ROOT / "benchmarks" / "kills.py", "--folder", tmp_path / "kills", "--out", "result.json"]
     kinds = ["--kills", "2", "--kinds", "halves", "ema"]
     done = subprocess.run([*command, *kinds], cwd=tmp_path, capture_output=True, text=True)
@@ -50,10 +50,10 @@ def test_runs_killed_at_any_moment_end_as_if_they_had_not_been(tmp_path):
 
 @pytest.mark.parametrize("hook", ["training_step", "validation_step"])
 def test_an_error_says_where_and_the_run_goes_on_from_its_last_save(lit, monkeypatch, kills, hook):
-    """The micro-batches since then are repeated."""
+    """The micro-batches since the last save are repeated."""
     options = f"{FIT} --trainer.accumulate_grad_batches=3 -c configs/overlays/ema.yaml"
     whole = lit(f"{options} --run_name=whole")
-    calls = {"training_step": 15, "validation_step": 2}[hook]  # in the second epoch, and in the first
+    calls = {"training_step": 15, "validation_step": 2}[hook]  # in the second epoch, or the first
     with monkeypatch.context() as patch:
         at_call(patch, ImageClassifier, hook, calls, torch.OutOfMemoryError("no room"))
         with pytest.raises(torch.OutOfMemoryError) as error:
@@ -90,7 +90,7 @@ def test_a_disk_that_fills_up_within_an_epoch_is_told_once_and_the_training_goes
 
     def full(self, checkpoint, path, storage_options=None):
         calls.append(path)
-        if 2 <= len(calls) <= 3:  # the first is of the beginning
+        if 2 <= len(calls) <= 3:  # the first call saves the start
             raise CheckpointError(f"cannot save {path}: {os.strerror(errno.ENOSPC)}")
         save(self, checkpoint, path, storage_options)
 
@@ -101,7 +101,7 @@ def test_a_disk_that_fills_up_within_an_epoch_is_told_once_and_the_training_goes
     assert read(result.run / "checkpoints" / "last.ckpt")["global_step"] == 20
 
 
-@pytest.mark.parametrize("seed", ["", "--seed_everything=true"])  # one that is drawn is drawn once
+@pytest.mark.parametrize("seed", ["", "--seed_everything=true"])  # a random seed is drawn only once
 def test_one_command_for_every_launch(lit, monkeypatch, seed):
     command = f"{FIT} {seed} --run_name=mine --resume"
     with monkeypatch.context() as patch:
@@ -109,7 +109,7 @@ def test_one_command_for_every_launch(lit, monkeypatch, seed):
         assert lit(command).status == 128 + signal.SIGUSR1
     second = lit(command)
     pages = [second.run / "index.html", second.run / "README.md"]
-    for page in pages:  # as if it had been killed before it wrote them
+    for page in pages:  # as if it was killed before writing them
         page.unlink()
     third = lit(command)
     assert all(page.exists() for page in pages)
@@ -129,8 +129,8 @@ def test_the_latest_run_of_a_config(lit, trained):
     first = lit("test --run latest")
     assert (first.status, first.run) == (0, trained)
     newer = lit("fit -c configs/regression_quickstart.yaml --trainer.max_epochs=1 --test_after_fit=false")
-    assert lit("fit -c configs/regression_quickstart.yaml --plot_lr=true").status == 0  # a run of a figure alone
-    (trained / "config.yaml").touch()  # as copying a run would
+    assert lit("fit -c configs/regression_quickstart.yaml --plot_lr=true").status == 0  # a run with only a figure
+    (trained / "config.yaml").touch()  # like copying a run
     assert lit("validate --run latest").run == newer.run
     assert RunDir.open("latest").path == newer.run
     of_config = lit("validate --run latest -c configs/quickstart.yaml")
@@ -175,7 +175,7 @@ def test_a_signal_to_any_of_two_processes_ends_both_after_the_same_step(tmp_path
 
 
 def test_within_an_epoch_the_samples_of_a_step_stay_as_many(lit, monkeypatch):
-    """Other batches, or another number of processes, would leave samples out or repeat them."""
+    """Different batches, or a different number of processes, would skip or repeat samples."""
     with monkeypatch.context() as patch:
         at_call(patch, ImageClassifier, "training_step", 3, signal.SIGTERM)
         cut = lit(f"{FIT} --model.schedulers=null")

@@ -1,4 +1,4 @@
-"""`lit-project schema`: every config and overlay is valid, and a mistake is told with its key."""
+"""`lit-project schema`: every config and overlay is valid, and errors name the key."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def validator(tmp_path_factory):
 
 
 def wrong(validator, config):
-    """Where a config is wrong, and what is wrong there."""
+    """Return the places and messages of errors in a config."""
     error = best_match(validator.iter_errors(config))
     return error and f"{error.json_path}: {error.message}"
 
@@ -83,7 +83,7 @@ def test_a_mistake_is_told_with_its_key(validator, config, right, mistake, where
 
 
 def test_what_is_no_mistake(validator):
-    """A class from elsewhere, a name alone, a list to append, single keys."""
+    """An external class, a class given by name only, a list to append to, and single keys are valid."""
     for overlay in (
         "model: {init_args: {net: {class_path: mine.Wide, init_args: {width: 3}}}}",
         "model: {init_args: {optimizer: AdamW, net: mine.Wide}}",

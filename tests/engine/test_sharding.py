@@ -1,4 +1,4 @@
-"""Nets in shards: what two processes train is what one trains; what cannot be sharded is refused in a line."""
+"""Sharded nets: two processes train like one, and nets that cannot be sharded are rejected in one line."""
 
 import csv
 import json
@@ -44,7 +44,7 @@ def metrics(run: Path) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [MLP_RUN, TRANSFORMER_RUN], ids=["mlp", "transformer"])
 def test_a_run_that_goes_on_under_other_strategies_is_that_of_one_process(lit, tmp_path, options):
-    """Tensor parallel for two epochs, FSDP2 for the next, then alone: loss curve within 1e-5, one optimizer state."""
+    """Two epochs with tensor parallelism, one with FSDP2, then one process: losses within 1e-5, one optimizer state."""
     new = ["fit", *options.split(), *COMMON.split()]
     assert lit(new, "--run_name=one --trainer.max_epochs=4").status == 0
     lit_in(tmp_path, *new, *TENSOR_PARALLEL, "--run_name=all", "--trainer.max_epochs=2", "--test_after_fit=false")
@@ -66,7 +66,7 @@ def test_a_run_that_goes_on_under_other_strategies_is_that_of_one_process(lit, t
     assert [value.shape for value in saved["state_dict"].values()] == [v.shape for v in last["state_dict"].values()]
     assert len({v.data_ptr() for v in saved["state_dict"].values()}) == len(
         {v.data_ptr() for v in last["state_dict"].values()}
-    )  # tied weights are in the file once
+    )  # tied weights are saved once
     for before, after in zip(saved["optimizer_states"], last["optimizer_states"], strict=True):
         assert before["param_groups"] == after["param_groups"]
         assert before["state"].keys() == after["state"].keys()
@@ -88,7 +88,7 @@ def test_shards_in_a_process_of_its_own():
             "'fsdp3' does not exist; did you mean fsdp? Write a class as {class_path: Sharded}",
         ),
         ("--trainer.strategy=Sharded", "a class name is not enough. Write a class as {class_path: Sharded}"),
-        (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "tensor_parallel_size 2 does not divide the 3 processes"),
+        (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "3 processes are not divisible by tensor_parallel_size 2"),
     ],
 )
 def test_strategies_that_do_not_fit(lit, options, says):

@@ -1,4 +1,4 @@
-"""A run that a signal ends: it finishes its step, saves, says how to continue, and loses nothing."""
+"""A run that receives a signal finishes its step, saves, prints how to continue, and loses nothing."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
 @pytest.fixture(autouse=True)
 def heed(monkeypatch):
-    """Signals have their usual effects, also where a shell in the background has them ignored."""
+    """Reset signals to their default handlers, even if a background shell ignores them."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -36,13 +36,13 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # others are sent elsewhere
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # other signals are tested elsewhere
 def test_a_signal_ends_a_run_after_its_step_and_nothing_is_lost(lit, monkeypatch, number):
     whole = lit(f"fit {OPTIONS} --run_name=whole")
     with monkeypatch.context() as patch:
         calls = at_call(patch, ImageClassifier, "training_step", 4, number)
         cut = lit(f"fit {OPTIONS} --run_name=cut")
-    assert cut.status == 128 + number  # schedulers and sweeps take 0 for a run that has ended by itself
+    assert cut.status == 128 + number  # schedulers and sweeps interpret 0 as completed
     assert len(calls) == 4
     assert "Traceback" not in cut.err
     assert f"interrupted; continue with: lit-project fit --run {cut.run}" in cut.out
@@ -58,7 +58,8 @@ def test_a_signal_ends_a_run_after_its_step_and_nothing_is_lost(lit, monkeypatch
 def test_a_signal_leaves_a_validation_which_is_repeated(lit, monkeypatch):
     whole = lit(f"fit {OPTIONS} --run_name=whole")
     with monkeypatch.context() as patch:
-        calls = at_call(patch, ImageClassifier, "validation_step", 3, signal.SIGTERM)  # the first two are a look ahead
+        # The first two calls are the sanity check.
+        calls = at_call(patch, ImageClassifier, "validation_step", 3, signal.SIGTERM)
         cut = lit(f"fit {OPTIONS} --run_name=cut --data.eval_batch_size=20")
     assert cut.status == 143
     assert len(calls) == 3
@@ -96,7 +97,7 @@ def test_a_signal_ends_a_prediction(lit, monkeypatch, trained):
 
 
 class Signalled(Dataset):
-    """Sends its own process a signal with the first batch, as a terminal or scheduler does to all of a group."""
+    """Sends a signal to its own process in the first batch, like a terminal or scheduler."""
 
     def __init__(self, number):
         self.number = number
@@ -127,12 +128,12 @@ def test_a_second_ctrl_c_does_not_wait(lit, monkeypatch):
     cut = lit(f"fit {OPTIONS}")
     assert cut.status == 130
     assert len(calls) == 4
-    assert read(cut.run / "checkpoints" / "last.ckpt")["global_step"] == 0  # of the beginning
+    assert read(cut.run / "checkpoints" / "last.ckpt")["global_step"] == 0  # saved at the start
 
 
 @pytest.mark.slow
 def test_the_shell_is_told_and_an_agent_of_wandb_is_told_so_that_it_goes_on(workspace):
-    """A trial that the agent stops has not failed for it if SIGTERM ends the process; for shells that is 143, too."""
+    """If SIGTERM ends the process, the agent does not count a stopped trial as failed. Shells also report 143."""
     process = subprocess.Popen(
         [sys.executable, "-m", "lit_project", "fit", *OPTIONS.split(), "--run_name=ended", "--trainer.max_epochs=2000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "WANDB_SWEEP_ID": "sweep"},
@@ -147,7 +148,7 @@ def test_the_shell_is_told_and_an_agent_of_wandb_is_told_so_that_it_goes_on(work
     finally:
         process.kill()
     assert (process.returncode, err) == (-signal.SIGTERM, "")
-    assert out.startswith("run: runs/quickstart/ended\n")  # nor do imports print anything
+    assert out.startswith("run: runs/quickstart/ended\n")  # imports print nothing
     assert "interrupted; continue with: lit-project fit --run runs/quickstart/ended" in out
 
 

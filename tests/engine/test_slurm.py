@@ -1,4 +1,4 @@
-"""scripts/slurm_fit.sbatch, with an `srun` that starts real processes and a `scontrol` that writes requests down."""
+"""scripts/slurm_fit.sbatch with an `srun` that starts real processes and a `scontrol` that records requests."""
 
 import os
 import re
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "slurm_fit.sbatch"
 JOB = {"JOB_NAME": "fit", "JOB_ID": 1234567, "NNODES": 1, "NTASKS_PER_NODE": 1, "CPUS_PER_TASK": 1}
 
-# of the manual: one process per task; USR1 goes to all of them as it is; the highest status, or 128 + signal
+# As in the manual: one process per task, USR1 is sent to all of them, the status is the highest one or 128 + signal.
 SRUN = """
 import os, pathlib, signal, subprocess, sys
 assert sys.argv[1:4] == ["--cpus-per-task=1", "--kill-on-bad-exit=0", "--wait=120"], sys.argv
@@ -49,7 +49,7 @@ statuses = [task.wait() for task in tasks]
 sys.exit(max(status if status >= 0 else 128 - status for status in statuses))
 """
 
-# a callback of the user's: all tasks wait for the signal in the middle of the first epoch
+# A user's callback with which all tasks wait for the signal in the middle of the first epoch.
 WAITING = """
 import pathlib, time
 from lightning.pytorch import Callback
@@ -70,7 +70,7 @@ def program(folder, name, text):
 
 
 class Cluster:
-    """The project in a folder that all nodes share."""
+    """The project in a folder shared by all nodes."""
 
     def __init__(self, folder):
         self.folder, self.requests = folder, folder / "requests.txt"
@@ -81,7 +81,7 @@ class Cluster:
         (folder / "waiting.py").write_text(WAITING)
 
     def install(self, text=None):
-        """The project's program, or one in its place."""
+        """Install the project's program or a replacement."""
         if text is None:
             (self.folder / ".venv").symlink_to(Path(sys.executable).parents[1])
         else:
@@ -89,7 +89,7 @@ class Cluster:
             program(self.folder / ".venv" / "bin", "lit-project", text)
 
     def start(self, *words, **variables):
-        """Begins a job."""
+        """Start a job."""
         job = {f"SLURM_{name}": str(value) for name, value in {**JOB, **variables}.items()}
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
         return subprocess.Popen(
@@ -99,7 +99,7 @@ class Cluster:
         )  # fmt: skip
 
     def finish(self, job):
-        """Waits for its end; returns status and output."""
+        """Wait until the job ends, and return its status and output."""
         try:
             return job.communicate(timeout=200)[0], job.returncode
         finally:
@@ -130,7 +130,7 @@ def test_a_job_ends_with_the_status_of_its_tasks_and_is_not_requeued(cluster, st
 
 
 @pytest.mark.parametrize(
-    ("ends", "array", "id", "refused"),  # a job that may not be requeued has failed
+    ("ends", "array", "id", "refused"),  # a job that cannot be requeued has failed
     [("exit 138", {}, "1234567", 1), ("exit 143", ARRAY, "90_4", 0), ("kill -USR1 $$", {}, "1234567", 0)],
 )
 def test_what_a_signal_of_slurm_has_ended_is_requeued_once_under_its_id(cluster, monkeypatch, ends, array, id, refused):
@@ -175,7 +175,7 @@ def test_a_requeued_job_ends_as_one_that_went_through(cluster, lit, monkeypatch,
     assert status == 0, out
     assert "Traceback" not in out
     assert "interrupted; repeat the command to continue\n" in out
-    assert "auto-requeue" not in out  # Lightning's, whose checkpoint no resume looks for
+    assert "auto-requeue" not in out  # Lightning's own, whose checkpoint is never used
     assert cluster.asked() == ["requeue incomplete 1234567"]
     run = cluster.folder / "runs" / "quickstart" / "fit-1234567"
     assert [path.relative_to(run).as_posix() for path in run.rglob("*.ckpt")] == ["checkpoints/last.ckpt"]

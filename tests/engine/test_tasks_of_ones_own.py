@@ -1,4 +1,4 @@
-"""Subclasses of a task: one that passes its arguments on, one that counts, one that skips."""
+"""Subclasses of a task: one that forwards its arguments, one that counts, one that skips batches."""
 
 import json
 import sys
@@ -92,4 +92,4 @@ def test_a_step_that_returns_none_skips_its_batch(lit, workspace, monkeypatch):
     assert result.status == 0, result.err
     rows = RunDir(result.run).history()[1]
     assert [row["step"] for row in rows if row["train/loss_step"]] == ["0", "2"]
-    assert [float(row["train/samples"]) for row in rows if row["train/samples"]] == [757]  # of 500, 500 and 257
+    assert [float(row["train/samples"]) for row in rows if row["train/samples"]] == [757]  # 500, 500 and 257 samples

@@ -1,4 +1,4 @@
-"""`torchrun` as docs/scaling.md has it, on CPU processes: restarts, lost nodes, signals; errors of one process."""
+"""`torchrun` commands from docs/scaling.md on CPU processes: restarts, lost nodes, signals, errors in one process."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def taken(port):
 
 
 def documented(start, *more, **changed):
-    """A command of docs/scaling.md, on CPUs, small, and with other values of some options."""
+    """Return a command from docs/scaling.md for CPUs, with small sizes and changed options."""
     page = (ROOT / "docs" / "scaling.md").read_text().replace("\\\n", "")
     (command,) = (line for line in page.splitlines() if line.startswith(start))
     words = shlex.split(command)[1:]
@@ -59,7 +59,7 @@ def documented(start, *more, **changed):
 
 
 def family(pid):
-    """A process and all that it started."""
+    """Return a process and all its descendants."""
     try:
         direct = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
@@ -68,7 +68,7 @@ def family(pid):
 
 
 def all_end(pids, seconds=10):
-    """Whether processes end in time; a dead one may still wait to be noticed."""
+    """Return whether processes end in time. Zombies count as ended."""
     until = time.monotonic() + seconds
     while any(map(family, pids)) and time.monotonic() < until:
         time.sleep(0.1)
@@ -82,7 +82,7 @@ def kill(pid):
 
 @pytest.fixture
 def launch(tmp_path):
-    """Starts a command in a folder of its own; gives the process and what it prints into."""
+    """Start a command in its own folder. Return the process and its output file."""
     started = []
 
     def launch(words, **variables):
@@ -114,7 +114,7 @@ def lines_of(log):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_worker_is_restarted_and_the_run_ends_as_if_nothing_had_been(tmp_path):
-    """Without a part of the store for each start, workers hang or fail: they read the addresses of those before."""
+    """Each start needs its own part of the store. Otherwise, workers hang or fail because they read old addresses."""
     command = [sys.executable, ROOT / "benchmarks" / "restarts.py", "--kills", "1", "--out", tmp_path / "result.json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
@@ -125,7 +125,7 @@ def test_a_killed_worker_is_restarted_and_the_run_ends_as_if_nothing_had_been(tm
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_nodes_train_one_run_and_one_goes_on_when_the_other_is_lost(launch, tmp_path):
-    """At 993b54a, `devices` and `num_nodes` had to be given, and those of two nodes stayed when one was lost."""
+    """At 993b54a, `devices` and `num_nodes` were required, and kept their values for two nodes when one was lost."""
     port = free_port()
     command = documented(
         NODES, "--trainer.max_epochs=40", f"--trainer.callbacks={FREQUENT}", nproc_per_node=1,
@@ -134,7 +134,7 @@ def test_two_nodes_train_one_run_and_one_goes_on_when_the_other_is_lost(launch, 
     command.insert(3, "--rdzv_conf=last_call_timeout=15,keep_alive_interval=1,keep_alive_max_attempt=2")
     first, log = launch(command)
     wait_for(lambda: taken(port), first, log)
-    second, _ = launch(command)  # not the agent that keeps the store
+    second, _ = launch(command)  # not the agent that hosts the store
     wait_for(lambda: "epoch 3/" in log.read_text(), first, log)
     kill(second.pid)
     assert first.wait(300) == 0, log.read_text()[-3000:]
@@ -145,7 +145,7 @@ def test_two_nodes_train_one_run_and_one_goes_on_when_the_other_is_lost(launch, 
     metrics = json.loads((tmp_path / RUN / "metrics.json").read_text())
     assert (metrics["fit"]["epochs"], metrics["fit"]["steps"]) == (40, 40 * 10)
     assert (metrics["fit"]["train/samples"], metrics["test"]["test/samples"]) == (1257, 360)
-    assert "num_nodes: 1\n" in (tmp_path / RUN / "config.yaml").read_text()  # as it was given
+    assert "num_nodes: 1\n" in (tmp_path / RUN / "config.yaml").read_text()  # unchanged
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_a_signal_saves_the_run_and_ends_it(launch, tmp_path, to):
 
 
 def launched(how):
-    """`fit` on two processes that torchrun or Lightning starts."""
+    """`fit` on two processes, started by torchrun or Lightning."""
     if how == "torchrun":
         return documented(ALONE, nproc_per_node=2, max_restarts=0)
     words = documented(ALONE)
@@ -177,7 +177,7 @@ def launched(how):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("how", "rank"), [("torchrun", 1), ("lightning", 0)])
 def test_one_error_has_one_traceback(launch, tmp_path, how, rank):
-    """At 993b54a, the other process printed one, too: of a connection that was closed."""
+    """At 993b54a, the other process also printed a traceback about a closed connection."""
     (tmp_path / "failing.py").write_text(FAILING)
     callback = f"--trainer.callbacks=[{{class_path: failing.Failing, init_args: {{rank: {rank}}}}}]"
     process, log = launch([*launched(how), callback])
@@ -191,7 +191,7 @@ def test_one_error_has_one_traceback(launch, tmp_path, how, rank):
 
 @pytest.mark.slow
 def test_a_port_that_is_taken_leaves_no_process(launch):
-    """At 993b54a, the second process stayed behind, and waited for an answer."""
+    """At 993b54a, the second process kept waiting for an answer."""
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
         process, log = launch(launched("lightning"), MASTER_PORT=str(port))

@@ -1,4 +1,4 @@
-"""What `--find` suggests."""
+"""Suggestions of `--find`."""
 
 import math
 from functools import partial
@@ -18,7 +18,7 @@ RATES = [10 ** (-6 + 7 * i / 99) for i in range(100)]
 
 
 def valley(rate):
-    """Falls by a logistic curve around 1e-3, explodes beyond 1."""
+    """A loss curve that falls like a logistic function around 1e-3 and explodes beyond 1."""
     return 2.3 - 1.5 / (1 + math.exp(-4 * (math.log10(rate) + 3))) + max(rate - 1, 0) ** 2
 
 
@@ -37,7 +37,7 @@ def test_no_descent_no_suggestion(losses):
 
 
 class Watched(torch.optim.SGD):
-    """Notes the rates of the groups, and where gradients are, at each step."""
+    """Records the groups' learning rates, and which parameters have gradients, in each step."""
 
     def step(self, closure=None):
         result = super().step(closure)
@@ -46,7 +46,7 @@ class Watched(torch.optim.SGD):
 
 
 def test_find_lr_searches_with_the_groups_and_the_freezing_of_the_first_epoch(trainer):
-    """The rate of group i at step k is factor_i · 1e-6 · 1e7^(k/99); the search takes many epochs of this data."""
+    """In step k, group i has the rate factor_i · 1e-6 · 1e7^(k/99). The search takes many epochs of this data."""
     Watched.steps = []
     body, late = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), nn.Linear(16, 16)
     net = nn.Sequential()
@@ -82,7 +82,7 @@ def test_find_lr_from_the_command_line_trains_nothing(lit):
 def test_find_batch_size_ends_at_the_samples_there_are(lit):
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --data.batch_size=256 --data.drop_last=true --find batch_size")
     assert result.status == 0
-    assert "suggested: --data.batch_size=1024 (" in result.out  # 1,257 samples of training
+    assert "suggested: --data.batch_size=1024 (" in result.out  # 1,257 training samples
 
 
 def test_there_is_nothing_else_to_find(lit, trained):

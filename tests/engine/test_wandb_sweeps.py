@@ -1,4 +1,4 @@
-"""A sweep with W&B's own client, `wandb sweep` and `wandb agent`, against a server in this process."""
+"""A sweep with W&B's own client, `wandb sweep` and `wandb agent`, and a server in this process."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from wandb_server import ENTITY, PROJECT, Server
 
 SHIPPED = "configs/sweeps/quickstart_cnn.yaml"
 RATES = [0.001, 0.003]
-# a net that trains in a second
+# A net that trains in a second.
 PARAMETERS = {
     "model.net.layers": {"value": [4, "pool"]},
     "model.net.hidden": {"value": 8},
@@ -25,11 +25,11 @@ PARAMETERS = {
 
 
 def wandb(server: Server, *args: str) -> subprocess.Popen[str]:
-    """Starts `wandb ARGS` for the server."""
+    """Start `wandb ARGS` for the server."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     environment = {
         **kept,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # where lit-project is
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # contains lit-project
         "HOME": str(Path.cwd()),
         "OMP_NUM_THREADS": "1",
         "WANDB_API_KEY": "0123456789" * 4,
@@ -71,7 +71,7 @@ def test_two_agents_share_the_grid(workspace: Path) -> None:
         assert len(run.logged("val/accuracy")) == 1
         assert run.config["model"]["init_args"]["net"]["init_args"]["layers"] == [4, "pool"]
         assert run.config["model"]["init_args"]["schedulers"] is None
-        assert run.parameters.items() <= run.config.items()  # under the names of the sweep, for its charts
+        assert run.parameters.items() <= run.config.items()  # named as in the sweep, for its charts
     records = [json.loads(file.read_text()) for file in Path("runs/quickstart").glob("*/wandb.json")]
     assert {record["id"] for record in records} == {run.name for run in sweep.runs}
     assert {(record["entity"], record["project"]) for record in records} == {(ENTITY, PROJECT)}

@@ -1,4 +1,4 @@
-"""Weights of another training: what fits is loaded, what does not is named."""
+"""Weights of another run: matching weights are loaded, others are reported."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_what_fits_is_loaded_and_the_rest_is_named_and_keeps_its_weights(tmp_pat
     assert found.other_shape == ["layers.3.weight (3, 8) instead of (5, 8)", "layers.3.bias (3,) instead of (5,)"]
     assert all(torch.equal(new.state_dict()[name], old.state_dict()[name]) for name in body)
     assert all(torch.equal(new.state_dict()[name], before[name]) for name in head)
-    with pytest.raises(CheckpointError, match="are not those of the model"):
+    with pytest.raises(CheckpointError, match="do not match the model"):
         warm_start(net(classes=5), tmp_path / "a.ckpt", strict=True)
 
 
@@ -42,7 +42,7 @@ def test_missing_and_unexpected_are_named():
 
 
 def test_counts_of_batches_are_not_missed(tmp_path):
-    """Old files have none in their norms."""
+    """Norms in old files have no batch counts."""
     old = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     state = {name: value for name, value in old.state_dict().items() if "num_batches" not in name}
     state["1.running_mean"] = torch.tensor([1.0, 2.0, 3.0])

@@ -1,7 +1,7 @@
-"""A W&B server in this process for W&B's real client: sweeps, agents and runs, in memory, on a port of this machine.
+"""In-memory W&B server in this process for W&B's real client: sweeps, agents and runs, on a local port.
 
-It knows the GraphQL operations that `wandb sweep`, `wandb agent` and their runs send. Whatever else is asked gets an
-error for an answer, and is kept in `unknown`, for the test to fail on.
+It supports the GraphQL operations of `wandb sweep`, `wandb agent` and their runs. All other requests get an error, and
+are stored in `unknown` so that the test can fail.
 """
 
 import itertools
@@ -25,12 +25,12 @@ OWNER = {"id": "1", "name": ENTITY}
 
 @dataclass
 class Run:
-    """A trial as the server knows it: what the sweep chose, and what its process has sent."""
+    """A trial as seen by the server: the values chosen by the sweep, and the data sent by the process."""
 
     name: str
     parameters: dict[str, Any]
-    agent: str  # that was told to start it
-    project: str | None = None  # from here on as sent
+    agent: str  # the agent that starts it
+    project: str | None = None  # this and the following fields are as sent
     config: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     exit_code: int | None = None
@@ -47,7 +47,7 @@ class Run:
 
 @dataclass
 class Sweep:
-    """A grid search: the points that are left, and the runs of the others in the order of their start."""
+    """A grid search with its remaining points, and the runs of the others in the order of their start."""
 
     name: str
     config: dict[str, Any]
@@ -56,10 +56,10 @@ class Sweep:
 
 
 class Server(ThreadingHTTPServer):
-    """Answers until the `with` block ends; tests look at its attributes.
+    """Server that answers until the `with` block ends. Tests inspect its attributes.
 
     Args:
-        wanted: agents that have to be there before the first gets a trial.
+        wanted: Number of agents that must have registered before the first gets a trial.
     """
 
     def __init__(self, wanted: int = 1) -> None:
@@ -83,7 +83,7 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Processes that are killed reset their connections; anything else is a mistake in here."""
+        """Ignore connections reset by killed processes. Other errors are bugs in this server."""
         if not isinstance(sys.exception(), ConnectionError):
             with self.lock:
                 self.unknown.append(traceback.format_exc())
@@ -104,7 +104,7 @@ class Server(ThreadingHTTPServer):
         return {}
 
     def stream(self, run: Run, sent: dict[str, Any]) -> dict[str, Any]:
-        """Takes lines of the history, or the end of the run."""
+        """Receive lines of the history, or the end of the run."""
         history = (sent.get("files") or {}).get("wandb-history.jsonl")
         if history:
             run.rows[history["offset"] :] = [json.loads(line) for line in history["content"]]
@@ -122,7 +122,7 @@ class Server(ThreadingHTTPServer):
         return {"entity": {"organization": {"coreWeaveOrganizationId": None}}}
 
     def on_UpsertSweep(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """`wandb sweep`: all points of the grid, the last parameter changes fastest."""
+        """Handle `wandb sweep`: create all points of the grid. The last parameter changes fastest."""
         config = yaml.safe_load(sent["config"])
         choices = {name: given.get("values", [given.get("value")]) for name, given in config["parameters"].items()}
         points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
@@ -132,7 +132,7 @@ class Server(ThreadingHTTPServer):
         return {"upsertSweep": {"sweep": found, "configValidationWarnings": []}}
 
     def on_SweepWithRuns(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """What an agent reads first: it takes `command` from here."""
+        """Return what an agent reads first, which includes its `command`."""
         sweep = next(sweep for sweep in self.sweeps if sweep.name == sent["sweep"])
         found = {"id": sweep.name, "name": sweep.name, "state": "RUNNING", "config": yaml.safe_dump(sweep.config)}
         return {"project": {"sweep": {**found, "runs": {"edges": []}}}}
@@ -142,12 +142,12 @@ class Server(ThreadingHTTPServer):
         return {"createAgent": {"agent": {"id": self.agents[-1]}}}
 
     def on_Heartbeat(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """An agent tells which processes it has, and asks what to do."""
+        """Receive an agent's processes, and return its commands."""
         commands = self.commands(sent["id"], set(json.loads(sent["runState"])))
         return {"agentHeartbeat": {"agent": {"id": sent["id"]}, "commands": json.dumps(commands)}}
 
     def commands(self, agent: str, alive: set[str]) -> list[dict[str, Any]]:
-        """The next point, one at a time, or the end. `exit` kills what runs."""
+        """Return the next point, one at a time, or the end. `exit` kills running processes."""
         sweep = next(sweep for sweep in self.sweeps if sweep.name == agent.partition("/")[0])
         if alive or len(self.agents) < self.wanted:
             return []
@@ -160,7 +160,7 @@ class Server(ThreadingHTTPServer):
         return [{"type": "run", "run_id": run.name, "program": sweep.config.get("program"), "args": args}]
 
     def on_RunResumeStatus(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """How far a run has come that was sent before."""
+        """Return the progress of a run that was sent before."""
         run, bucket = self.runs.get(sent["name"]), None
         if run is not None:
             last = {"_runtime": 1, "_step": len(run.rows) - 1} if run.rows else {}
@@ -175,7 +175,7 @@ class Server(ThreadingHTTPServer):
         return {"model": {"id": "2", "name": sent["project"], "entity": OWNER, "bucket": bucket}}
 
     def on_UpsertBucket(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """A process begins its run, or changes its config; a run that no agent has started is no trial."""
+        """Start a run or change its config. A run that was not started by an agent is not a trial."""
         run = self.runs.setdefault(sent["name"], Run(sent["name"], {}, agent=""))
         run.project = sent["project"]
         run.config |= {name: given["value"] for name, given in json.loads(sent.get("config") or "{}").items()}
@@ -187,13 +187,13 @@ class Server(ThreadingHTTPServer):
         return {"upsertBucket": {"bucket": bucket, "inserted": True}}
 
     def on_CreateRunFiles(self, sent: dict[str, Any]) -> dict[str, Any]:
-        """Where files go to: `/upload/`, which forgets them."""
+        """Return the upload address `/upload/`, which discards files."""
         files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in sent["files"]]
         return {"createRunFiles": {"runID": sent["run"], "uploadHeaders": [], "files": files}}
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Hands every request to the server, one after the other."""
+    """Request handler that passes all requests to the server, one at a time."""
 
     server: Server
     protocol_version = "HTTP/1.1"

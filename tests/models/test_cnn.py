@@ -1,4 +1,4 @@
-"""Convolutional nets: the two classic ones, sizes, what is too small."""
+"""Convolutional nets: the two classic architectures, sizes, and images that are too small."""
 
 import pytest
 import torch
@@ -70,7 +70,7 @@ def test_batch_norm_removes_the_scale_of_the_input():
         net = CNN((1, 8, 8), 3, layers=[4, "pool", 8], norm=norm)
         assert torch.allclose(net(x), net(7 * x), atol=1e-3) == invariant
     plain, normed = (CNN((1, 8, 8), 3, layers=[4, 8], norm=norm) for norm in ("none", "batch"))
-    assert count(normed) == count(plain) + 4 + 8  # scale and shift instead of a bias
+    assert count(normed) == count(plain) + 4 + 8  # scale and shift replace the bias
 
 
 def test_too_small_image_is_an_error_that_says_what_to_change():

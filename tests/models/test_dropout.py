@@ -1,4 +1,4 @@
-"""Dropout: the distribution of its masks, scale, gradient, and that it follows the seed."""
+"""Dropout: the distribution of its masks, its scale, its gradient and its seed."""
 
 import pytest
 import torch
@@ -16,18 +16,18 @@ def test_zeroes_a_share_of_p_and_scales_the_others(p, dtype):
     share = (y == 0).double().mean().item()
     assert share == pytest.approx(p, abs=5 * (p * (1 - p) / x.numel()) ** 0.5)
     assert y[y > 0].unique().item() == pytest.approx(1 / (1 - p), rel=1e-2 if dtype == torch.bfloat16 else 1e-4)
-    assert torch.equal(x.grad, y)  # of a sum over ones, the mask
+    assert torch.equal(x.grad, y)  # the gradient of the sum is the mask
 
 
 def test_masks_of_neighbours_are_independent():
     torch.manual_seed(0)
     kept = (Dropout(0.3)(torch.ones(1_000_000)) != 0).double() - 0.7
-    for distance in range(1, 9):  # four numbers share a draw
+    for distance in range(1, 9):  # four values share a random draw
         assert abs((kept[distance:] * kept[:-distance]).mean().item()) < 5 * 0.21 / 1000
 
 
 def test_follows_the_seed_and_rests_in_evaluation():
-    net, x = Dropout(0.5), torch.randn(7, 5).T  # a view of other strides
+    net, x = Dropout(0.5), torch.randn(7, 5).T  # a view with different strides
     torch.manual_seed(1)
     first = net(x)
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""The feed-forward network: its formula, its size, its options."""
+"""The feed-forward network: its formula, size and options."""
 
 import pytest
 import torch

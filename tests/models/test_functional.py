@@ -1,4 +1,4 @@
-"""Autograd functions: each derivative against finite differences."""
+"""Autograd functions: each derivative is compared to finite differences."""
 
 import torch
 from torch.autograd import gradcheck, gradgradcheck

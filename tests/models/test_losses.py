@@ -1,4 +1,4 @@
-"""Losses against their definitions."""
+"""Losses compared to their definitions."""
 
 import math
 
@@ -27,7 +27,7 @@ def by_definition(logits, targets, right, wrong):
 
 
 def test_smoothing_in_both_definitions(batch):
-    """Over the other classes ours, over all of them torch's."""
+    """Ours distributes the rest over the other classes, torch over all classes."""
     smoothing = 0.1
     over_all = F.cross_entropy(*batch, label_smoothing=smoothing)
     others = SmoothedCrossEntropy(smoothing)(*batch)
@@ -54,7 +54,7 @@ def test_focal_loss(batch):
 
 @pytest.mark.parametrize("gamma", [0.5, 2.0])
 def test_focal_loss_of_a_certain_sample_is_zero_and_flat(gamma):
-    logits = torch.tensor([[200.0, 0.0, 0.0]], requires_grad=True)  # p = 1 in float
+    logits = torch.tensor([[200.0, 0.0, 0.0]], requires_grad=True)  # p = 1 in float32
     loss = FocalLoss(gamma)(logits, torch.tensor([0]))
     loss.backward()
     assert loss.item() == 0

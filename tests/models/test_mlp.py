@@ -1,4 +1,4 @@
-"""The perceptron: its formula, its size, its options."""
+"""The MLP: its formula, size and options."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_dropout_zeroes_hidden_units_in_training_alone():
 def test_norm_removes_the_scale_of_the_input(norm, invariant):
     torch.manual_seed(0)
     net = MLP((16,), 3, hidden_sizes=[8], norm=norm)
-    with torch.no_grad():  # layer norm sees the bias of the linear layer, too
+    with torch.no_grad():  # layer norm depends on the linear layer's bias
         for module in net.modules():
             if isinstance(module, nn.Linear) and module.out_features == 8 and module.bias is not None:
                 module.bias.zero_()
@@ -46,4 +46,4 @@ def test_norm_removes_the_scale_of_the_input(norm, invariant):
 def test_size_with_norm():
     plain = MLP((16,), 3, hidden_sizes=[8])
     assert count(MLP((16,), 3, hidden_sizes=[8], norm="layer")) == count(plain) + 16  # scale and shift
-    assert count(MLP((16,), 3, hidden_sizes=[8], norm="batch")) == count(plain) + 16 - 8  # which replaces the bias
+    assert count(MLP((16,), 3, hidden_sizes=[8], norm="batch")) == count(plain) + 16 - 8  # it replaces the bias

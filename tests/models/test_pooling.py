@@ -1,4 +1,4 @@
-"""Bilinear pooling against its definition."""
+"""Bilinear pooling compared to its definition."""
 
 import torch
 
@@ -23,13 +23,13 @@ def test_its_vectors_have_length_one_and_gradients_also_at_zero():
     pool = BilinearPool(3, channels=2)
     assert pool.size == 4
     assert torch.allclose(pool(torch.randn(6, 3, 2, 2)).norm(dim=1), torch.ones(6))
-    dead = torch.zeros(1, 3, 2, 2, requires_grad=True)  # after a ReLU whole channels are zero
+    dead = torch.zeros(1, 3, 2, 2, requires_grad=True)  # entire channels may be zero after a ReLU
     pool(dead).sum().backward()
     assert dead.grad.isfinite().all()
 
 
 def test_half_precision_has_the_gradients_of_float_up_to_rounding():
-    """Also where channels, or whole images, are zero."""
+    """Even if channels or entire images are zero."""
     dtype = torch.float16
     torch.manual_seed(0)
     features = torch.randn(3, 4, 2, 2).relu().to(dtype)

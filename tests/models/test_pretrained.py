@@ -1,4 +1,4 @@
-"""Weights that torchvision publishes: what its own loading makes of the same file is the truth."""
+"""torchvision's published weights: the features equal those that torchvision computes from the same file."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ CLASSIFIERS = {"resnet18": "fc", "googlenet": "fc"}
 
 @pytest.fixture
 def cached(tmp_path, monkeypatch):
-    """Puts a file like the official one of an architecture where torchvision looks for it; gives its path."""
+    """Return a function that saves weights like an architecture's official file where torchvision expects it."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
 
     def make(architecture, write=publish):
@@ -34,7 +34,7 @@ def cached(tmp_path, monkeypatch):
 
 
 def features(architecture, images):
-    """Of torchvision's own net with its own loading."""
+    """Return the features of torchvision's own net with its own loading."""
     theirs = models.get_model(architecture, weights="DEFAULT").eval()
     setattr(theirs, CLASSIFIERS[architecture], nn.Identity())
     return theirs(images)
@@ -49,7 +49,7 @@ def test_official_weights_give_the_features_that_torchvision_gives(cached, archi
     assert torch.equal(net.backbone(images), features(architecture, images))
     assert "missing" not in net.pretrained
     assert "unexpected" not in net.pretrained
-    # from a checkpoint: its weights come with it, the conversion of its input does too
+    # A checkpoint includes the weights and the conversion of the input.
     again = TorchvisionNet(COLOUR, 5, architecture).eval()
     again.load_state_dict(net.state_dict())
     assert torch.equal(again(images), net(images))
@@ -57,7 +57,7 @@ def test_official_weights_give_the_features_that_torchvision_gives(cached, archi
 
 @torch.no_grad()
 def test_grey_images_from_minus_one_to_one_go_in_as_they_are(cached):
-    """The input that these weights were made for: torchvision converts colours by ImageNet's statistics to it."""
+    """These weights expect such input, which torchvision computes from colours with ImageNet's statistics."""
     architecture = "googlenet"
     cached(architecture)
     grey = torch.rand(2, *GREY) * 2 - 1

@@ -1,4 +1,4 @@
-"""The residual net of He et al. 2016 for small images."""
+"""The residual net for small images of He et al. 2016."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ def count(net):
 
 
 def test_resnet_20_has_0_27_million_parameters():
-    """Table 6 of the paper, which is about 3×32×32; its net is without shortcut convolutions."""
+    """See table 6 of the paper, for 3×32×32 images and without shortcut convolutions."""
     size = count(SmallResNet((1, 28, 28), 10, depth=20, width=16))
     assert size < 500_000
     assert round(size / 1e6, 2) == 0.27

@@ -1,4 +1,4 @@
-"""Nets of timm: what the data give them, checkpoints without timm's weights, and a line where timm is not there."""
+"""timm nets: arguments from the data, checkpoints without timm's weights, and the error if timm is not installed."""
 
 import sys
 
@@ -29,7 +29,7 @@ def test_it_is_timms_net_for_the_images_and_classes_of_the_data(monkeypatch):
         images = torch.rand(2, 3, 160, 160)
         assert torch.equal(net(images), same(images)), name
         assert net.head.out_features == 5
-    assert TimmNet("test_vit", (2, 48, 32), 3)(torch.rand(4, 2, 48, 32)).shape == (4, 3)  # of images of one size
+    assert TimmNet("test_vit", (2, 48, 32), 3)(torch.rand(4, 2, 48, 32)).shape == (4, 3)  # fixed image size
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ImportError, match="pip install timm"):
         TimmNet("resnet10t", (3, 32, 32), 10)

@@ -1,4 +1,4 @@
-"""Torchvision's nets as backbones: input, head, and weights from everywhere."""
+"""torchvision nets as backbones: input, head, and weights from different sources."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_weights_of_a_file(tmp_path):
     file = save(one.state_dict(), tmp_path / "own.pt")
     other = TorchvisionNet(GREY, 4, weights=file)
     assert all(torch.equal(value, other.state_dict()[name]) for name, value in one.state_dict().items())
-    theirs = save(models.resnet18().state_dict(), tmp_path / "theirs.pth")  # names of torchvision, colour
+    theirs = save(models.resnet18().state_dict(), tmp_path / "theirs.pth")  # torchvision's names, colour input
     grey = TorchvisionNet(GREY, 4, weights=theirs)
     assert "loaded: 120" in grey.pretrained
 
@@ -72,7 +72,7 @@ def test_weights_of_another_architecture(tmp_path):
     with pytest.raises(ValueError, match="do not match resnet18") as caught:
         TorchvisionNet(COLOUR, 4, weights=file)
     assert "unexpected: " in str(caught.value)
-    assert "\n" not in str(caught.value)  # the command line shows the first line only
+    assert "\n" not in str(caught.value)  # the command line only shows the first line
     partly = TorchvisionNet(COLOUR, 4, weights=file, strict=False)
     for kind in ("loaded: ", "unexpected: ", "of a different shape: "):
         assert kind in partly.pretrained

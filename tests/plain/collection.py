@@ -1,4 +1,4 @@
-"""A classifier with a MetricCollection, one name for the loss in all stages, and a batch that is a dict."""
+"""A classifier with a MetricCollection, the same name for the loss in all stages, and dicts as batches."""
 
 import torch
 import torch.nn.functional as F

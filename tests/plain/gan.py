@@ -1,4 +1,4 @@
-"""A GAN with two optimizers, manual optimization, and noise drawn in the training step."""
+"""A GAN with two manually optimized optimizers, and noise drawn in the training step."""
 
 import torch
 import torch.nn.functional as F

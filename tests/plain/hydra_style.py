@@ -1,4 +1,4 @@
-"""A classifier as in the well-known Hydra template: injected network and optimizer, logged metric objects."""
+"""A classifier as in the popular Hydra template: injected network and optimizer, logged metric objects."""
 
 from collections.abc import Callable
 

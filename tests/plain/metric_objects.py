@@ -1,4 +1,4 @@
-"""A classifier with logged metric objects and underscores in names; constructor arguments are numbers and texts."""
+"""A classifier with logged metric objects, names with underscores, and numbers and strings as constructor arguments."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""A classifier with a dict of schedulers and a `monitor`, and with the stage at the end of the names."""
+"""A classifier with a dict of schedulers, a `monitor`, and the stage at the end of metric names."""
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +46,7 @@ class Plateau(LightningModule):
 
 
 class Weighted(LightningDataModule):
-    """Draws the training samples with weights."""
+    """Draws weighted training samples."""
 
     def train_dataloader(self):
         points = Points(300, 0)

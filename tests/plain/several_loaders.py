@@ -1,4 +1,4 @@
-"""A classifier with several dataloaders for validation, test and prediction, and names without a stage."""
+"""A classifier with several dataloaders for validation, testing and prediction, and names without the stage."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""LightningModules and LightningDataModules as people write them get every feature, unchanged."""
+"""Ordinary LightningModules and LightningDataModules support every feature without changes."""
 
 import csv
 import json
@@ -26,15 +26,15 @@ from lit_engine.tools.runs.columns import number
 
 @dataclass
 class Kind:
-    """A module in this folder, and what is expected of its runs."""
+    """A module in this folder, and the expected results of its runs."""
 
     model: str
     data: str
     options: str = ""
-    fit: tuple[str, ...] = ()  # metrics of training and validation in metrics.json
+    fit: tuple[str, ...] = ()  # training and validation metrics in metrics.json
     test: tuple[str, ...] = ()
-    monitor: str | None = None  # chosen for the best checkpoint
-    columns: tuple[str, ...] | None = None  # of the predictions; None if they are saved as they are
+    monitor: str | None = None  # metric that selects the best checkpoint
+    columns: tuple[str, ...] | None = None  # prediction columns; None if predictions are saved unchanged
 
 
 INJECTED = (
@@ -80,7 +80,7 @@ FACTS = {"epochs", "steps", "seconds", "parameters", "best_checkpoint"}
 
 
 class StopAfter(Callback):
-    """Sends this process SIGTERM after a number of batches."""
+    """Sends SIGTERM to this process after a number of batches."""
 
     def __init__(self, batches: int):
         self.left = batches
@@ -94,7 +94,7 @@ class StopAfter(Callback):
 @pytest.fixture(autouse=True)
 def _here(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # of the fits of repeat and sweep
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))  # for the fits of repeat and sweep
 
 
 def command(name, **options):
@@ -125,7 +125,7 @@ def leaves(value, path=""):
 
 
 def state_of(run):
-    """The weights, optimizers, schedulers and metric states of a run, and metrics.csv."""
+    """Return the weights, optimizers, schedulers and metric states of a run, and its metrics.csv."""
     content = read(run / "checkpoints" / "last.ckpt")
     parts = {name: content[name] for name in ("state_dict", "optimizer_states", "lr_schedulers", "logged_so_far")}
     with (run / "metrics.csv").open() as file:
@@ -180,7 +180,7 @@ ENDS = ("hydra_style", "metric_objects", "plateau")  # also stopped after the la
 def test_a_run_that_is_stopped_and_resumed_is_the_same_to_the_bit(lit, name, within):
     whole = lit(command(name, run_name="whole"))
     assert whole.status == 0, whole.err
-    steps = sections_of(whole.run)["fit"]["steps"] // (4 if name == "gan" else 2)  # batches of an epoch
+    steps = sections_of(whole.run)["fit"]["steps"] // (4 if name == "gan" else 2)  # batches per epoch
     at = steps + steps // 2 if within else steps
     stop = f"{{class_path: test_plain.StopAfter, init_args: {{batches: {at}}}}}"
     cut = lit(command(name, run_name="cut"), ["--trainer.callbacks+=" + stop])
@@ -217,7 +217,7 @@ def test_find_batch_size_stops_at_all_samples(lit):
 
 @pytest.mark.parametrize("name", ["first_example", "metric_objects", "collection", "vae"])
 def test_plot_lr_plans_the_rates_that_a_run_has(lit, name):
-    """`configure_optimizers` returns an optimizer, lists with a step or an epoch schedule, or a dict."""
+    """`configure_optimizers` returns an optimizer, a dict, or lists with a step or epoch schedule."""
     command_ = command(name)
     planned = lit(command_, "--plot_lr=true", "--trainer.accumulate_grad_batches=2")
     assert planned.status == 0, planned.err

@@ -1,4 +1,4 @@
-"""A VAE that draws figures of its own, samples in each step, and predicts a mean and an image per sample."""
+"""A VAE that draws its own figures, samples in each step, and predicts a mean and an image per sample."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Class weights, the bins of the calibration, and the views of test-time augmentation."""
+"""Class weights, calibration bins, and the views of test-time augmentation."""
 
 import pytest
 import torch
@@ -53,6 +53,6 @@ def test_weights_of_classes_are_means_over_samples():
     loss = WeightedCrossEntropy(weights.tolist()).double()
     torch.testing.assert_close(loss(logits, targets), each.mean())
     halves = (4 * loss(logits[:4], targets[:4]) + 3 * loss(logits[4:], targets[4:])) / 7
-    torch.testing.assert_close(halves, loss(logits, targets))  # which torch's own weighting does not give
+    torch.testing.assert_close(halves, loss(logits, targets))  # torch's own weighting does not satisfy this
     smoothed = WeightedCrossEntropy([1.0] * 5, 0.1)(logits, targets)
     torch.testing.assert_close(smoothed, F.cross_entropy(logits, targets, label_smoothing=0.1))

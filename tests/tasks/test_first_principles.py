@@ -1,4 +1,4 @@
-"""From the formulas up: training by hand, and a solution that is known."""
+"""Training compared to formulas and known solutions."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ def regressor(net, data, optimizer):
 
 
 def test_lbfgs_reaches_least_squares_on_real_data(trainer):
-    """A linear net and the squared error: one answer, which the normal equations give, too."""
+    """A linear net with squared error has a unique solution, which the normal equations provide."""
     data = Diabetes(batch_size=1000, seed=0)
     torch.manual_seed(0)
     lbfgs = partial(torch.optim.LBFGS, max_iter=200, line_search_fn="strong_wolfe", tolerance_grad=1e-10)
@@ -27,4 +27,4 @@ def test_lbfgs_reaches_least_squares_on_real_data(trainer):
     best = torch.linalg.lstsq(torch.cat([x, torch.ones(len(x), 1)], dim=1), targets).solution
     expected = torch.cat([x, torch.ones(len(x), 1)], dim=1) @ best
     with torch.no_grad():
-        assert torch.allclose(task(features.float()).double(), expected, atol=0.5)  # of 25 to 346
+        assert torch.allclose(task(features.float()).double(), expected, atol=0.5)  # targets range from 25 to 346

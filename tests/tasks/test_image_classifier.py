@@ -1,4 +1,4 @@
-"""What the image classifier computes and reports: by hand, over all samples, whatever the batch size."""
+"""Outputs and metrics of the image classifier, compared to plain computations over all samples for any batch size."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batc
     runner = trainer()
     evaluate = {"val": runner.validate, "test": runner.test}[split]
     evaluate(task, datamodule=data, verbose=False)
-    (metrics,) = evaluate(task, datamodule=data, verbose=False)  # evaluations do not add up
+    (metrics,) = evaluate(task, datamodule=data, verbose=False)  # evaluations are independent
     images, targets = data.floats(split)
     with torch.no_grad():
         logits = task(images)
@@ -125,7 +125,7 @@ def test_channels_last_is_for_cpus_and_half_precision_unless_told_otherwise(give
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("cuda", True)])
 def test_a_net_with_wrong_gradients_in_channels_last_is_not_ordered_so(device, expected):
-    """A process that computed these gradients on a CPU would have crashed."""
+    """Computing these gradients on a CPU would crash the process."""
     for layer, last in ((nn.Conv2d(8, 16, 1, stride=2), expected), (nn.Conv2d(16, 16, 1, stride=2), True)):
         task = classifier(nn.Sequential(layer, nn.Flatten()))
         task.trainer = SimpleNamespace(
@@ -144,7 +144,7 @@ def test_channels_last_with_wrong_gradients_is_refused():
 
 
 def test_a_net_of_volumes_keeps_the_usual_order():
-    """`nn.Module.to(memory_format=torch.channels_last)` fails at weights of five axes."""
+    """`nn.Module.to(memory_format=torch.channels_last)` fails for five-dimensional weights."""
     strategy = SimpleNamespace(root_device=torch.device("cpu"))
     for given, refused in ((None, nullcontext()), (True, pytest.raises(UserError, match="weights with five axes"))):
         task = classifier(nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.Flatten()), channels_last=given)
@@ -186,7 +186,7 @@ def test_mirrored_images_are_averaged_at_test_time_and_only_there(trainer):
     images, targets = Images().floats("test")
     plain, mirrored = classifier(net), classifier(net, test_time_flips=flips)
     views = [images]
-    for flip in flips:  # both: four views, the one mirrored both ways is the image turned round
+    for flip in flips:  # four views, of which one is rotated by 180°
         views += [view.flip(-1 if flip == "horizontal" else -2) for view in views]
     with torch.no_grad():
         mean = torch.stack([plain(view).softmax(1) for view in views]).mean(0)

@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics by their names: what they are given, what they are called, what follows them."""
+"""Metrics of torchmetrics given by name: their inputs, their names, and the callbacks that use them."""
 
 import csv
 import json
@@ -51,11 +51,11 @@ def test_callbacks_and_schedules_follow_a_metric_and_it_is_recorded_and_compared
     metrics = json.loads((run / "metrics.json").read_text())
     fit, test = metrics["fit"], metrics["test"]
     rows = [row for row in csv.DictReader((run / "metrics.csv").open()) if row["val/f1"]]
-    assert len(rows) == 4  # patience 3, and nothing grows by 2
-    # the plateau's mode is min, and each F1 is above the first
+    assert len(rows) == 4  # patience 3, and no improvement by 2
+    # The plateau's mode is min, and each F1 is above the first.
     assert [float(row["lr"]) for row in rows] == pytest.approx([0.004, 0.004, 0.0004, 0.00004])
     assert fit["best val/f1"] == pytest.approx(max(float(row["val/f1"]) for row in rows), rel=1e-6)
-    assert test["test/f1_micro"] == test["test/accuracy"]  # which it is by definition, for one class per sample
+    assert test["test/f1_micro"] == test["test/accuracy"]  # equal by definition with one class per sample
     assert {f"test/auroc/{k}" for k in range(10)} <= test.keys()
     printed = lit(f"test --run {run}").out
     assert f"test/f1 {test['test/f1']:.4f}" in printed
@@ -82,13 +82,13 @@ def evaluated(trainer, task, data):
 
 
 def test_classifiers_give_probabilities_over_all_batches(trainer):
-    """Logits of 0 are not taken for probabilities: each class has 1/4."""
+    """Logits of 0 are not treated as probabilities, because each class has probability 1/4."""
     zero, data = linear().requires_grad_(False), Images(eval_batch_size=3)
     for weights in zero.parameters():
         nn.init.zeros_(weights)
     found = evaluated(trainer, classifier(zero, metrics={"ece": MulticlassCalibrationError(4)}), data)
     assert found["test/ece"] == pytest.approx(abs(found["test/accuracy"] - 1 / 4), abs=1e-6)
-    task = classifier(metrics=[partial(MulticlassAUROC, average="none")])  # which is told the number of classes
+    task = classifier(metrics=[partial(MulticlassAUROC, average="none")])  # the number of classes is added
     images, targets = data.floats("test")
     expected = roc_auc_score(targets, task(images).softmax(1).detach(), multi_class="ovr", average=None)
     found = evaluated(trainer, task, data)
@@ -108,7 +108,7 @@ def test_regressors_give_predictions_in_units_and_a_vector_has_the_names_of_the_
 
 
 class Bits(Task):
-    """A task of one's own: predicts both bits of the class; returns what metrics are given, or nothing."""
+    """A user's task that predicts both bits of the class, and returns the metrics' inputs or nothing."""
 
     def __init__(self, gives=True, **kwargs):
         super().__init__(torch.optim.SGD, **kwargs)

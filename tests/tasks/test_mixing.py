@@ -1,4 +1,4 @@
-"""Mixup and cutmix against their definitions, and a task that trains on them."""
+"""Mixup and cutmix compared to their definitions, and a task that trains with them."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ K = 4
 
 @pytest.fixture
 def batch():
-    """Every pixel of image i is i + 1: what an image is made of can be read from it."""
+    """Images whose pixels are all i + 1 in image i, so that the parts of mixed images can be identified."""
     torch.manual_seed(0)
     return torch.arange(1.0, 33)[:, None, None, None].expand(32, 1, 12, 10), torch.randint(K, (32,))
 
@@ -47,7 +47,7 @@ def test_shares_are_beta_distributed():
     assert torch.allclose(mixed.flatten(), soft[:, 0], atol=1e-6)
     inner = mixed.flatten()[(mixed.flatten() > 0) & (mixed.flatten() < 1)]  # partners of the other class
     assert inner.mean().item() == pytest.approx(0.5, abs=0.01)
-    assert inner.var().item() == pytest.approx(1 / (4 * (2 * 2 + 1)), abs=0.003)  # of Beta(α, α)
+    assert inner.var().item() == pytest.approx(1 / (4 * (2 * 2 + 1)), abs=0.003)  # variance of Beta(α, α)
 
 
 def test_cutmix_takes_a_rectangle_and_the_target_of_its_area(batch):
@@ -59,9 +59,9 @@ def test_cutmix_takes_a_rectangle_and_the_target_of_its_area(batch):
         other = mixed[i, 0] != images[i, 0]
         if other.any():
             rows, columns = other.any(1).nonzero().flatten(), other.any(0).nonzero().flatten()
-            assert other.sum() == len(rows) * len(columns)  # a rectangle,
+            assert other.sum() == len(rows) * len(columns)  # a rectangle
             assert len(rows) == rows[-1] - rows[0] + 1
-            (partner,) = mixed[i, 0][other].unique().tolist()  # of one other image
+            (partner,) = mixed[i, 0][other].unique().tolist()  # from one other image
             share = 1 - other.float().mean()
             assert torch.allclose(soft[i], share * hard[i] + (1 - share) * hard[int(partner) - 1], atol=1e-6)
             changed += 1
@@ -71,7 +71,7 @@ def test_cutmix_takes_a_rectangle_and_the_target_of_its_area(batch):
 
 
 def test_the_last_epochs_of_a_run_that_ends_by_steps_see_whole_images(trainer):
-    """Four steps an epoch; without max_epochs Lightning calls their number -1."""
+    """There are four steps per epoch. Without max_epochs, Lightning sets it to -1."""
     loss = Recorder()
     task = classifier(loss=loss, mixing=Mixing(mixup_alpha=1.0, off_last_epochs=1))
     trainer(max_epochs=-1, max_steps=10, limit_val_batches=0).fit(task, datamodule=Images(batch_size=8))
@@ -80,7 +80,7 @@ def test_the_last_epochs_of_a_run_that_ends_by_steps_see_whole_images(trainer):
 
 
 class Recorder(nn.Module):
-    """Remembers the targets that the loss saw."""
+    """Records the targets of the loss."""
 
     def __init__(self):
         super().__init__()
@@ -105,14 +105,14 @@ def test_the_task_trains_on_mixtures_and_reports_the_expected_accuracy(trainer):
     assert len(mixed) == 4
     assert len(plain) == 4
     images, targets = data.floats("train")
-    with torch.no_grad():  # weights stay: the rate is 0
+    with torch.no_grad():  # weights do not change, because the rate is 0
         right = (task(images).argmax(1) == targets).float().mean().item()
     assert accuracies[1] == pytest.approx(right)
     steps = list(zip(loss.logits, loss.seen, strict=True))[-8:-4]  # the mixed epoch
     shares = [row[k].item() for logits, soft in steps for k, row in zip(logits.argmax(1), soft, strict=True)]
     assert len(shares) == 29
     assert any(0 < share < 1 for share in shares)
-    assert accuracies[0] == pytest.approx(sum(shares) / 29)  # the target's share on the predicted class, on average
+    assert accuracies[0] == pytest.approx(sum(shares) / 29)  # the average share of the predicted class in the target
 
 
 @pytest.mark.parametrize("loss", [FocalLoss(), nn.NLLLoss()], ids=["focal", "nll"])
@@ -146,7 +146,7 @@ def test_half_the_l2_penalty_is_weight_decay_under_sgd(trainer):
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.9])
 def test_a_rectangle_of_cutmix_has_the_area_that_its_share_leaves(share):
-    """Where the centre is far from the edges, which cut off the others."""
+    """If the centre is far from the edges. Other rectangles are cropped."""
     inside, left = rectangles(torch.full((4000,), share), 64, 64)
     largest = inside.flatten(1).sum(1).max().item() / 64**2
     assert largest == pytest.approx(1 - share, abs=0.05)

@@ -1,4 +1,4 @@
-"""Predicted against true: a panel a target, all its points, the diagonal, R² in the title."""
+"""Figure of predicted and true values: a panel per target, all points, the diagonal, R² in the title."""
 
 import pytest
 import torch

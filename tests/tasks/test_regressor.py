@@ -1,4 +1,4 @@
-"""What the regressor computes and reports: in the units of the targets, over all samples, whatever the batch size."""
+"""Outputs and metrics of the regressor, in the units of the targets, over all samples, for any batch size."""
 
 import csv
 import re
@@ -20,7 +20,7 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
 
 def table(offset=0.0, targets=2, **kwargs):
-    """29 rows of training, 17 of validation and 17 of test, of features and targets of very different units."""
+    """Return 29 training, 17 validation and 17 test rows, with features and targets in very different units."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(63, 3, generator=generator) * torch.tensor([1.0, 100.0, 0.01]) + torch.tensor(
         [0.0, 5e3, 1.0]
@@ -60,11 +60,11 @@ def test_forward_standardises_features_and_gives_the_units_of_the_targets():
     blind = regressor(data, nn.Sequential(nn.Linear(3, 2)))
     nn.init.zeros_(blind.net[0].weight)
     nn.init.zeros_(blind.net[0].bias)
-    assert blind(x[:1])[0].tolist() == pytest.approx(data.target_mean)  # 0 is the mean
+    assert blind(x[:1])[0].tolist() == pytest.approx(data.target_mean)  # 0 means the mean
 
 
 def test_large_offsets_lose_no_digits(trainer):
-    """Unix times within 17 minutes, in seconds, of which float32 would leave nine values."""
+    """Unix times within 17 minutes. In float32, they would have only nine different values."""
     seconds = 1_700_000_000 + torch.arange(1000, dtype=torch.double)[:, None]
     data = TabularData(seconds, seconds * 2, ["time"], ["twice"], batch_size=64)
     task, runner = regressor(data, nn.Linear(1, 1), lr=0.05), trainer(max_epochs=5)
@@ -110,7 +110,7 @@ def test_metrics_are_those_of_scikit_learn_over_all_samples(trainer, split, batc
     for name, value in errors.items():
         assert metrics[f"{split}/{name}"] == pytest.approx(value, rel=1e-6)
     each = r2_score(true, predicted, multioutput="raw_values")
-    assert list(task.r2.values()) == pytest.approx(each.tolist(), rel=1e-9, abs=1e-7)  # float32 predictions
+    assert list(task.r2.values()) == pytest.approx(each.tolist(), rel=1e-9, abs=1e-7)  # predictions are float32
     assert metrics[f"{split}/r2"] == pytest.approx(each.mean(), rel=1e-6)
     assert metrics[f"{split}/samples"] == 17
     assert set(metrics) == {f"{split}/{name}" for name in ("loss", *errors, "r2", "samples")}
@@ -160,7 +160,8 @@ def test_a_checkpoint_is_enough_to_predict_and_keeps_its_statistics_when_the_tab
     for name in STATISTICS:
         assert getattr(task, name).tolist() == pytest.approx(hyper_parameters[name])
     grown = [f"{a},5,{rest}" for a, rest in (line.split(",", 1) for line in lines)]
-    file.write_text("\n".join(["a,new,b,y", *grown, *["900,1,5,2695"] * 20]))  # another mean, another column
+    # A different mean and an additional column.
+    file.write_text("\n".join(["a,new,b,y", *grown, *["900,1,5,2695"] * 20]))
     predict = lit(f"predict --run {fit.run}")
     assert predict.status == 0, predict.err
     table = csv.DictReader((fit.run / "predictions" / "test.csv").open())

@@ -1,4 +1,4 @@
-"""Encoder and decoder with optimizers of their own: a step, a gradient and a resume as with one."""
+"""Encoder and decoder with separate optimizers: steps, gradients and resuming are the same as with one optimizer."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A translator as files: the same translations, also by the script beside them, without the project and torch."""
+"""An exported translator produces the same translations, also with the exported script and without project or torch."""
 
 import subprocess
 import sys
@@ -120,7 +120,7 @@ def test_the_script_beside_the_files_translates_as_the_run_does(tmp_path_factory
     command = [sys.executable, "-c", ALONE, str(tmp_path), "translate.py", *sentences]
     done = subprocess.run(command, cwd=tmp_path.parent, capture_output=True, text=True, timeout=120)
     assert (done.stderr, done.stdout) == ("", expected)
-    lines = "\n\n".join(sentences)  # a blank line stays one
+    lines = "\n\n".join(sentences)  # a blank line stays blank
     done = subprocess.run(command[:5], input=lines, cwd=tmp_path.parent, capture_output=True, text=True, timeout=120)
     assert (done.stderr, done.stdout.rstrip("\n")) == ("", "\n\n".join(expected.splitlines()))
     assert len((tmp_path / "translate.py").read_text().splitlines()) <= 40

@@ -1,4 +1,4 @@
-"""Attention maps and BLEU by length: the right words, weights and numbers, legible, and no formulas out of dollars."""
+"""Attention maps and BLEU by length: correct words, weights and numbers, legible, dollar signs without formulas."""
 
 import io
 import warnings
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.draws
 def png(figure):
     file = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a sign that the font has not, a layout that does not fit
+        warnings.simplefilter("error")  # for missing glyphs or layouts that do not fit
         figure.savefig(file, format="png")
     pixels = np.asarray(Image.open(file).convert("L"))
     assert pixels.min() < 128 < pixels.max()
@@ -35,7 +35,7 @@ def test_attention_map_has_the_source_on_top_and_the_translation_at_the_side():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["I", "am", "tired", "■"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Je", "suis", "■"]
     assert axes.xaxis.get_ticks_position() == "top"
-    assert axes.yaxis_inverted()  # the first word of the translation is the uppermost
+    assert axes.yaxis_inverted()  # the first word of the translation is at the top
     assert np.allclose(axes.get_images()[0].get_array(), given)
     assert figure.get_suptitle() == "Je suis"
 

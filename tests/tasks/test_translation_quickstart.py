@@ -1,4 +1,4 @@
-"""The quickstart of translation reaches what its header says, in its shipped setting."""
+"""The translation quickstart reaches the result stated in its header with its original settings."""
 
 import json
 

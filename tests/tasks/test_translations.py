@@ -1,4 +1,4 @@
-"""What the Translations callback leaves in a run: the right files, right content, and nothing where nothing belongs."""
+"""Files that the Translations callback writes for a run: the expected names and content, and no others."""
 
 import json
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ def names(folder):
 
 
 def test_files_of_a_run(run):
-    assert names(run / "figures" / "attention") == {f"epoch001_{k}.png" for k in (1, 2, 3, 4)}  # the last of two
+    assert names(run / "figures" / "attention") == {f"epoch001_{k}.png" for k in (1, 2, 3, 4)}  # the last of two epochs
     attention = {f"{split}_attention_{k}.png" for split in ("val", "test") for k in (1, 2, 3, 4)}
     others = {"attention", "learning_curves.png", "learning_rate.png", "val_bleu_by_length.png"}
     assert names(run / "figures") == attention | others | {"test_bleu_by_length.png"}
@@ -65,7 +65,7 @@ def test_groups_by_length():
 
 
 class Watched(Translations):
-    """Notes what is drawn instead of drawing it."""
+    """Records what would be drawn."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -76,7 +76,7 @@ class Watched(Translations):
 
 
 def epochs(callback, count):
-    """Validates after each of `count` epochs of a training."""
+    """Validate after each of `count` training epochs, and return the drawn epochs."""
     state = SimpleNamespace(fn="fit")
     trainer = SimpleNamespace(state=state, sanity_checking=False, is_global_zero=True, fast_dev_run=False)
     task = SimpleNamespace(rows=[row(0, "a", "a")])

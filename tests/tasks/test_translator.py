@@ -1,4 +1,4 @@
-"""The translation task: exact gradients and metrics, schedules, a checkpoint that is enough."""
+"""The translation task: exact gradients and metrics, schedules, self-contained checkpoints."""
 
 import math
 from functools import partial
@@ -36,7 +36,7 @@ def test_micro_batches_of_any_size_give_the_gradient_of_the_big_batch(trainer, s
     options = {"label_smoothing": smoothing}
     whole = trained(trainer, few(batch_size=20), options=options)
     parts = trained(trainer, few(**split), options=options, accumulate_grad_batches=100)
-    assert difference(whole, weights(translator(few()))) > 1e-3  # something was learned
+    assert difference(whole, weights(translator(few()))) > 1e-3  # training changes the weights
     assert difference(whole, parts) < 1e-12
 
 
@@ -74,7 +74,7 @@ def test_evaluation_is_exact_whatever_the_batches(trainer):
     assert found["test/chrf_single"] == pytest.approx(single.score, abs=1e-4)
     copied = sacrebleu.CHRF().corpus_score(list(references), streams).score
     assert found["test/chrf_copy"] == pytest.approx(copied, abs=1e-4)
-    assert found["test/bleu_memory"] == 0  # no test source is in train
+    assert found["test/bleu_memory"] == 0  # no test source occurs in train
     assert task.notes["signatures"]["bleu"].startswith("nrefs:var")
     assert sum(count for _, _, count in task.by_length) == len(references)
     assert list(task.notes["bleu_by_length"]) == [words for words, _, _ in task.by_length]
@@ -142,7 +142,7 @@ def test_attention_is_that_of_the_averaged_net_which_translated(trainer):
     task = translator(data)
     callbacks = [Watched(sentences=3, every_n_epochs=100), EMA(decay=0.9)]
     trainer(max_epochs=-1, max_steps=8, callbacks=callbacks).fit(task, datamodule=data)
-    # at the end of training the averaged weights are those of the task
+    # At the end of training, the task has the averaged weights.
     assert [row.index for row, _ in drawn] == [0, 1, 2]
     for row, weights_TS in drawn:
         assert torch.equal(weights_TS, task.attention(row.text.source, row.tokens)[2])
@@ -153,7 +153,7 @@ def test_translate_takes_raw_text_unknown_words_and_long_sentences():
     task = translator(data)
     found = task.translate(["The cat sleeps.", "Zyzzyva!", "a b c d e f g h i j"])
     assert [len(one) for one in found] == [1, 1, 1]
-    assert task.encode(["a b c d e f g h i j"])[1].tolist() == [5]  # four words and the end
+    assert task.encode(["a b c d e f g h i j"])[1].tolist() == [5]  # four words and EOS
     source, target, attention = task.attention("The cat sleeps.", found[0][0].tokens)
     assert attention.shape == (len(target), len(source))
     assert attention.sum(dim=1).tolist() == pytest.approx([1.0] * len(target))
@@ -162,7 +162,7 @@ def test_translate_takes_raw_text_unknown_words_and_long_sentences():
 def test_a_warm_start_keeps_the_vocabulary_of_its_weights_on_request(lit, workspace):
     small = f"-c configs/overlays/debug.yaml --model.net.hidden_size=16 --model.net.embedding_size=8 {SIZES}"
     first = lit(f"fit -c configs/translation_quickstart.yaml {small} --test_after_fit=false --run_name=one")
-    # other data, whose own vocabulary would be smaller
+    # This data has a smaller vocabulary.
     other = f"{small} --data.size=300 --data.val_size=20 --data.test_size=20 --test_after_fit=false --run_name=two"
     fit = f"fit -c configs/translation_quickstart.yaml {other}"
     second = lit(f"{fit} --init_from {first.run} --data.keep_vocabularies=true")
@@ -184,7 +184,7 @@ def test_a_warm_start_keeps_the_vocabulary_of_its_weights_on_request(lit, worksp
 
 
 def test_an_unknown_word_is_never_predicted_right(trainer):
-    data = few(vocabulary_size=5)  # four special ones, and a word
+    data = few(vocabulary_size=5)  # four special tokens and one word
     task, runner = translator(data), trainer()
     with torch.no_grad():
         task.net.output.bias[UNK] = 100.0

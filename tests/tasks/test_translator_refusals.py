@@ -1,4 +1,4 @@
-"""The translation task: vocabularies and languages that do not fit, and nets that give no numbers."""
+"""The translation task rejects unsuitable vocabularies and languages, and nets with non-finite outputs."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""For the tests of the translation task: 44 pairs of the small grammar, and a small net in double precision."""
+"""Helpers for tests of the translation task: 44 pairs of the toy grammar, and a small float64 net."""
 
 from functools import cache, partial
 
@@ -12,12 +12,12 @@ from lit_project.tasks.translation.task import Translator
 
 @cache
 def grammar():
-    """The pairs, made once: that takes a second."""
+    """Return the pairs. They are cached because creating them takes a second."""
     return ToyGrammar(source="en", target="fr").read("train")
 
 
 class Few(TranslationData):
-    """20 training pairs, 12 each for validation and test; two sources of those have a second reference."""
+    """Data with 20 training, 12 validation and 12 test pairs. Two of the sources have two references."""
 
     def read(self, split):
         pairs = grammar()

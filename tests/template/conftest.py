@@ -1,4 +1,4 @@
-"""Projects made from this one, each choice of families once."""
+"""Projects created from this template. Each choice of families is created once."""
 
 import pytest
 from copies import checkout, run
@@ -12,13 +12,13 @@ def template(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def init(template):
-    """Runs init_project.py there."""
+    """Return a function that runs the checkout's init_project.py."""
     return lambda *args, **environment: run(template / "scripts" / "init_project.py", *args, **environment)
 
 
 @pytest.fixture(scope="session")
 def made(init, tmp_path_factory):
-    """Families → a project with them, for reading."""
+    """Return a function that creates a project with the given families. Tests must not change the project."""
     projects = {}
 
     def make(keep):

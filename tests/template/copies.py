@@ -1,4 +1,4 @@
-"""What the tests of scripts/ share: a clean checkout of the template, and projects made from it."""
+"""Helpers for tests of scripts/: a clean checkout of the template, and projects created from it."""
 
 import os
 import re
@@ -19,7 +19,7 @@ WHO = {f"GIT_{role}_{what}": "a@b.c" for role in ("AUTHOR", "COMMITTER") for wha
 
 
 def git(folder: Path, *args: str) -> str:
-    """Runs git without the settings of this machine."""
+    """Run git without this machine's settings."""
     environment = {**os.environ, **WHO, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     done = subprocess.run(["git", "-C", folder, *args], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
@@ -27,13 +27,13 @@ def git(folder: Path, *args: str) -> str:
 
 
 def commit(folder: Path, message: str = "changed") -> None:
-    """Commits everything."""
+    """Commit everything."""
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", message)
 
 
 def checkout(folder: Path) -> Path:
-    """The files of this working tree as a repository of one commit."""
+    """Create a repository whose only commit contains the files of this working tree."""
     listed = subprocess.run(
         ["git", "-C", ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         capture_output=True,
@@ -49,14 +49,14 @@ def checkout(folder: Path) -> Path:
 
 
 def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script of the template with this interpreter."""
+    """Run a script of the template with this interpreter."""
     command = [sys.executable, *map(str, command)]
     settings = {**os.environ, **WHO, "GIT_CONFIG_GLOBAL": os.devnull, **environment}
     return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=240)
 
 
 def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """The command ended with one line that says these words."""
+    """Check that a command failed with a one-line error that contains these words."""
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
@@ -65,7 +65,7 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 
 
 def install(project: Path) -> Path:
-    """A `.venv` for a project, with the packages of this environment: what `make` would set up. The folder of commands.
+    """Create a project's `.venv` as `make` would, from this environment's packages. Return the folder of its commands.
 
     The library comes from the project's wheel. Neither the template nor its library can be imported there.
     """

@@ -1,4 +1,4 @@
-"""scripts/init_project.py: a project under another name, with the examples that were chosen, and without a trace."""
+"""scripts/init_project.py creates a project with a new name and the selected examples, and nothing else."""
 
 import ast
 import hashlib
@@ -27,13 +27,13 @@ KNOWN = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").spli
 
 
 def texts(project):
-    """Returns a mapping from the path of each text file that git tracks in a project to its content."""
+    """Return the content of each text file that git tracks in a project, by path."""
     paths = git(project, "ls-files").splitlines()
     return {p: (project / p).read_text() for p in paths if not p.endswith((".whl", ".npz", ".png"))}
 
 
 def anchors(page):
-    """Returns the anchors of the headings of a Markdown page."""
+    """Return the anchors of the headings of a Markdown page."""
     headings = re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -45,7 +45,7 @@ def in_style(folder):
 
 
 def wheel_of(project):
-    """Path → content of the files in the wheel of a project."""
+    """Return the content of the files in a project's wheel, by path."""
     with zipfile.ZipFile(next((project / "vendor").iterdir())) as wheel:
         assert wheel.testzip() is None
         return {name: wheel.read(name) for name in wheel.namelist()}
@@ -60,7 +60,7 @@ def wheel_of(project):
         ("class", "module of Python"),
         ("json", "module of Python"),
         ("torch", "installed package"),
-        ("import_linter", "installed package"),  # a distribution, whose module has another name
+        ("import_linter", "installed package"),  # a distribution whose module has a different name
         ("tiny", "used in the project"),
         (OLD, "used in the project"),
     ],
@@ -170,7 +170,7 @@ def test_it_has_its_own_name_and_is_in_style(made, template, keep):
 
 @pytest.mark.parametrize("keep", KEPT)
 def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
-    """Files and modules that are named are there, and no file, config, class or key of the template is that is not."""
+    """Files and modules mentioned in the project exist, and nothing that exists only in the template is mentioned."""
     project = made(keep)
     files = texts(project)
     names = {str(parent) for path in files for parent in (PurePosixPath(path), *PurePosixPath(path).parents)}
@@ -186,8 +186,8 @@ def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
         if path == "requirements.lock":
             continue
         named = re.findall(r"(?<![\w./$}-])((?:configs|docs|tests|scripts|benchmarks|src|\.github)/[\w./-]*\w)", text)
-        named = [name for name in named if name != "scripts/update_project.py"]  # of the template
-        if not path.startswith("scripts/"):  # new_task.py names what it will write
+        named = [name for name in named if name != "scripts/update_project.py"]  # which is in the template
+        if not path.startswith("scripts/"):  # new_task.py mentions files that it will write
             assert [name for name in named if name not in names and f"{name}.yaml" not in names] == [], path
         assert sorted(word for word in lost if re.search(rf"\b{word}\b", text)) == [], path
         if path.endswith(".py"):
@@ -220,7 +220,7 @@ def test_binary_files_are_copied_unchanged(made):
 
 
 def test_the_wheel_is_the_library(made, tmp_path):
-    """It has the same modules and requirements as the wheel that the build backend makes."""
+    """Modules and requirements are the same as in the wheel created by the build backend."""
     build = "import sys, hatchling.build as b; b.build_wheel(sys.argv[1])"
     subprocess.run([sys.executable, "-c", build, tmp_path / "vendor"], cwd=ROOT / "engine", check=True)
     built, ours = wheel_of(tmp_path), wheel_of(made("classification"))
@@ -242,7 +242,7 @@ def test_the_wheel_is_the_library(made, tmp_path):
 
 
 def test_the_lock_has_what_the_project_needs_and_the_wheel(made):
-    """And nothing else: no encoder of texts, no tools for the template's pages."""
+    """The lock contains nothing else, such as text encoders or tools for the template's pages."""
     wheel = next((made("classification") / "vendor").iterdir())
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     locks = {keep: (made(keep) / "requirements.lock").read_text() for keep in KEPT}

@@ -1,4 +1,4 @@
-"""scripts/new_task.py: what it writes trains, passes its own test and is in style, in a project made from this one."""
+"""Tasks written by scripts/new_task.py in a generated project train, pass their own tests and follow the style."""
 
 import json
 import random
@@ -101,7 +101,7 @@ def test_what_it_writes_passes_its_own_tests(project, which):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["multilabel", "segmentation", "pretrained_sequence"])
 def test_two_processes_count_as_one(project, kind, tmp_path):
-    """Batches of a test that are not full, and labels and pixels that one process has none of."""
+    """Test batches are not full, and some labels and pixels occur in only one process."""
     lit = partial(run, "-m", "kite_lab", PYTHONPATH=str(project / "src"), OMP_NUM_THREADS="1")
     found = []
     two = "--trainer.devices=2", "--trainer.strategy=ddp", "--trainer.accelerator=cpu", "--data.eval_batch_size=7"
@@ -132,11 +132,11 @@ def test_texts_with_several_optimizers(trainer):
     runner = trainer(max_epochs=10)
     runner.fit(task, datamodule=data)
     (metrics,) = runner.test(task, datamodule=data, verbose=False)
-    assert metrics["test/accuracy"] > 0.8  # chance: a half
+    assert metrics["test/accuracy"] > 0.8  # chance level: 1/2
 
 
 def test_two_folders_of_pictures(lit, workspace, monkeypatch):
-    """By the data module of the page."""
+    """Uses the data module of docs/make-it-yours.md."""
     draw = random.Random(1)
     for name in ("round", "cornered"):
         (workspace / "shapes" / name).mkdir(parents=True)
@@ -153,10 +153,10 @@ def test_two_folders_of_pictures(lit, workspace, monkeypatch):
         for part in ("config", "data")
     )
     own = [line for line in code.splitlines() if line and line not in data.splitlines()]
-    assert len(own) == 19  # as the page says
+    assert len(own) == 19  # as stated on the page
     monkeypatch.syspath_prepend(workspace)
     (workspace / "shapes_page.py").write_text(code)
     (workspace / "shapes.yaml").write_text(config.replace("ShapesData", "shapes_page.ShapesData"))
     fit = lit("fit -c shapes.yaml --data.root=shapes --data.batch_size=8")
     assert fit.status == 0, fit.err
-    assert json.loads((fit.run / "metrics.json").read_text())["test"]["test/accuracy"] > 0.8  # chance: a half
+    assert json.loads((fit.run / "metrics.json").read_text())["test"]["test/accuracy"] > 0.8  # chance level: 1/2

@@ -1,4 +1,4 @@
-"""scripts/update_project.py: what the template has put right since comes into a project that has changes of its own."""
+"""scripts/update_project.py merges fixes of the template into a project with its own changes."""
 
 import re
 import shutil
@@ -13,7 +13,7 @@ MODEL = "src/kite_lab/models/cnn.py"
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory):
-    """A template, and a project made from it."""
+    """A template, and a project created from it."""
     folder = tmp_path_factory.mktemp("before")
     template = checkout(folder / "template")
     (template / "configs" / "overlays" / "größer.yaml").write_text("# lit-project fit\ntrainer: {max_epochs: 1}\n")
@@ -38,19 +38,19 @@ def edit(file, add):
 
 
 def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
-    """Also deleted here, there and both, added by both, an executable bit, and names with umlauts."""
+    """Covers files deleted in either or both, files added in both, an executable bit and umlauts."""
     template, project = both
     src = template / "src" / "lit_project"
-    # there
+    # Changes in the template.
     library = template / "engine" / "src" / "lit_engine"
     edit(library / "errors.py", "\nNEW = 1\n")
     init = library / "__init__.py"
     init.write_text(init.read_text().replace('__version__ = "', '__version__ = "1'))
     cnn = src / "models" / "cnn.py"
     cnn.write_text(cnn.read_text().replace('"""', '"""Put right in lit_project. ', 1))
-    edit(src / "models" / "resnet.py", "\nNEW = 1\n")  # deleted here
+    edit(src / "models" / "resnet.py", "\nNEW = 1\n")  # deleted in the project
     edit(template / "configs" / "overlays" / "größer.yaml", "# lit-project test\n")
-    edit(src / "text" / "scores.py", "\nNEW = 1\n")  # of a family that the project does not have
+    edit(src / "text" / "scores.py", "\nNEW = 1\n")  # from a family that the project does not have
     overlays = template / "configs" / "overlays"
     for gone in ("ema", "swa"):
         (overlays / f"{gone}.yaml").unlink()
@@ -58,7 +58,7 @@ def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
     (overlays / "same.yaml").write_text("# lit-project fit\n")
     (template / "scripts" / "new_task.py").chmod(0o755)
     commit(template, "fixes")
-    # here
+    # Changes in the project.
     edit(project / MODEL, "\n\nOURS = 1\n")
     (project / "src" / "kite_lab" / "tasks" / "kites.py").write_text('"""Ours."""\n')
     ours = project / "configs" / "overlays"
@@ -120,7 +120,7 @@ def test_a_file_that_is_deleted_there_and_changed_here_is_a_conflict(both):
 
 
 def test_the_commit_of_the_template_is_found_by_its_files(both):
-    """GitHub's "Use this template" creates a repository with other commits."""
+    """GitHub's "Use this template" creates a repository with different commits."""
     template, project = both
     edit(template / "engine" / "src" / "lit_engine" / "errors.py", "\nNEW = 1\n")
     commit(template, "fixes")

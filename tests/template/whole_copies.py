@@ -1,4 +1,4 @@
-"""`make copies`: demo, tests, style, types and the direction of imports of projects made from this one; minutes."""
+"""Run by `make copies`: demo, tests, style, types and import rules of generated projects. Takes minutes."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Preparation of sentences: what it changes, what it keeps, and how it is undone."""
+"""Preparation of sentences: what changes, what does not, and how it is reversed."""
 
 import pytest
 

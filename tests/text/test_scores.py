@@ -35,14 +35,14 @@ def test_languages_without_spaces_are_scored_by_smaller_parts(language, name):
     score, signature = corpus_scores([reference], [[reference]], language)["bleu"]
     assert score == pytest.approx(100)
     assert f"tok:{name}" in signature
-    assert 50 < bleu([other], [[reference]], language) < 90  # one of twelve characters
+    assert 50 < bleu([other], [[reference]], language) < 90  # one of twelve characters is wrong
     assert lowercase_tokenised_bleu([reference], [[reference]], language)[0] == pytest.approx(100)
     latin = f"ABC {reference}"
     assert lowercase_tokenised_bleu([latin.lower()], [[latin]], language)[0] == pytest.approx(100)
 
 
 def test_french_is_tokenised_by_its_own_rules():
-    """Moses takes the article from its noun: three of four tokens are right, of "13a" one of three."""
+    """Moses separates the article from its noun, so three of four tokens are correct. With "13a", one of three is."""
     hypothesis, reference = "l'homme arrive ici", "l'homme arrive demain"
     moses, _ = lowercase_tokenised_bleu([hypothesis] * 2, [[reference]] * 2, "fr")
     tokens = BLEU(tokenize="none", force=True)

@@ -1,4 +1,4 @@
-"""Vocabularies: round trips, unknown words, plain data in checkpoints, and what is refused."""
+"""Vocabularies: round trips, unknown words, plain data in checkpoints, and errors."""
 
 import pytest
 import torch
@@ -105,8 +105,8 @@ def test_checkpoint_holds_plain_data(vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("words", "not the data of a vocabulary"),
-        ({"kind": "word", "language": "en"}, "not the data of a vocabulary"),
+        ("words", "do not describe a vocabulary"),
+        ({"kind": "word", "language": "en"}, "do not describe a vocabulary"),
         ({"kind": "bpe", "language": "en", "model": "AAAA"}, "sentencepiece"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A tiny translator, trained once, and the command that translates with it."""
+"""A tiny translator that is trained once, and the command that translates with it."""
 
 import io
 import sys
@@ -16,7 +16,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def translate(run, capfd, monkeypatch):
-    """Runs the command; returns status, lines of standard output, text of standard error."""
+    """Return a function that runs the command and returns the status, the lines of stdout and the text of stderr."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
 
     def call(*args, stdin=None, of=run):

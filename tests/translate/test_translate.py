@@ -1,4 +1,4 @@
-"""`lit-project translate`: sentences from anywhere, translations one a line."""
+"""`lit-project translate`: sentences from any source, one translation per line."""
 
 import io
 import shutil
@@ -52,11 +52,11 @@ def test_a_checkpoint_alone_translates(translate, run, tmp_path):
     assert translate(HELLO, "--ckpt_path", "last.ckpt") == given
     shutil.copy(run / "checkpoints" / "last.ckpt", tmp_path / "mine.ckpt")
     assert translate(HELLO, "--ckpt_path", tmp_path / "mine.ckpt", of=None) == given
-    # the run's config, whose data may be gone, is not looked into
+    # The run's config is not read, because its data may be gone.
     (tmp_path / "checkpoints").mkdir()
     shutil.copy(run / "checkpoints" / "last.ckpt", tmp_path / "checkpoints")
     (tmp_path / "config.yaml").write_text("data: gone")
-    assert translate(HELLO, of=tmp_path)[:2] == given[:2]  # that the best checkpoint is gone is said
+    assert translate(HELLO, of=tmp_path)[:2] == given[:2]  # a note says that the best checkpoint is gone
 
 
 def test_words_never_seen_are_named_and_long_sentences_are_cut(translate):

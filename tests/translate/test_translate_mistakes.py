@@ -1,4 +1,4 @@
-"""`lit-project translate`: each mistake is one line that names it, and nothing is written."""
+"""`lit-project translate`: each mistake causes a one-line message that names it, and nothing is written."""
 
 import shutil
 import sys
@@ -116,9 +116,9 @@ def test_a_checkpoint_makes_and_imports_nothing_but_nets_of_known_packages(trans
     ):
         for status, lines, err in given(**bad):
             assert (status, lines, len(err.splitlines())) == (2, [], 1), err
-    assert main(["test", "--run", str(whole), "--ckpt_path", "last"]) == 2  # takes the vocabularies of the checkpoint
+    assert main(["test", "--run", str(whole), "--ckpt_path", "last"]) == 2  # uses the checkpoint's vocabularies
     assert not (tmp_path / "marker").exists()
     assert not (tmp_path / "imported").exists()
     (whole / "config.yaml").write_text("model:\n  net:\n    class_path: of_a_checkpoint.Net\n")
-    assert [status for status, *_ in given(net=theirs)] == [2, 0]  # the run's own config names that class
+    assert [status for status, *_ in given(net=theirs)] == [2, 0]  # the run's own config contains that class
     sys.modules.pop("of_a_checkpoint")

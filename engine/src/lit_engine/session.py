@@ -143,6 +143,7 @@ class Session:
         options, run = self.options, self.run
         named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
         named |= {name: options[name] for name in ("init_from", "init_prefixes") if options[name]}
+        named["headline"] = next(reversed(getattr(model, "headline_metrics", ())), None)
         facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B

@@ -1,4 +1,4 @@
-"""32 small images in memory, for the tests of callbacks."""
+"""32 small in-memory images for the callback tests."""
 
 import torch
 
@@ -6,7 +6,7 @@ from lit_engine.data.images import ImageData
 
 
 class Images(ImageData):
-    """32 random images `(1, 4, 4)` of three classes in each split: four batches of training."""
+    """32 random images `(1, 4, 4)` of three classes in each split, which means four training batches."""
 
     def __init__(self, **kwargs):
         super().__init__(**{"batch_size": 8, "eval_batch_size": 16, "seed": 0, **kwargs})

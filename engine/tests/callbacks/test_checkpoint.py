@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept; runs that end in uncommon places resume from there."""
+"""Tests which checkpoints a run keeps, and that runs that stop in unusual places resume correctly."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def task():
 
 
 class StopAfterValidation(Callback):
-    """Asks for the end once."""
+    """Requests a stop once, after the second step."""
 
     def on_validation_end(self, trainer, module):
         trainer.should_stop |= trainer.global_step == 2
@@ -46,7 +46,7 @@ def test_a_stop_that_a_validation_within_an_epoch_asks_for_loses_no_batch(traine
 
 
 class StopAfterBatch(Callback):
-    """Asks for the end after this micro-batch."""
+    """Requests a stop after the given micro-batch."""
 
     def __init__(self, number):
         self.number = number
@@ -56,7 +56,7 @@ class StopAfterBatch(Callback):
 
 
 def test_a_stop_waits_for_the_step_of_accumulated_gradients(trainer, tmp_path):
-    """Eight micro-batches in windows of three: the last one has two."""
+    """Eight micro-batches in windows of three, so the last window has two."""
     options = {"max_epochs": 2, "accumulate_grad_batches": 3, "enable_checkpointing": True}
     whole = task()
     trainer(**options).fit(whole, datamodule=Images(batch_size=4))
@@ -79,11 +79,11 @@ def test_a_run_that_was_stopped_early_in_its_first_epoch_has_ended(trainer, tmp_
         return runner.global_step
 
     assert run() == 2
-    assert run(ckpt_path=tmp_path / "checkpoints" / "last.ckpt", weights_only=True) <= 3  # Lightning makes one step
+    assert run(ckpt_path=tmp_path / "checkpoints" / "last.ckpt", weights_only=True) <= 3  # Lightning performs one step
 
 
 def test_the_last_epochs_are_the_last_by_number(trainer, tmp_path):
-    """In the order of text epoch1000 would be the first."""
+    """In alphabetical order, epoch1000 would be first."""
     (tmp_path / "checkpoints").mkdir()
     mine = tmp_path / "checkpoints" / "epoch-of-mine.ckpt"
     mine.touch()
@@ -107,7 +107,7 @@ def test_the_last_epoch_is_saved_however_rarely_others_are(trainer, tmp_path):
 
     parts = [Saver(), callback, Saved()]
     trainer(max_epochs=5, callbacks=parts, enable_checkpointing=True).fit(task(), datamodule=Images())
-    assert saved == [0, 2, 4, 5]  # epochs that have ended
+    assert saved == [0, 2, 4, 5]  # completed epochs
     assert read(tmp_path / "checkpoints" / "last.ckpt")["epoch"] == 5
 
 
@@ -122,7 +122,7 @@ def test_a_resumed_callback_knows_the_score_of_the_last_validation(trainer):
 
 
 def test_a_stop_that_waits_for_min_steps_loses_no_batch(trainer, tmp_path):
-    """Four steps an epoch; the run is asked to stop after the second step."""
+    """Four steps per epoch. The stop is requested after the second step."""
     options = {"max_epochs": 2, "enable_checkpointing": True}
     whole, resumed = task(), task()
     trainer(**options).fit(whole, datamodule=Images())
@@ -136,8 +136,8 @@ def test_a_stop_that_waits_for_min_steps_loses_no_batch(trainer, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"monitor": "val/score"}, "watches val/score: give its mode"),
-    ({"every_minutes": 0}, "every_minutes must be above 0, got 0; null is never"),
+    ({"monitor": "val/score"}, "monitors val/score: set mode to"),
+    ({"every_minutes": 0}, "every_minutes must be above 0, got 0; null disables it"),
     ({"every_n_steps": 0}, "every_n_steps must be at least 1, got 0"),
 ])  # fmt: skip
 def test_options_that_say_nothing_are_refused(options, message):
@@ -167,7 +167,7 @@ class Fails(Callback):
 
 
 def test_a_task_whose_fit_failed_is_saved_by_its_next_trainer_alone(trainer, tmp_path):
-    """In a notebook, say, where the same object is trained again."""
+    """In a notebook, for example, the same object may be trained again."""
     mine, kept = task(), {"monitor": None, "every_minutes": 1e-9}
     first, second = (
         trainer(callbacks=[Saver(), Checkpoint(**kept), *others], max_epochs=1, enable_checkpointing=True,

@@ -1,4 +1,4 @@
-"""Freezing by epoch: no gradient, no state, no moving statistics; and resuming changes nothing."""
+"""Unfreezing by epoch: frozen parts have no gradients, optimizer state or updated statistics. Runs can be resumed."""
 
 from functools import partial
 
@@ -43,7 +43,7 @@ def snapshot(module):
 
 
 class Watch(Callback):
-    """Notes after each epoch what moved, what has a gradient, and what the optimizer keeps."""
+    """Records after each epoch which values changed, have gradients and have optimizer state."""
 
     def __init__(self):
         self.moved, self.gradients, self.kept, self.groups = [], [], [], []
@@ -71,7 +71,7 @@ def test_each_part_moves_from_its_epoch_on_with_its_statistics_and_has_no_gradie
     module, watch = task(), Watch()
     fit = trainer(max_epochs=3, callbacks=[Unfreezing(SCHEDULE), watch], val_check_interval=2)
     fit.fit(module, datamodule=Images())
-    everything = set(module.state_dict())  # running means, variances and counts too
+    everything = set(module.state_dict())  # including running means, variances and counts
     assert watch.moved == [
         inside(everything, "net.head"),
         inside(everything, "net.head", "net.body.top"),
@@ -117,7 +117,7 @@ def test_schedules_that_cannot_be(trainer, schedule, message):
 
 
 def test_two_processes_train_as_one_does(trainer, tmp_path):
-    """DistributedDataParallel must average the gradients of what was frozen when it was made, too."""
+    """DistributedDataParallel must also average the gradients of parameters that were frozen when it was created."""
     sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
     one = task(sgd, norm=False)
     schedule = {"net.body": 2, "net.body.top": 1}

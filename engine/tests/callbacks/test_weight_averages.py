@@ -1,4 +1,4 @@
-"""EMA and SWA by their definitions: validated and saved, in one process and in two, also of a run that goes on."""
+"""Checks EMA and SWA against their definitions, in one and two processes and in resumed runs."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ def task():
 
 
 class Snapshots(Callback):
-    """Weights at the end of each epoch, before averaging; and what validation saw."""
+    """Records the weights at the end of each epoch, before averaging, and the validation losses."""
 
     def __init__(self):
         self.weights, self.losses = [], []
@@ -46,7 +46,7 @@ def mean(snapshots):
 
 @pytest.mark.parametrize("decay", [0.2, 0.999])
 def test_ema_by_its_definition(trainer, decay):
-    """After step n + 1, a ← d a + (1 - d) w with d = min(decay, (1 + n) / (10 + n)); the first step begins it."""
+    """After step n + 1, a ← d a + (1 - d) w with d = min(decay, (1 + n) / (10 + n)). The first step initializes a."""
     module, seen = task(), Ends()
     trainer(max_epochs=2, callbacks=[seen, EMA(decay)]).fit(module, datamodule=Images())
     average = dict(seen.steps[0])
@@ -67,7 +67,7 @@ def test_ema_resumed_ends_with_the_same_average(trainer, tmp_path, step):
 
 
 class Compared(Callback):
-    """Writes the averages of all processes."""
+    """Saves the averages of all processes."""
 
     def __init__(self, file):
         self.file = file
@@ -81,7 +81,7 @@ class Compared(Callback):
 @pytest.mark.parametrize("average", [EMA(0.9), SWA(0)], ids=["EMA", "SWA"])
 def test_two_processes_have_one_average_and_the_best_checkpoint_holds_it(trainer, tmp_path, average):
     strategy = DDPStrategy(start_method="fork", process_group_backend="gloo")
-    best = Checkpoint(monitor="val/samples", mode="min", every_n_epochs=2)  # the last epoch is the only one
+    best = Checkpoint(monitor="val/samples", mode="min", every_n_epochs=2)  # so only the last epoch is saved
     callbacks = [average, Compared(tmp_path / "weights.pt"), best]
     options = {"max_epochs": 2, "devices": 2, "strategy": strategy, "enable_checkpointing": True}
     trainer(callbacks=callbacks, **options).fit(task(), datamodule=Images())
@@ -141,7 +141,7 @@ def test_resumed_it_ends_with_the_same_average(trainer, trained, tmp_path, step)
 
 
 class Ends(Callback):
-    """The weights after every step; asks the run to stop after one of them, as `max_time` does."""
+    """Records the weights after each step, and optionally stops the run after one of them, as `max_time` does."""
 
     def __init__(self, stop=None):
         self.steps, self.stop = [], stop
@@ -160,7 +160,7 @@ class Ends(Callback):
     ],
 )
 def test_a_run_that_ends_within_an_epoch(trainer, tmp_path, stop, end, counted):
-    """Until an end has counted its weights are those of the training; that of `max_steps` counts, a stop does not."""
+    """Weights stay unaveraged until an epoch end is counted. `max_steps` counts as an end, but a stop does not."""
     module, seen = task(), Ends(end if stop == "max_time" else None)
     options = {"max_steps": end} if stop == "max_steps" else {}
     callbacks = [Saver(), seen, SWA(start=2), Checkpoint(monitor=None)]
@@ -188,7 +188,7 @@ def test_share_of_the_run_and_starts_that_cannot_be(trainer):
     callback = SWA(start=0.5)
     trainer(max_epochs=4, callbacks=[callback]).fit(task(), datamodule=Images())
     assert callback.first_epoch == 2
-    trainer(max_epochs=100, max_steps=16, callbacks=[callback]).fit(task(), datamodule=Images())  # 4 steps an epoch
+    trainer(max_epochs=100, max_steps=16, callbacks=[callback]).fit(task(), datamodule=Images())  # 4 steps per epoch
     assert callback.first_epoch == 2
     with pytest.raises(UserError, match="start in epoch 4, but the run ends after 4"):
         trainer(max_epochs=4, callbacks=[SWA(start=4)]).fit(task(), datamodule=Images())

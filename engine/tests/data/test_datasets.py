@@ -1,4 +1,4 @@
-"""Any map-style dataset as image data."""
+"""Map-style datasets as image data."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from lit_engine.errors import DataError
 
 
 class Pairs(Dataset):
-    """`(image, target)` of `size` samples; the image is filled with its index."""
+    """Dataset of `size` pairs `(image, target)`. Each image is filled with its index."""
 
     classes = ("a", "b")
 

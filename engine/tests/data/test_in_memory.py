@@ -1,4 +1,4 @@
-"""Images in memory: splits, batches by indexing, checks of labels and sizes."""
+"""In-memory images: splits, batches by indexing, checks of labels and sizes."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def test_random_split_is_disjoint_complete_and_ascending(size, val_size):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_split_is_always_the_same_whatever_the_seed(seed_run, seed):
     seed_run(seed)
-    # of all versions of this project: the validation sets of old runs stay comparable
+    # This split is the same in all versions of this project, so that validation results of old runs stay comparable.
     assert random_split(12, 4)[1].tolist() == [5, 6, 10, 11]
 
 
@@ -72,7 +72,7 @@ def test_training_is_shuffled_by_the_seed_and_evaluation_is_in_order():
     assert [len(batch.targets) for batch in data[1].val_dataloader()] == [4, 4, 3]
     data[1].drop_last = True
     assert [len(batch.targets) for batch in data[1].train_dataloader()] == [5, 5, 5, 5]
-    assert [len(batch.targets) for batch in data[1].val_dataloader()] == [4, 4, 3]  # evaluation leaves nothing out
+    assert [len(batch.targets) for batch in data[1].val_dataloader()] == [4, 4, 3]  # evaluation drops no samples
 
 
 def test_seed_null_follows_the_seed_of_the_run(seed_run):

@@ -1,4 +1,4 @@
-"""The batches of an epoch: a partition of the samples over processes, and a pure function of (seed, epoch)."""
+"""The batches of an epoch partition the samples over processes, and depend only on (seed, epoch)."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ CASES += [(RANDOM.randint(1, 500), RANDOM.randint(1, 60), RANDOM.randint(1, 16))
 
 
 def epoch_of(size, batch_size, processes, epoch=0, seed=0, **kwargs):
-    """The orders of all processes, and their batches as lists of indices."""
+    """Return the samplers of all processes, and their batches as lists of indices."""
     orders = [
         EpochBatches(size, batch_size, seed=seed, num_replicas=processes, rank=rank, **{"shuffle": True, **kwargs})
         for rank in range(processes)
@@ -38,7 +38,7 @@ def test_each_sample_occurs_once_over_all_processes_in_equally_many_batches(shuf
         seen = sorted(itertools.chain.from_iterable(itertools.chain.from_iterable(batches)))
         assert seen == list(range(size)), case
         assert all(1 <= len(batch) <= batch_size for rank in batches for batch in rank), case
-        # no more batches than the largest share needs
+        # There are no more batches than the largest share needs.
         assert {len(rank) for rank in [*batches, *orders]} == {ceil(ceil(size / processes) / batch_size)}, case
         checked += 1
     assert checked > 200
@@ -69,7 +69,7 @@ def test_order_depends_on_seed_and_epoch_alone(processes):
     torch.rand(17)
     orders, again = epoch_of(50, 4, processes, epoch=2, seed=9)
     assert again == expected
-    for order in orders:  # whatever was iterated before, wholly or in part
+    for order in orders:  # after iterating other epochs completely or partially
         order.set_epoch(7)
         list(order)
         order.set_epoch(1)
@@ -84,7 +84,7 @@ def test_epochs_and_seeds_have_different_orders():
 
 
 class Numbers:
-    """Gives the indices that it is asked for."""
+    """Returns the requested indices as a batch."""
 
     def __getitem__(self, indices):
         return indices.tolist()
@@ -113,22 +113,22 @@ def test_loader_continues_in_the_middle_of_an_epoch(drop_last, processes):
         resumed = make()
         resumed.load_state_dict(state)
         assert resumed.state_dict() == state  # saved again before the first batch
-        resumed.sampler.set_epoch(3)  # Lightning calls it after the state is loaded
+        resumed.sampler.set_epoch(3)  # Lightning calls this after loading the state
         assert list(resumed) == whole[3][stop:]
-        for epoch in (4, 5):  # and then come whole epochs
+        for epoch in (4, 5):  # followed by complete epochs
             resumed.sampler.set_epoch(epoch)
             assert list(resumed) == whole[epoch]
 
 
 class Transform:
-    """With a generator of its own, as albumentations' transforms have."""
+    """Transform with its own random generator, like those of albumentations."""
 
     def set_random_seed(self, seed):
         self.random = random.Random(f"own {seed}")
 
 
 class Drawing(Numbers):
-    """A dataset that draws random numbers: a batch is one number from each generator."""
+    """Dataset that draws random numbers. A batch contains one number from each generator."""
 
     def __init__(self):
         self.transform = Transform()
@@ -176,7 +176,7 @@ def test_a_position_among_other_batches_is_refused():
     for other in ({"batch_size": 3}, {"batch_size": 6, "num_replicas": 2}):
         with pytest.raises(DataError, match=r"steps of 6 samples .* but a step now has"):
             loader(**other).load_state_dict(order.state_dict())
-    loader(batch_size=3, num_replicas=2).load_state_dict(order.state_dict())  # the same in all
+    loader(batch_size=3, num_replicas=2).load_state_dict(order.state_dict())  # the same on all processes
     list(begun)
     loader(batch_size=4).load_state_dict(order.state_dict())  # at the end of an epoch
 

@@ -1,4 +1,4 @@
-"""A user's image files: every kind of pixel becomes uint8 of one shape; unreadable files are left out."""
+"""Image files of users: every pixel format becomes uint8 of the same shape, and unreadable files are skipped."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ DEEP = Image.fromarray(np.full((4, 4), 51 * 257, dtype=np.uint16))
         (DEEP, "png", "I;16", [51] * 3),
         (DEEP, "tif", "I;16", [51] * 3),
         (Image.fromarray(np.full((4, 4), 65535, dtype=np.uint16)), "png", "I;16", [255] * 3),
-        (Image.new("RGBA", (4, 4), (200, 0, 100, 128)), "png", "RGBA", [227, 127, 177]),  # on white
+        (Image.new("RGBA", (4, 4), (200, 0, 100, 128)), "png", "RGBA", [227, 127, 177]),  # blended with white
         (Image.new("LA", (4, 4), (60, 0)), "png", "LA", [255] * 3),
     ],
 )
@@ -79,7 +79,7 @@ def test_cropping_keeps_the_proportions():
     assert (to_tensor(image, (1, 4, 4), crop=True) == 200).all()
     assert (to_tensor(image, (1, 4, 4)) == 0).any()
     assert (to_tensor(image.transpose(Image.Transpose.ROTATE_90), (1, 4, 4), crop=True) == 200).all()
-    to_tensor(Image.new("L", (237, 232)), (1, 210, 124), crop=True)  # whose offset is rounded to below 0
+    to_tensor(Image.new("L", (237, 232)), (1, 210, 124), crop=True)  # the offset would be rounded to below 0
 
 
 def test_files_are_in_the_order_of_their_names_and_unreadable_ones_are_left_out(tmp_path):

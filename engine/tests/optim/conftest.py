@@ -1,4 +1,4 @@
-"""Trains a task that notes its rates."""
+"""Fixture that trains a task and records its learning rates."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 @pytest.fixture
 def train(trainer):
-    """Trains on `batches` batches an epoch; gives the task with its notes."""
+    """Train with `batches` batches per epoch, and return the task with its records."""
 
     def run(*schedules, batches=10, kind=Noted, optimizer=None, losses=(), checkpoint=None, **kwargs):
         task = kind(optimizer or partial(torch.optim.SGD, lr=LR), schedules, losses)

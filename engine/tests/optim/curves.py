@@ -1,4 +1,4 @@
-"""For the tests of learning rates: a task that notes them, and closed formulas."""
+"""Helpers for learning rate tests: a task that records the rates, and closed-form curves."""
 
 from functools import partial
 from math import cos, pi
@@ -13,7 +13,7 @@ LR = 0.8
 
 
 class Noted(Task):
-    """Notes rates and momenta at every optimizer step; validation losses are given, one an epoch."""
+    """Task that records rates and momenta at each optimizer step. `losses` are the validation losses by epoch."""
 
     def __init__(self, optimizer, schedulers, losses):
         super().__init__(optimizer, schedulers)
@@ -33,7 +33,7 @@ class Noted(Task):
 
 
 class Groups(Noted):
-    """Two groups, one with its own rate."""
+    """Task with two parameter groups, one of which has its own rate."""
 
     def parameter_groups(self):
         return [{"params": [self.net.weight], "lr": 0.1}, {"params": [self.net.bias]}]

@@ -1,4 +1,4 @@
-"""Whole learning rate curves, optimizer step by optimizer step, of real trainings, against closed formulas."""
+"""Compares the complete learning rate curves of real runs to closed formulas, step by step."""
 
 from functools import partial
 from math import ceil
@@ -21,7 +21,7 @@ from lit_engine.training.schedules import (
     horizon_is,
 )
 
-# options of the trainer, and the optimizer steps of the run
+# Trainer options, and the resulting number of optimizer steps.
 LENGTHS = {
     "max_steps ends before the epochs": ({"batches": 10, "max_epochs": 9, "max_steps": 23}, 23),
     "accumulation and max_steps": ({"batches": 7, "max_epochs": 9, "accumulate_grad_batches": 2, "max_steps": 10}, 10),
@@ -46,7 +46,7 @@ def test_one_cycle(train):
     steps = 10
     momentum = partial(torch.optim.SGD, lr=LR, momentum=0.5)
     task = train(Schedule(partial(OneCycleLR, pct_start=0.4), "step"), optimizer=momentum)
-    total = steps + 1  # the last value is reached when the run ends, as that of the cosine
+    total = steps + 1  # like the cosine, the curve reaches its last value when the run ends
     peak = 0.4 * total - 1
     rates, momenta = [], []
     for step in range(steps):
@@ -89,7 +89,7 @@ def test_horizon_in_epochs_of_a_run_that_max_steps_ends(train):
 
 
 def test_frequency_counts_optimizer_steps_of_the_whole_run(train):
-    """Lightning itself counts micro-batches within the epoch."""
+    """Lightning itself counts micro-batches within an epoch."""
     accumulate, frequency = 2, 3
     kwargs = {"batches": 7, "max_epochs": 3, "accumulate_grad_batches": accumulate}
     steps = 3 * ceil(7 / accumulate)
@@ -101,7 +101,7 @@ def test_frequency_counts_optimizer_steps_of_the_whole_run(train):
 
 @pytest.mark.parametrize(("interval", "max_steps"), [("step", -1), ("step", 20), ("epoch", 20)])
 def test_horizon_where_accumulation_changes_with_the_epoch(train, interval, max_steps):
-    """Ten batches an epoch: 10 steps, then 5, then 3 and 3."""
+    """With ten batches per epoch, there are 10 steps, then 5, then 3 and 3."""
     task = train(
         Schedule(CosineAnnealingLR, interval),
         max_epochs=4,
@@ -115,7 +115,7 @@ def test_horizon_where_accumulation_changes_with_the_epoch(train, interval, max_
 
 
 def test_the_length_in_calls_of_a_schedule_with_a_frequency_is_rounded_up(train):
-    """Ten steps, of which every third one calls the schedule: a shorter plan would end too early."""
+    """Of ten steps, every third one calls the schedule. A plan that is rounded down would end too early."""
     lengths = []
 
     class Planned(torch_schedulers.LambdaLR):

@@ -1,4 +1,4 @@
-"""Rates that a metric lowers."""
+"""Learning rates that depend on a metric."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ from lit_engine.training.schedules import Schedule, ScheduleError
 def test_plateau_lowers_the_rate_when_the_metric_stops_falling(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.1, patience=1)
     losses = [1.0, 0.9, 0.95, 0.92, 0.8, 0.7, 0.7, 0.7]
-    # no improvement for two epochs: after the fourth and the eighth
+    # There is no improvement for two epochs after the fourth and the eighth epoch.
     task = train(Schedule(plateau, "epoch", monitor="val/loss"), batches=2, max_epochs=8, losses=losses)
     assert task.rates == close([LR] * 8 + [0.1 * LR] * 8)
 
@@ -33,7 +33,7 @@ def test_plateau_may_watch_a_metric_of_training(train):
 def test_an_epoch_without_validation_is_no_bad_one(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
     schedule = Schedule(plateau, "epoch", monitor="val/loss")
-    # validated are the second, fourth and sixth epoch; the loss rises once
+    # Only the second, fourth and sixth epoch are validated, and the loss rises once.
     losses = [9.0, 1.0, 9.0, 2.0, 9.0, 0.5]
     task = train(schedule, batches=1, max_epochs=6, losses=losses, check_val_every_n_epoch=2)
     assert task.rates == close([LR] * 4 + [LR / 2] * 2)
@@ -48,6 +48,6 @@ def test_a_metric_of_validation_without_validation_is_an_error_before_training(t
 def test_a_plateau_with_a_frequency_sees_every_second_epoch(train):
     plateau = partial(torch_schedulers.ReduceLROnPlateau, factor=0.5, patience=0)
     schedule = Schedule(plateau, "epoch", frequency=2, monitor="val/loss")
-    # seen are the second, fourth and sixth epoch; of these the loss rises in the fourth
+    # The schedule sees the second, fourth and sixth epoch, and the loss rises in the fourth.
     task = train(schedule, batches=1, max_epochs=7, losses=[9.0, 1.0, 0.1, 2.0, 0.1, 0.5, 0.1])
     assert task.rates == close([LR] * 4 + [LR / 2] * 3)

@@ -1,4 +1,4 @@
-"""Schedules of torch follow torch's own curve; resumed runs continue the curve of their rates."""
+"""torch schedules follow torch's own curves, and resumed runs continue them."""
 
 from functools import partial
 
@@ -61,7 +61,7 @@ def test_schedulers_of_torch_give_the_rates_of_plain_pytorch(train, factory, int
 
 
 def test_plateau_after_a_warm_up(train):
-    """The product of a warm-up over two epochs, and of halves if the loss did not fall."""
+    """The rate is the product of a warm-up over two epochs and a factor of 0.5 whenever the loss does not fall."""
     warm_up = partial(torch_schedulers.LinearLR, start_factor=0.2, total_iters=10)
     task = train(Schedule(warm_up, "step"), PLATEAU, **{**RUN, "losses": [1.0, 0.9, 1.0, 1.1]})
     warm = [min(0.2 + 0.8 * step / 10, 1.0) for step in range(20)]

@@ -1,4 +1,4 @@
-"""Schedules that contradict themselves, one another or the length of the run are errors before the first step."""
+"""Schedules that contradict themselves, each other or the length of the run raise errors before the first step."""
 
 from functools import partial
 
@@ -26,7 +26,7 @@ ONE_CYCLE = partial(OneCycleLR, cycle_momentum=False)
 
 
 class Line(Task):
-    """A line; it must not be trained."""
+    """Linear model that must not be trained."""
 
     def __init__(self, schedulers, groups=None):
         super().__init__(partial(torch.optim.SGD, lr=0.1), schedulers, groups)
@@ -38,7 +38,7 @@ class Line(Task):
 
 @pytest.fixture
 def error_of(trainer):
-    """What the error says that a training of ten batches an epoch ends with before it begins."""
+    """Return the message of the error raised before a run with ten batches per epoch starts training."""
 
     def run(*schedules, groups=None, **kwargs):
         with pytest.raises(ScheduleError) as error:

@@ -1,4 +1,4 @@
-"""One optimizer step is that of the mean over all its samples, however they are split."""
+"""An optimizer step uses the mean over all its samples, however they are split."""
 
 from functools import partial
 
@@ -14,7 +14,7 @@ from toy.data import Images
 from toy.tasks import ImageClassifier
 
 SIZE = 29  # training images
-MEAN, STD = torch.tensor(0.4).double(), torch.tensor(0.3).double()  # the task has them from float32
+MEAN, STD = torch.tensor(0.4).double(), torch.tensor(0.3).double()  # float32 values, as in the task
 
 
 def net():
@@ -23,7 +23,7 @@ def net():
 
 
 class Doubles(Images):
-    """Images as float64, so that what is left of a difference is a mistake."""
+    """Images as float64, so that remaining differences are not rounding errors."""
 
     def on_after_batch_transfer(self, batch, dataloader_idx):
         batch = super().on_after_batch_transfer(batch, dataloader_idx)
@@ -46,7 +46,7 @@ BY_VALUE = {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}
 
 
 def windows(data, epoch, sizes):
-    """The epoch's batches in windows of so many."""
+    """Return the epoch's batches, concatenated in windows of the given sizes."""
     data.setup("fit")
     loader = data.loader("train")
     loader.sampler.set_epoch(epoch)
@@ -59,7 +59,7 @@ def windows(data, epoch, sizes):
 
 
 def by_hand(steps, clip=lambda parameters: None):
-    """Plain PyTorch, one batch a step."""
+    """Train in plain PyTorch with one batch per step."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for images, targets in steps:
@@ -82,7 +82,7 @@ def test_windows_of_three_and_one(trainer, options, clip):
 
 
 class Ignores(ImageClassifier):
-    """As segmentation does with pixels that are marked: images of one class do not count."""
+    """Ignores the images of one class, as segmentation does with unlabelled pixels."""
 
     ignored, number = 0, int
 
@@ -95,7 +95,7 @@ class Ignores(ImageClassifier):
 @pytest.mark.parametrize("number", [int, torch.Tensor.clone])
 @pytest.mark.parametrize("ignored", range(4))
 def test_micro_batches_of_nothing_weigh_nothing(trainer, ignored, number):
-    """Of single images, of which the first, too, may be one that does not count."""
+    """Micro-batches are single images, and even the first may be ignored."""
     task = Ignores(net(), partial(torch.optim.SGD, lr=0.5), NAMES, [0.4], [0.3]).double()
     task.ignored, task.number = ignored, number
     trainer(max_epochs=1, accumulate_grad_batches=100).fit(task, datamodule=Doubles(batch_size=1, seed=1))
@@ -114,7 +114,7 @@ def test_accumulation_that_changes_between_epochs(trainer):
 
 @pytest.mark.parametrize("accumulate", [2, 4, 12])
 def test_a_global_batch_is_one_step_in_any_number_of_micro_batches(trainer, accumulate):
-    """Also the last of an epoch, of 5 images for 12 micro-batches."""
+    """This includes the last step of an epoch, with 5 images for 12 micro-batches."""
     whole = trained(trainer, 12)
     assert difference(trained(trainer, global_batch_size=12), whole) == 0
     parts = trained(trainer, global_batch_size=12, accumulate_grad_batches=accumulate)
@@ -122,7 +122,7 @@ def test_a_global_batch_is_one_step_in_any_number_of_micro_batches(trainer, accu
 
 
 @pytest.mark.parametrize(("sizes", "big", "steps"), [
-    ({"batch_size": 8}, SIZE, 2),  # shares of 15 and 14, windows of two micro-batches of unequal sizes
+    ({"batch_size": 8}, SIZE, 2),  # processes have 15 and 14 samples, in windows of two micro-batches of unequal sizes
     ({"global_batch_size": 28}, 28, 4),  # the last step of an epoch has one image for four micro-batches
 ])  # fmt: skip
 def test_two_processes_equal_one(trainer, tmp_path, sizes, big, steps):
@@ -138,7 +138,7 @@ def test_two_processes_equal_one(trainer, tmp_path, sizes, big, steps):
 
 
 def test_lbfgs_is_plain_pytorchs(trainer):
-    """It computes the loss several times a step, each time with a gradient of its own."""
+    """LBFGS computes the loss several times per step, each time with its own gradient."""
     lbfgs = partial(torch.optim.LBFGS, lr=0.5, max_iter=4)
     mine = trained(trainer, SIZE, options={"optimizer": lbfgs})
     model = net()

@@ -1,4 +1,4 @@
-"""Means over samples from sums and counts."""
+"""Means over samples, computed from sums and counts."""
 
 from functools import partial
 
@@ -46,7 +46,7 @@ def test_what_is_added_is_left_as_it_is_and_holds_no_graph():
 
 
 class Own(Task):
-    """The least that a task is."""
+    """Minimal task."""
 
     def __init__(self):
         super().__init__(partial(torch.optim.SGD, lr=0.0))
@@ -92,7 +92,8 @@ def test_logging_does_not_reduce_over_processes_again(trainer, monkeypatch, recw
     monkeypatch.setattr(strategy, "reduce", lambda value, **kwargs: calls.append(value) or value)
     trainer(max_epochs=1, strategy=strategy).fit(Own(), datamodule=Images(batch_size=8))
     torch.distributed.destroy_process_group()
-    assert not [value for value in calls if value.is_floating_point()]  # Lightning itself reduces its decisions
+    # Lightning still reduces its own decisions, which are not floating-point values.
+    assert not [value for value in calls if value.is_floating_point()]
     assert not [warning for warning in recwarn if "sync_dist" in str(warning.message)]
 
 

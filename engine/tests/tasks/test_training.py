@@ -1,4 +1,4 @@
-"""Training through Lightning: bit by bit what plain PyTorch does, repeatable, exact under accumulation and resume."""
+"""Training with Lightning equals plain PyTorch bit by bit, is repeatable, and is exact when accumulating or resumed."""
 
 import copy
 import math
@@ -56,7 +56,7 @@ def test_it_equals_plain_pytorch_bit_by_bit(trainer):
 
 def fit(trainer, seed_run, seed=1, noise=False, **kwargs):
     class Noise(Callback):
-        """Draws from the global random state, as another logger or figure might."""
+        """Draws from the global random state, as a logger or figure might."""
 
         def on_train_batch_end(self, *args):
             torch.rand(3)
@@ -96,7 +96,7 @@ def test_resumed_training_is_identical_dropout_included(trainer, seed_run, tmp_p
 
 
 class Lines(DummyLogger):
-    """Keeps what is logged, with its step."""
+    """Logger that keeps the logged values with their steps."""
 
     def __init__(self):
         super().__init__()
@@ -119,7 +119,7 @@ def test_logged_rates_and_losses_are_those_of_the_step(trainer):
                 losses.append(F.cross_entropy(task(batch.images), batch.targets, reduction="none"))
 
     torch.manual_seed(0)
-    task = classifier(schedulers=[Schedule(Ramp, "step")])  # the weights stay, so that losses can be computed again
+    task = classifier(schedulers=[Schedule(Ramp, "step")])  # weights do not change, so losses can be recomputed
     runner = trainer(
         max_epochs=2, callbacks=[Noted()], logger=lines, log_every_n_steps=2, accumulate_grad_batches=accumulate
     )
@@ -129,14 +129,14 @@ def test_logged_rates_and_losses_are_those_of_the_step(trainer):
     assert [step for step, _ in single] == list(range(1, steps, 2))
     assert [metrics["lr"] for _, metrics in single] == pytest.approx([rates[step] for step, _ in single])
     windows = [losses[step * accumulate : (step + 1) * accumulate] for step, _ in single]
-    means = [torch.cat(window).mean().item() for window in windows]  # the last micro-batch of an epoch is small
+    means = [torch.cat(window).mean().item() for window in windows]  # the last micro-batch of an epoch is smaller
     assert [metrics["train/loss_step"] for _, metrics in single] == pytest.approx(means, rel=1e-6)
     epochs = [(step, metrics) for step, metrics in lines.lines if "train/loss" in metrics]
     assert [metrics["lr"] for _, metrics in epochs] == pytest.approx([rates[steps // 2 - 1], rates[-1]])
 
 
 class Ramp(torch.optim.lr_scheduler.LRScheduler):
-    """The rate is a tiny multiple of the step's number: another one at every step, and no effect on the weights."""
+    """Scheduler with a tiny rate proportional to the step, so that rates differ without affecting the weights."""
 
     def get_lr(self):
         return [1e-20 * (self.last_epoch + 1)]
@@ -145,7 +145,7 @@ class Ramp(torch.optim.lr_scheduler.LRScheduler):
 def test_a_resumed_epoch_has_the_means_of_all_its_samples_and_each_step_once(trainer, tmp_path):
     data, file, lines = Images(batch_size=8, seed=1), tmp_path / "saved.ckpt", Lines()
     uncut = Lines()
-    whole = trainer(max_epochs=2, callbacks=[SaveAt(6, file)], logger=uncut, log_every_n_steps=1)  # four steps an epoch
+    whole = trainer(max_epochs=2, callbacks=[SaveAt(6, file)], logger=uncut, log_every_n_steps=1)  # 4 steps per epoch
     whole.fit(classifier(linear()), datamodule=data)
     resumed = trainer(max_epochs=2, logger=lines, log_every_n_steps=1)
     resumed.fit(classifier(linear()), datamodule=data, ckpt_path=file, weights_only=True)
@@ -154,7 +154,7 @@ def test_a_resumed_epoch_has_the_means_of_all_its_samples_and_each_step_once(tra
     single = [(step, metrics["train/loss_step"]) for step, metrics in lines.lines if "train/loss_step" in metrics]
     assert [step for step, _ in single] == [6, 7]
     expected = {step: metrics["train/loss_step"] for step, metrics in uncut.lines if "train/loss_step" in metrics}
-    assert dict(single) == {step: expected[step] for step in (6, 7)}  # of a step, not of the epoch so far
+    assert dict(single) == {step: expected[step] for step in (6, 7)}  # values of single steps, not of the epoch so far
 
 
 def test_the_rate_of_an_epoch_is_that_of_its_last_step(trainer):
@@ -167,7 +167,7 @@ def test_the_rate_of_an_epoch_is_that_of_its_last_step(trainer):
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_the_norm_of_scaled_gradients_is_logged_without_the_scale(trainer, fused):
-    """Lightning takes the scale of 16-mixed out before the norm is taken, but of a fused optimizer."""
+    """Lightning unscales 16-mixed gradients before computing the norm, but not with fused optimizers."""
     norms = []
     for plugins in ([], [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]):
         torch.manual_seed(0)
@@ -181,7 +181,7 @@ def test_the_norm_of_scaled_gradients_is_logged_without_the_scale(trainer, fused
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_scaled_gradients_are_clipped_as_others(trainer, fused):
-    """Lightning refuses fused optimizers, which take the scale out within their step."""
+    """Lightning rejects clipping with fused optimizers, which unscale gradients within their step."""
     weights = []
     for plugins in ([], [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]):
         torch.manual_seed(0)
@@ -189,14 +189,14 @@ def test_scaled_gradients_are_clipped_as_others(trainer, fused):
         options = {"max_steps": 3, "gradient_clip_val": 0.1, "plugins": plugins}
         trainer(**options).fit(task, datamodule=Images(batch_size=29, seed=1))
         weights.append(task.net[1].weight.detach())
-    assert torch.allclose(*weights, atol=0.02)  # of steps of 1
+    assert torch.allclose(*weights, atol=0.02)  # steps have size 1
     if fused:
         with pytest.raises(UserError, match="cannot clip by value: set fused: false"):
             trainer(**options, gradient_clip_algorithm="value").fit(task, datamodule=Images(batch_size=29, seed=1))
 
 
 def test_a_resume_in_another_memory_order_computes_the_same(trainer, tmp_path):
-    """As on another device: fused steps pair weights and momenta by their places in memory."""
+    """For example on a different device, because fused steps pair weights and momenta by their memory order."""
     file, weights = tmp_path / "first.ckpt", []
     for before, after in ((False, False), (False, True), (True, False)):
         for last, epochs in ((before, 1), (after, 2)):
@@ -221,7 +221,7 @@ def test_the_rate_of_a_last_step_within_an_epoch_is_logged(trainer):
 
 
 class Slow(Callback):
-    """A validation that takes long."""
+    """Callback that makes the validation slow."""
 
     def on_validation_batch_start(self, *args):
         time.sleep(0.3)
@@ -230,6 +230,6 @@ class Slow(Callback):
 def test_validation_within_an_epoch_is_not_training_time(trainer):
     often = {"val_check_interval": 1, "limit_val_batches": 1, "num_sanity_val_steps": 0}
     runner = trainer(max_epochs=1, callbacks=[Slow()], **often)
-    runner.fit(classifier(), datamodule=Images(batch_size=16))  # two batches, each with a validation
+    runner.fit(classifier(), datamodule=Images(batch_size=16))  # two batches, each followed by a validation
     metrics = runner.callback_metrics
     assert metrics["train/samples"] / metrics["train/samples_per_second"] < 0.3  # seconds

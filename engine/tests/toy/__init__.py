@@ -1,3 +1,3 @@
-"""A project on the library, as small as possible: it also shows what a project of your own needs."""
+"""Minimal project based on the library, which also shows what your own project needs."""
 
 __version__ = "1.0"

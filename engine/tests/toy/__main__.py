@@ -1,4 +1,4 @@
-"""`python -m toy`: describes the project to the library."""
+"""Entry point of `python -m toy`, which describes the project to the library."""
 
 from lit_engine.cli import main as entry
 from lit_engine.project import Project

@@ -1,4 +1,4 @@
-"""Images and rows of numbers, drawn at random."""
+"""Random images."""
 
 import torch
 
@@ -27,7 +27,7 @@ class Digits(ImageData):
 
 
 class Images(ImageData):
-    """29 random images `(1, 4, 4)` of four classes for training, 17 for validation and for test."""
+    """Random images `(1, 4, 4)` of four classes: 29 for training, 17 each for validation and testing."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -41,7 +41,7 @@ class Images(ImageData):
 
 
 class Pictures(ImageData):
-    """`size` random images `(1, 6, 5)` of three classes for training, `size // 2` for validation and for test."""
+    """Random images `(1, 6, 5)` of three classes: `size` for training, `size // 2` each for validation and testing."""
 
     def __init__(self, size: int = 23, **kwargs):
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""A perceptron."""
+"""A multilayer perceptron."""
 
 from collections.abc import Sequence
 from math import prod

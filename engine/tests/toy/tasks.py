@@ -1,4 +1,4 @@
-"""A classifier of images."""
+"""Image classification."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from lit_engine.training.task import Task
 
 
 class ImageClassifier(Task):
-    """Normalizes images, and logs loss, accuracy and the accuracy of each class."""
+    """Image classification that logs loss and accuracy, and passes logits to the metrics."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Text: preparation, tokens, vocabularies, scores."""
+"""Text processing: preparation, tokens, vocabularies and scores."""

@@ -1,4 +1,4 @@
-"""Lines of text files, plain or in archives."""
+"""Reads lines from plain and compressed text files."""
 
 import gzip
 import io
@@ -10,7 +10,7 @@ from lit_engine.errors import DataError
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, plain, `.gz`, or the one text in a `.zip` (files named `_…` do not count).
+    """Return the lines of a UTF-8 file: plain, `.gz`, or a `.zip` with one text, not counting names like `_….txt`.
 
     Raises:
         DataError: the file is missing or damaged, or a line is not UTF-8.
@@ -29,12 +29,12 @@ def read_lines(path: Path) -> list[str]:
 
 
 def lines_of(raw: bytes, name: str) -> list[str]:
-    """The lines of UTF-8 text; `name` is what an error calls it.
+    """Return the lines of UTF-8 text. Errors refer to it as `name`.
 
     Raises:
         DataError: a line is not UTF-8.
     """
-    # only these end a line; str.splitlines would also split at U+2028 or a form feed inside a sentence
+    # split only at line feeds, because str.splitlines would also split at U+2028 or a form feed inside a sentence
     lines = [line.rstrip(b"\r") for line in raw.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")]
     found = []
     for number, line in enumerate(lines if raw else [], 1):
@@ -50,5 +50,5 @@ def _only_text(raw: bytes, path: Path) -> bytes:
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         names = [name for name in archive.namelist() if name.endswith(".txt") and not Path(name).name.startswith("_")]
         if len(names) != 1:
-            raise DataError(f"{path} must hold one .txt file of sentence pairs, got {', '.join(names) or 'none'}")
+            raise DataError(f"{path} must contain one .txt file of sentence pairs, got {', '.join(names) or 'none'}")
         return archive.read(names[0])

@@ -1,10 +1,10 @@
-"""What is done to a sentence before it is split into tokens, and how that is undone after decoding."""
+"""Preparation of sentences before tokenisation, and its reversal after decoding."""
 
 import re
 import unicodedata
 from dataclasses import dataclass
 
-# A run of sentence punctuation that ends a word; "3.5", "a.m" and "...and" are left as they are.
+# sentence punctuation at the end of a word; "3.5", "a.m" and "...and" do not match
 _MARKS = re.compile(r"\s*([.,!?;:…]++)(?!\w)")
 _QUOTES = re.compile(r"([\"“”„«»()\[\]{}])")
 _CLOSING = re.compile(r"\s+([.,!?;:…”»)\]}])")
@@ -14,15 +14,15 @@ _STRAIGHT_QUOTES = re.compile(r'"\s*([^"]*?)\s*"')
 
 @dataclass(frozen=True)
 class Preparation:
-    """Brings sentences into the form that the vocabularies see.
+    """Normalises sentences for the vocabularies.
 
-    Always: Unicode composition (NFC) and single spaces, so that French non-breaking spaces equal ordinary ones.
+    Unicode composition (NFC) and single spaces always apply, so French non-breaking spaces equal ordinary spaces.
 
     Args:
-        lowercase: lower-case everything.
-        strip_accents: é → e (ligatures such as œ stay).
-        space_punctuation: a space on either side of punctuation marks, quotes and brackets ("Hi!" → "Hi !"); no
-            symbol is dropped. Apostrophes and hyphens stay in their words.
+        lowercase: convert to lower case.
+        strip_accents: é → e, but ligatures such as œ stay.
+        space_punctuation: add spaces around punctuation marks, quotes and brackets ("Hi!" → "Hi !"). No symbol is
+            dropped, and apostrophes and hyphens stay within words.
     """
 
     lowercase: bool = False
@@ -30,7 +30,7 @@ class Preparation:
     space_punctuation: bool = False
 
     def __call__(self, sentence: str) -> str:
-        """The prepared sentence; preparing it again changes nothing."""
+        """Return the prepared sentence. The operation is idempotent."""
         if self.lowercase:
             sentence = sentence.lower()
         if self.strip_accents and not sentence.isascii():
@@ -41,9 +41,9 @@ class Preparation:
         return " ".join(sentence.split())
 
     def restore(self, sentence: str) -> str:
-        """Undoes `space_punctuation` as far as that can be known ("Hi !" → "Hi!"); otherwise the identity.
+        """Reverse `space_punctuation` as far as possible ("Hi !" → "Hi!"). Without this option, return the input.
 
-        A space that the author wrote before a mark (as in French) is lost, in references and hypotheses alike.
+        Original spaces before punctuation marks, as in French, are lost in both references and hypotheses.
         """
         if not self.space_punctuation:
             return sentence

@@ -1,22 +1,22 @@
-"""Scores of translations by sacrebleu (Post 2018), with the signatures that make them comparable.
+"""Translation scores from sacrebleu (Post 2018), with the signatures that make them comparable.
 
-sacrebleu takes a quarter of a second to import: functions do so when they need it.
+Importing sacrebleu takes a quarter of a second, so the functions import it when needed.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-# Languages that put no spaces between words: Chinese in sacrebleu's own way, the others as single characters.
+# languages without spaces between words: Chinese has its own tokeniser in sacrebleu, the others use single characters
 UNSPACED = {"zh": "zh", "ja": "char", "th": "char", "lo": "char", "km": "char", "my": "char", "bo": "char"}
 
 
 def tokeniser(language: str) -> str:
-    """Name of sacrebleu's tokeniser for a language: "13a" where words are apart."""
+    """Return the name of sacrebleu's tokeniser for a language, "13a" if it separates words by spaces."""
     return UNSPACED.get(language.lower().replace("_", "-").split("-")[0], "13a")
 
 
 def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """References as sacrebleu takes them: first ones, second ones, …, with None where a sentence has fewer."""
+    """Convert references to sacrebleu's format: all first ones, all second ones, …, with None if one is missing."""
     most = max(map(len, references))
     return [[own[i] if i < len(own) else None for own in references] for i in range(most)]
 
@@ -24,20 +24,20 @@ def _streams(references: Sequence[Sequence[str]]) -> list[list[Any]]:
 def corpus_scores(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en"
 ) -> dict[str, tuple[float, str]]:
-    """BLEU (`bleu`, Papineni et al. 2002) and chrF2 (`chrf`, Popović 2015) of detokenised, cased text.
+    """Compute BLEU (`bleu`, Papineni et al. 2002) and chrF2 (`chrf`, Popović 2015) of detokenised, cased text.
 
     Args:
         hypotheses: one translation per sentence.
-        references: one or more for each; the numbers may differ.
-        language: its code, such as `en`.
+        references: one or more references per sentence; their number may vary.
+        language: language code, such as `en`.
 
     Returns:
-        Name → score, 0 to 100, and sacrebleu's signature, which says how it was computed.
+        Metric name → score from 0 to 100, and sacrebleu's signature, which specifies how it was computed.
     """
     from sacrebleu.metrics import BLEU, CHRF
 
     streams = _streams(references)
-    # force: only silences a warning about spaces before full stops
+    # force=True only silences a warning about spaces before full stops
     metrics = {"bleu": BLEU(tokenize=tokeniser(language), force=True), "chrf": CHRF()}
     return {
         name: (metric.corpus_score(hypotheses, streams).score, str(metric.get_signature()))
@@ -48,15 +48,15 @@ def corpus_scores(
 def lowercase_tokenised_bleu(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en"
 ) -> tuple[float, str]:
-    """BLEU of lower-cased text tokenised as Moses does, as published tables of Multi30k have it, and its signature.
+    """Return BLEU of lower-cased, Moses-tokenised text, as in published tables for Multi30k, and its signature.
 
-    The text is normalised, lower-cased and tokenised by the rules of its language (sacremoses), which for French take
-    `l'` from its noun; "13a" does not, and gives about a point less there.
+    The text is normalised, lower-cased and tokenised by the rules of its language (sacremoses). In French, these rules
+    separate `l'` from its noun, unlike "13a", whose scores are about a point lower.
 
     Args:
         hypotheses: one translation per sentence.
-        references: one or more for each.
-        language: code of two letters; English rules if it has none of its own; one of `UNSPACED` is tokenised as in
+        references: one or more references per sentence.
+        language: two-letter language code. English rules are the fallback; languages in `UNSPACED` are tokenised as in
             `corpus_scores`.
     """
     from sacrebleu.metrics import BLEU
@@ -78,9 +78,9 @@ def lowercase_tokenised_bleu(
 
 
 def group_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], language: str = "en") -> float:
-    """Smoothed BLEU of one or a few sentences that may be shorter than four words: of the n-grams that they have.
+    """Return the smoothed BLEU of one or a few sentences, which may be shorter than four words.
 
-    To compare sentences or groups of them, not to publish.
+    It uses only the n-grams that the sentences have. It is meant for comparing sentences, not for publication.
     """
     from sacrebleu.metrics import BLEU
 

@@ -1,7 +1,7 @@
-"""Ids of the special tokens; functions that split sentences into words and join them again without loss.
+"""Ids of special tokens, and functions that split sentences into words and join them again without loss.
 
-A token that was attached to its neighbour says so by a joiner ("Hi!" → "Hi", "￭!"; "j'ai" → "j'￭", "ai"), the idea of
-OpenNMT's tokenizer (Klein et al. 2017), so that no rules of a language are needed to join.
+A joiner marks where a token was attached to its neighbour ("Hi!" → "Hi", "￭!"; "j'ai" → "j'￭", "ai"), as in OpenNMT's
+tokenizer (Klein et al. 2017). Joining therefore needs no language-specific rules.
 """
 
 import re
@@ -11,21 +11,21 @@ from functools import cache
 
 JOINER = "￭"
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")  # by id
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")  # in the order of their ids
 
 
 @cache
 def _token(marks: str) -> re.Pattern[str]:
-    r"""Numbers with separators; words with inner apostrophes and hyphens; runs of one symbol ("...", "--").
+    r"""Match numbers with separators, words with inner apostrophes and hyphens, and runs of one symbol ("...", "--").
 
-    Combining marks, such as the vowels of Hindi, are parts of words, which Python's `\w` does not have.
+    Combining marks, such as Hindi vowel signs, are parts of words, although Python's `\w` does not include them.
     """
     letter = rf"\w{re.escape(marks)}"
     return re.compile(rf"\d+(?:[.,:]\d+)+|[{letter}]+(?:[-'’][{letter}]+)*|([^{letter}\s])\1*")
 
 
 _FRENCH_ELISION = re.compile(r"(?:[cdjlmnst]|qu|jusqu|lorsqu|puisqu|quoiqu)['’](?=\w)", re.IGNORECASE)
-# as-tu, y a-t-il, donne-le-moi: the pronouns are words of their own
+# as-tu, y a-t-il, donne-le-moi: the pronouns are separate words
 _FRENCH_ENCLITICS = re.compile(
     r"(?:(?:-t)?-(?:je|tu|ils?|elles?|on|nous|vous|ce|moi|toi|les?|la|lui|leur|y|en))+$", re.IGNORECASE
 )
@@ -53,7 +53,7 @@ _RULES = {"fr": _french, "en": _english}
 
 
 def _parts(chunk: str, language: str) -> list[str]:
-    """The pieces of one space-free chunk, in order; together they are the chunk."""
+    """Split a chunk without spaces into its parts, whose concatenation is the chunk."""
     rule = _RULES.get(language)
     parts: list[str] = []
     marks = "" if chunk.isascii() else "".join(sorted({c for c in chunk if unicodedata.category(c)[0] == "M"}))
@@ -67,14 +67,14 @@ def _parts(chunk: str, language: str) -> list[str]:
 
 
 def split_words(sentence: str, language: str = "") -> list[str]:
-    """Words and symbols, with joiners where they were attached.
+    """Split a sentence into words and symbols, with joiners where they were attached.
 
     >>> split_words("J'ai dit : «Hi!»", "fr")
     ["J'￭", 'ai', 'dit', ':', '«￭', 'Hi', '￭!', '￭»']
     """
     tokens: list[str] = []
     for chunk in sentence.replace(JOINER, "▪").split():
-        if chunk.isalnum():  # most words
+        if chunk.isalnum():  # shortcut for most words
             tokens.append(chunk)
             continue
         before = ""
@@ -83,7 +83,7 @@ def split_words(sentence: str, language: str = "") -> list[str]:
             opening = part[0].isalnum() and not before[-1:].isalnum()
             if not before:
                 tokens.append(part)
-            elif elided or opening:  # these belong to the next word, everything else to the previous one
+            elif elided or opening:  # attached to the next word; everything else is attached to the previous one
                 tokens[-1] += JOINER
                 tokens.append(part)
             else:
@@ -93,6 +93,6 @@ def split_words(sentence: str, language: str = "") -> list[str]:
 
 
 def join_words(tokens: Iterable[str]) -> str:
-    """The sentence that was split."""
+    """Join the tokens of `split_words` to the original sentence."""
     text = " ".join(tokens)
     return text.replace(JOINER + " ", "").replace(" " + JOINER, "").replace(JOINER, "")

@@ -1,4 +1,4 @@
-"""Vocabularies: sentences to token ids and back. They travel in checkpoints as plain data."""
+"""Vocabularies convert sentences to token ids and back. Checkpoints store them as plain data."""
 
 import base64
 import io
@@ -12,48 +12,48 @@ from lit_project.text.tokens import BOS, EOS, JOINER, PAD, SPECIALS, UNK, join_w
 
 
 class Vocabulary(ABC):
-    """The tokens of one language (or of several: "en+fr"), with the four special ids in front.
+    """The tokens of one or several languages, where ids start with the four special tokens.
 
     Attributes:
-        language: code of the language, such as "en".
+        language: language code, such as "en", or "en+fr" for a joint vocabulary.
     """
 
     language: str
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of ids, the specials counted."""
+        """Return the number of ids, including special tokens."""
 
     @abstractmethod
     def encode(self, sentence: str) -> list[int]:
-        """Ids of a prepared sentence, without BOS and EOS."""
+        """Return the ids of a prepared sentence, without BOS and EOS."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The written sentence; PAD, BOS and EOS are skipped, UNK shows as "<unk>"."""
+        """Return the sentence. PAD, BOS and EOS are skipped, and UNK becomes "<unk>"."""
 
     @abstractmethod
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """One label per id, for the axes of attention maps."""
+        """Return one label per id, for the axes of attention maps."""
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:
-        """Plain data (str, int, list, dict), the input of `from_dict`; loads with `weights_only=True`."""
+        """Return plain data (str, int, list, dict) for `from_dict`, which can be loaded with `weights_only=True`."""
 
     def encode_all(self, sentences: Sequence[str]) -> list[list[int]]:
-        """`encode` of many sentences."""
+        """Encode several sentences."""
         return [self.encode(sentence) for sentence in sentences]
 
     def unknown(self, sentence: str) -> list[str]:
-        """The words of a prepared sentence that the vocabulary lacks, or whose letters it lacks."""
+        """Return the words of a prepared sentence that contain unknown tokens."""
         return [word for word in sentence.split() if UNK in self.encode(word)]
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> "Vocabulary":
-        """A vocabulary from its plain data.
+        """Create a vocabulary from plain data.
 
         Raises:
-            DataError: the data are not those of a vocabulary.
+            DataError: the data do not describe a vocabulary.
         """
         try:
             kind, language = data["kind"], str(data["language"])
@@ -61,15 +61,15 @@ class Vocabulary(ABC):
                 return WordVocabulary(data["words"], language)
             return SubwordVocabulary(base64.b64decode(data["model"]), language, kind)
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"these are not the data of a vocabulary: {error!r}") from error
+            raise DataError(f"the data do not describe a vocabulary: {error!r}") from error
 
 
 class WordVocabulary(Vocabulary):
-    """Whole words and punctuation marks; unknown ones are UNK.
+    """A vocabulary of whole words and punctuation marks. All others are UNK.
 
     Args:
-        words: tokens of `lit_project.text.tokens.split_words`, from id 4 on.
-        language: chooses the rules that split words (elisions in French, clitics in English).
+        words: tokens of `lit_project.text.tokens.split_words`, numbered from id 4.
+        language: determines the rules for splitting words (elisions in French, clitics in English).
     """
 
     def __init__(self, words: Sequence[str], language: str) -> None:
@@ -81,16 +81,16 @@ class WordVocabulary(Vocabulary):
     def build(
         cls, sentences: Iterable[str], min_freq: int = 1, max_size: int | None = None, *, language: str
     ) -> "WordVocabulary":
-        """The words that occur at least `min_freq` times, the most frequent first (alphabetical among equals).
+        """Build a vocabulary of all frequent words, sorted by frequency and then alphabetically.
 
         Args:
             sentences: prepared training sentences.
-            min_freq: rarer words are unknown.
-            max_size: greatest number of ids, the four specials counted; more than these.
-            language: of the sentences.
+            min_freq: words that occur less often are unknown.
+            max_size: maximum number of ids, including the four special tokens; must be at least 5.
+            language: language code of the sentences.
 
         Raises:
-            DataError: no word is left.
+            DataError: no words remain.
         """
         counts = Counter(word for sentence in sentences for word in split_words(sentence, language))
         words = sorted((word for word, count in counts.items() if count >= min_freq), key=lambda w: (-counts[w], w))
@@ -121,15 +121,15 @@ class WordVocabulary(Vocabulary):
 
 
 class SubwordVocabulary(Vocabulary):
-    """Pieces of words by sentencepiece (Kudo & Richardson 2018): BPE or a unigram language model.
+    """A subword vocabulary from sentencepiece (Kudo & Richardson 2018), based on BPE or a unigram language model.
 
     Args:
-        model: a serialised sentencepiece model with the special ids of this module.
-        language: of the text it was trained on; "en+fr" for a joint one.
-        kind: what it was trained as.
+        model: serialised sentencepiece model with the special ids of this module.
+        language: language code of the training text, such as "en+fr" for a joint vocabulary.
+        kind: algorithm of the model.
 
     Raises:
-        DataError: the bytes are no such model.
+        DataError: the bytes are not a sentencepiece model.
     """
 
     def __init__(self, model: bytes, language: str, kind: Literal["bpe", "unigram"]) -> None:
@@ -149,16 +149,16 @@ class SubwordVocabulary(Vocabulary):
     def train(
         cls, sentences: Iterable[str], size: int, kind: Literal["bpe", "unigram"] = "bpe", *, language: str
     ) -> "SubwordVocabulary":
-        """Trains on prepared sentences; the same sentences give the same model.
+        """Train a model on prepared sentences. The result is deterministic.
 
         Args:
-            sentences: training text.
-            size: number of ids, the four specials counted.
+            sentences: prepared training sentences.
+            size: number of ids, including the four special tokens.
             kind: BPE (Sennrich et al. 2016) or unigram language model (Kudo 2018).
-            language: of the sentences.
+            language: language code of the sentences.
 
         Raises:
-            DataError: `size` is too large or too small for the text; sentencepiece says what is possible.
+            DataError: `size` is too large or too small for the text; the message contains sentencepiece's limit.
         """
         from sentencepiece import SentencePieceTrainer
 
@@ -170,16 +170,16 @@ class SubwordVocabulary(Vocabulary):
                 vocab_size=size,
                 model_type=kind,
                 character_coverage=1.0,
-                normalization_rule_name="identity",  # the preparation has normalised; more would lose the round trip
+                normalization_rule_name="identity",  # anything else would prevent lossless decoding
                 byte_fallback=False,
-                max_sentence_length=1 << 20,  # bytes; longer sentences would be skipped silently
+                max_sentence_length=1 << 20,  # bytes; sentencepiece silently skips longer sentences
                 num_threads=4,  # fixed, because the sums of the unigram model depend on it
                 minloglevel=2,
                 pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS,
                 pad_piece=SPECIALS[PAD], unk_piece=SPECIALS[UNK], bos_piece=SPECIALS[BOS], eos_piece=SPECIALS[EOS],
             )  # fmt: skip
         except (RuntimeError, OSError) as error:
-            reason = str(error).rpartition("] ")[2]  # without the line of its source
+            reason = str(error).rpartition("] ")[2]  # removes the location in sentencepiece's source
             raise DataError(f"vocabulary_size {size} for {kind} subwords ({language}): {reason}") from error
         return cls(written.getvalue(), language, kind)
 

@@ -1,4 +1,4 @@
-"""Small corpora of given pairs."""
+"""Fixture of small corpora."""
 
 import pytest
 
@@ -7,13 +7,13 @@ from lit_project.data.parallel_text.corpora import ParallelText
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Writes pairs to a file and makes data of it; 40 single pairs are there to be carved."""
+    """Write pairs to a file and load them as data. 40 additional pairs are available for held-out splits."""
 
     def corpus(pairs, **options):
         lines = [f"{s}\t{t}" for s, t in [*pairs, *((f"filler {i}", f"bourre {i}") for i in range(40))]]
         (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
         sizes = {"val_size": 5, "test_size": 5, "seed": 1}
-        if options.pop("held_out", False):  # nothing of `pairs` leaves train
+        if options.pop("held_out", False):  # all of `pairs` stays in train
             (tmp_path / "other.tsv").write_text("filler\tbourre\n")
             options["val"] = options["test"] = str(tmp_path / "other.tsv")
         return ParallelText(str(tmp_path / "train.tsv"), root=tmp_path, **{**sizes, **options})

@@ -1,4 +1,4 @@
-"""The corpora on disk: which files they read, downloads, and what is said when they are missing."""
+"""Corpora on disk: the files they read, downloads, and messages about missing files."""
 
 import gzip
 import io
@@ -23,7 +23,7 @@ def archive():
 
 @pytest.fixture(autouse=True)
 def network(monkeypatch):
-    """A network that knows the addresses in `answers`; anything else is unreachable."""
+    """A network with only the addresses in `answers`."""
     answers = {}
     asked = []
 
@@ -101,7 +101,7 @@ def test_parallel_text_carves_what_is_missing(tmp_path, given):
 
 
 def test_nothing_of_a_given_split_is_trained_on_or_carved(tmp_path, capsys):
-    """Of 60 pairs, 20 share a source and 10 a target with the given file."""
+    """Of 60 pairs, 20 share a source and 10 share a target with the given file."""
     pairs = [(f"source {i}", f"target {i}") for i in range(60)]
     theirs = [(f"SOURCE {i}!", f"autre {i}") for i in range(20)]
     theirs += [(f"other {i}", f"target {i}") for i in range(20, 30)]

@@ -1,4 +1,4 @@
-"""The embedded grammar: correct French in every kind of sentence, one translation each, always the same."""
+"""The embedded grammar creates correct French for every kind of sentence, with a single, reproducible translation."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Reading parallel text: every format, and every kind of damage with file and line."""
+"""Reading parallel text in every format, and errors with file and line for every kind of damage."""
 
 import gzip
 import zipfile

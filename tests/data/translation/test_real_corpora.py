@@ -1,4 +1,4 @@
-"""The official archives, where they are."""
+"""The official archives, where available."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from lit_project.data.parallel_text.corpora import Multi30k, Tatoeba
 
 pytestmark = pytest.mark.archives
 NOTHING = {"sources": 0, "targets": 0, "pairs": 0}
-SEPTEMBER_2017 = 142_787  # pairs of the release that the numbers below are of
+SEPTEMBER_2017 = 142_787  # number of pairs in the release used below
 
 
 @pytest.fixture
 def tatoeba(official) -> Path:
-    """The folder with the archive of that release."""
+    """The folder that contains the archive of that release."""
     folder = official("tatoeba/fra-eng.zip")
     assert len(Tatoeba(root=folder).pool()) == SEPTEMBER_2017, "data/tatoeba holds another release"
     return folder
@@ -37,7 +37,7 @@ def test_the_classic_filter_is_of_all_splits(tatoeba):
     assert sum(data.size_of(split) for split in ("train", "val", "test")) == 10_860
     assert data.report["left_out"]["overlong"] == 13_515 - 10_860
     assert data.report["overlap_with_train"] == {"val": NOTHING, "test": NOTHING}
-    for pairs in data.splits.values():  # nothing is cut: BOS and EOS are counted here
+    for pairs in data.splits.values():  # untruncated; lengths include BOS and EOS
         assert pairs.source.lengths.max() <= 10
         assert pairs.target.lengths.max() <= 11
 
@@ -45,7 +45,7 @@ def test_the_classic_filter_is_of_all_splits(tatoeba):
 @pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("de", "en")])
 def test_multi30k(official, tmp_path, source, target):
     folder = official(f"multi30k/train.{source}.gz", f"multi30k/train.{target}.gz")
-    (tmp_path / "multi30k").symlink_to(folder / "multi30k")  # models of subwords go elsewhere
+    (tmp_path / "multi30k").symlink_to(folder / "multi30k")  # subword models are written elsewhere
     data = Multi30k(
         root=tmp_path, source=source, target=target, vocabulary="bpe", vocabulary_size=6000, joint=True,
         batch_tokens=4000, seed=1,

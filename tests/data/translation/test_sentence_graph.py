@@ -1,4 +1,4 @@
-"""Splits that share no sentence."""
+"""Splits that share no sentences."""
 
 import random
 
@@ -18,7 +18,7 @@ from lit_project.text.preparation import Preparation
 
 
 def many_to_many(size=3000, seed=0):
-    """A corpus in which a sentence has several translations on either side."""
+    """Return a corpus in which sentences have several translations in both directions."""
     generator = random.Random(seed)
     pairs = []
     for number in range(size // 3):
@@ -40,7 +40,7 @@ def test_connected_components_are_those_of_scipy(nodes, edges):
     for source, target in (random_edges, (path[:-1], path[1:]), (np.sort(path)[:-1], np.sort(path)[1:])):
         graph = coo_array((np.ones(len(source)), (source, target)), shape=(nodes, nodes))
         _, expected = csgraph.connected_components(graph, directed=False)
-        _, first = np.unique(expected, return_index=True)  # the smallest node of each
+        _, first = np.unique(expected, return_index=True)  # the smallest node of each component
         assert (connected_components(source, target, nodes) == first[expected]).all()
 
 
@@ -81,7 +81,7 @@ def test_no_preparation_makes_it_leak(preparation):
 
 def test_keys_of_sentences_without_letters_differ():
     assert sentence_key("?!") != sentence_key("...")
-    assert sentence_key(";") == sentence_key(";\u0301")  # which are one without accents
+    assert sentence_key(";") == sentence_key(";\u0301")  # both are the same without accents
     assert sentence_key("Ça va ?") == sentence_key("CA VA")
 
 

@@ -1,4 +1,4 @@
-"""Batches under a token budget: partition over ranks and epochs, budget, resume, speed."""
+"""Batches with a token budget: partition over ranks and epochs, budget, resuming, speed."""
 
 import pytest
 import torch
@@ -51,12 +51,12 @@ def test_no_batch_exceeds_the_budget():
 def test_batches_hold_similar_lengths():
     source, target = lengths(500)
     spread = [int(target[b].max() - target[b].min()) for b in order()]
-    assert max(spread) <= 5  # lengths reach from 3 to 44
+    assert max(spread) <= 5  # lengths range from 3 to 44
     waste = order().padding_waste()
     by_hand = [1 - x.sum().item() / sum(len(b) * int(x[b].max()) for b in order().batches()) for x in (source, target)]
     assert waste[1] < 0.05
     assert waste[1] == pytest.approx(by_hand[1])
-    # which source is the longest of a batch does not depend on the epoch either
+    # The longest source of a batch does not depend on the epoch either.
     assert waste[0] == pytest.approx(by_hand[0])
 
 

@@ -1,4 +1,4 @@
-"""Parallel corpora as data modules: batches, texts, report, resume."""
+"""Parallel corpora as data modules: batches, texts, reports, resuming."""
 
 import pytest
 from toy_data import toy

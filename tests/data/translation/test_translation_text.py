@@ -1,4 +1,4 @@
-"""Parallel corpora as data modules: vocabularies, overlong sentences, prefixes."""
+"""Parallel corpora as data modules: vocabularies, sentences that are too long, prefixes."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_vocabularies_of_a_checkpoint_win(tmp_path, options):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda plain: plain.pop("target"), "must hold"),
+        (lambda plain: plain.pop("target"), "must contain"),
         (lambda plain: plain["source"].update(language="de"), "source vocabulary of the checkpoint is de.*is en"),
     ],
 )
@@ -87,7 +87,7 @@ def test_overlong_pairs_are_in_no_split_that_is_carved(corpus, capsys, options):
     data.setup("fit")
     data.setup("test")
     left = [pair for split in ("train", "val", "test") for pair in data.pairs(split)]
-    marks = 60 if options else 0  # a comma is a word of its own, but may be part of a subword
+    marks = 60 if options else 0  # a comma is a separate word, but may be part of a subword
     assert len(left) == 40 + marks
     assert data.report["left_out"]["overlong"] == 120 - marks
     assert f"{120 - marks} of 160 pairs exceed max_length 3 and were dropped" in capsys.readouterr().out

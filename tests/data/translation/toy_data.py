@@ -1,4 +1,4 @@
-"""For the tests of parallel corpora."""
+"""Helper for tests of parallel corpora."""
 
 from lit_project.data.parallel_text.toy_grammar import ToyGrammar
 

@@ -1,4 +1,4 @@
-"""Figures: the right panels, lines, labels and numbers in them, and PNG files that are no empty sheets."""
+"""Figures contain the expected panels, lines, labels and numbers, and the PNG files are not blank."""
 
 import io
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.draws
 
 
 def png(figure):
-    """The figure as it is written to a file."""
+    """Return the pixels of a figure as saved to a file."""
     file = io.BytesIO()
     figure.savefig(file, format="png")
     pixels = np.asarray(Image.open(file).convert("L"))
-    assert pixels.min() < 128 < pixels.max()  # something is drawn, on something light
+    assert pixels.min() < 128 < pixels.max()  # something dark on a light background
     return pixels
 
 
@@ -115,7 +115,7 @@ def test_reliability_has_a_bar_per_bin_and_the_number_of_its_samples():
 
 
 class WhiteTop(torch.nn.Module):
-    """An augmentation that is easily seen."""
+    """An augmentation that is easy to recognize."""
 
     def forward(self, images):
         return images.index_fill(2, torch.tensor([0]), 255)
@@ -130,8 +130,8 @@ def test_the_first_images_of_the_training_are_shown_as_the_net_gets_them(trainer
     board = TensorBoardLogger(tmp_path)
     trainer(callbacks=[Figures(), TensorBoardExtras()], logger=board, max_epochs=2).fit(task, datamodule=data)
     (axes,) = drawn["train_batch"].axes
-    batches = [images for images in seen if len(images) > 1]  # TensorBoard's graph is traced with one image
-    images = batches[0][:12, 0] * 0.3 + 0.4  # before they were normalised
+    batches = [images for images in seen if len(images) > 1]  # TensorBoard traces the graph with one image
+    images = batches[0][:12, 0] * 0.3 + 0.4  # reverses the normalization
     assert len(axes.get_images()) == 12
     assert torch.allclose(images[:, 0], torch.tensor(1.0), atol=1e-6)
     for shown, image in zip(axes.get_images(), images, strict=True):

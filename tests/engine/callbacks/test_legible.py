@@ -1,4 +1,4 @@
-"""Every figure can be read: with short and with long names, of few and of many classes."""
+"""Every figure is legible with short and long names, for few and many classes."""
 
 import pytest
 import torch

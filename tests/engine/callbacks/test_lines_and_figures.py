@@ -1,4 +1,4 @@
-"""What a run shows: lines and figures have what is monitored, and count epochs as its files do."""
+"""Printed lines and figures include the monitored metric and count epochs like the files of the run."""
 
 import csv
 import re
@@ -13,7 +13,7 @@ MONITORED = "val/top3_accuracy"
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Figures that were made: name → arguments and figure."""
+    """Return the created figures by name, with their arguments."""
     made = {}
 
     def spy(name):
@@ -61,4 +61,4 @@ def test_early_stopping_on_a_metric_that_is_not_there_names_those_that_are(lit):
     assert result.status == 2
     assert re.fullmatch(r"error: Early stopping .*`train/f1`.* Available metrics: lr, .*val/loss.*\n", result.err)
     later = "--data.eval_batch_size=1 --trainer.limit_val_batches=1.0 --trainer.callbacks.monitor"
-    assert lit(f"{fit} {later}=val/class_accuracy/3").status == 0  # the batches that are looked at first have no 3
+    assert lit(f"{fit} {later}=val/class_accuracy/3").status == 0  # the sanity check sees no class 3

@@ -1,4 +1,4 @@
-"""Gradients that are not finite never reach the weights."""
+"""Non-finite gradients never reach the weights."""
 
 import re
 
@@ -15,7 +15,7 @@ from tiny import TINY
 
 
 class Images(ImageData):
-    """32 images `(1, 2, 2)` of two classes; one of them is white."""
+    """32 images `(1, 2, 2)` of two classes. One image is white."""
 
     def __init__(self):
         super().__init__(batch_size=8, seed=0)
@@ -28,7 +28,7 @@ class Images(ImageData):
 
 
 class Burst(nn.Module):
-    """A linear net whose logits are infinite for the white image, from the third epoch on."""
+    """Linear net with infinite logits for the white image, starting in the third epoch."""
 
     def __init__(self, bad=float("inf")):
         super().__init__()
@@ -41,7 +41,7 @@ class Burst(nn.Module):
 
 
 class Weights(Callback):
-    """The weights after each step."""
+    """Records the weights after each step."""
 
     def __init__(self):
         self.seen = []
@@ -69,7 +69,7 @@ def test_it_ends_the_run_and_says_where(trainer, tmp_path):
     assert len(indices.split(", ")) == 8
     saved = read(tmp_path / "checkpoints" / "before-nan.ckpt")["state_dict"]["net.head.weight"]
     assert torch.equal(saved, weights.seen[-1])
-    assert torch.equal(module.net.head.weight, weights.seen[-1])  # without the guard they are NaN
+    assert torch.equal(module.net.head.weight, weights.seen[-1])  # NaN without the guard
 
 
 def test_it_changes_nothing_else(trainer):

@@ -1,4 +1,4 @@
-"""The overlay `profile` says where the time goes, and changes nothing in the training."""
+"""The `profile` overlay reports where time is spent, and does not change training."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def equal(one, two):
 
 
 def test_a_profiled_run_is_the_run_and_its_operations_are_those_of_a_perceptron(lit, trained):
-    """FLOP = 6 · weights · batch: forward, gradients of weights and of inputs, which the first layer lacks."""
+    """FLOP = 6 · weights · batch: forward, gradients of weights and of inputs, except in the first layer."""
     result = lit(f"{PROFILED} --trainer.max_epochs=3 --run_name=profiled")
     assert result.status == 0, result.err
     assert result.err == ""
@@ -50,7 +50,7 @@ def test_a_profiled_run_is_the_run_and_its_operations_are_those_of_a_perceptron(
     assert sum(found["percent"].values()) == pytest.approx(100, abs=1)
     assert min(found["percent"][name] for name in ("forward", "backward", "optimizer", "validation", "saving")) > 0
     assert found["batches"] == 30
-    assert (found["data"], found["num_workers"]) == ("Digits", None)  # in memory: no process loads it
+    assert (found["data"], found["num_workers"]) == ("Digits", None)  # in-memory data needs no workers
     assert found["peak_bytes"]["process"] > 2**26
     speed = found["flop_per_second"]
     assert found["percent_of_matrix_product"] == 100 * speed / found["matrix_product"]["flop_per_second"]
@@ -92,7 +92,7 @@ def test_each_of_two_processes_measures_and_the_first_one_prints(tmp_path):
 
 
 class Sleepy(Dataset):
-    """40 images; each takes 10 ms."""
+    """Dataset of 40 images, each of which takes 10 ms."""
 
     def __len__(self):
         return 40
@@ -126,7 +126,7 @@ def test_a_data_set_that_sleeps_is_told_by_its_name(trainer, tmp_path, num_worke
     trainer(callbacks=[profile], max_epochs=2, limit_val_batches=0).fit(task, datamodule=Images(num_workers))
     found = found_in(tmp_path)
     waited = found["percent"]["waiting for data"] / 100 * found["seconds"]
-    if num_workers == 0:  # all that was slept is waiting, and little else
+    if num_workers == 0:  # the waiting time is mostly the sleeping time
         assert 0.8 < waited < 1.6
     assert found["percent"]["waiting for data"] > 30
     assert (found["data"], found["num_workers"]) == ("Sleepy", num_workers)
@@ -135,7 +135,7 @@ def test_a_data_set_that_sleeps_is_told_by_its_name(trainer, tmp_path, num_worke
 
 
 class Slowly(torch.autograd.Function):
-    """The identity; its backward takes 50 ms."""
+    """Identity whose backward pass takes 50 ms."""
 
     @staticmethod
     def forward(ctx, x):
@@ -155,7 +155,7 @@ class SlowSGD(torch.optim.SGD):
 
 
 class SlowNet(nn.Linear):
-    """Forward, backward and the step of `SlowSGD` take 50 ms each."""
+    """Linear net with a forward and a backward pass of 50 ms each, like the step of `SlowSGD`."""
 
     def forward(self, x):
         time.sleep(0.05)
@@ -168,7 +168,7 @@ class OfParts(SeveralOptimizers, ImageClassifier):
 
 @pytest.mark.parametrize("several", [False, True])
 def test_forward_backward_and_optimizer_of_accumulated_batches(trainer, tmp_path, several):
-    """8 batches and 4 steps, less those that are measured: three batches, a step."""
+    """There are 8 batches and 4 steps, except that three batches and one step are used for measuring."""
     if several:
         task = OfParts([Part("all", ["net"], lambda p: SlowSGD(p, 0.1))], 2, net=SlowNet(16, 2), class_names=["a", "b"])
     else:
@@ -184,7 +184,7 @@ def test_forward_backward_and_optimizer_of_accumulated_batches(trainer, tmp_path
 
 
 def test_validation_and_saving_are_measured(trainer, tmp_path):
-    """Also those next to batches that are measured, which all are here but the first."""
+    """They are timed even next to measuring batches, which are all batches except the first."""
 
     class Slow(ImageClassifier):
         def validation_step(self, batch, batch_idx):
@@ -204,15 +204,15 @@ def test_validation_and_saving_are_measured(trainer, tmp_path):
     trainer(callbacks=[Profile()], max_epochs=2, **limits).fit(task, datamodule=Images(0))
     found = found_in(tmp_path)
     seconds = {name: share / 100 * found["seconds"] for name, share in found["percent"].items()}
-    assert 1 < seconds["validation"] < 2.5  # and 80 images that are loaded
+    assert 1 < seconds["validation"] < 2.5  # also includes loading 80 images
     assert 0.8 < seconds["saving"] < 1.2
-    assert "flop_per_second" not in found  # no batch but those that are measured
+    assert "flop_per_second" not in found  # only measuring batches
 
 
 def test_nothing_of_the_measuring_outlives_an_error(trainer):
     class Failing(ImageClassifier):
         def training_step(self, batch, batch_idx):
-            if batch_idx == 1:  # whose operations are counted
+            if batch_idx == 1:  # this batch counts operations
                 raise ValueError("on purpose")
             return super().training_step(batch, batch_idx)
 

@@ -1,4 +1,4 @@
-"""Runs that were never trained: the files that `compare` and `runs` read."""
+"""Fixture of untrained runs: the files that `compare` and `runs` read."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ CONFIG = {
 
 @pytest.fixture
 def make_run(tmp_path, monkeypatch):
-    """Makes `runs/x/NAME` in the working folder, with losses by epoch, and a test of 1 − the best loss."""
+    """Create `runs/x/NAME` in the working folder, with losses by epoch and a test score of 1 − the best loss."""
     monkeypatch.chdir(tmp_path)
 
     def make(name, losses=(0.5, 0.3, 0.4), status=0, seed=1, lr=0.01, config=None, test=None, **entry):

@@ -1,4 +1,4 @@
-"""`compare` and `runs`: what differs, means and deviations, table, CSV and page."""
+"""`compare` and `runs`: differences, means and standard deviations, table, CSV and page."""
 
 import csv
 import re
@@ -30,7 +30,7 @@ from lit_engine.tools.runs.report import COLOURS, changes, curves, page_of
 
 @pytest.fixture
 def say(make_run, capfd):
-    """Runs a command in-process: exit status, output, errors."""
+    """Run a command in-process, and return the exit status, output and errors."""
     from lit_project.__main__ import main
 
     def run(command):
@@ -92,7 +92,7 @@ def test_over_gives_mean_and_standard_deviation_of_the_runs_that_finished(make_r
     for seed, loss in enumerate(losses):
         make_run(f"a{seed}", (0.5, loss), seed=seed)
     make_run("b", (0.5, 0.2), seed=7, lr=0.1)
-    for number_of, status in enumerate((None, 1, 143)):  # better, but in no mean
+    for number_of, status in enumerate((None, 1, 143)):  # better, but not included in the mean
         make_run(f"bad{number_of}", (0.1, 0.01), status, seed=10 + number_of)
     found = compared("seed_everything")
     assert found.keys == ["model.optimizer.lr"]
@@ -107,11 +107,11 @@ def test_over_gives_mean_and_standard_deviation_of_the_runs_that_finished(make_r
 
 
 def test_of_one_group_each_metric_has_a_line_and_folds_are_pooled(make_run):
-    """Also metrics in which all agree; no counts. Half of the pixels are right in one fold, all in the other."""
+    """Identical metrics are included, counts are not. Half of the pixels are correct in one fold, all in the other."""
     config = {**make_run.config, "data": {"class_path": "p.Data", "init_args": {"folds": 2}}}
     for fold, (right, pixels) in enumerate(((0.5, 30), (1.0, 10))):
         config["data"]["init_args"]["fold"] = fold
-        counts = {"test/pixels": pixels, "test/samples": 2}  # images
+        counts = {"test/pixels": pixels, "test/samples": 2}  # number of images
         make_run(f"f{fold}", config=config, test={"test/accuracy": right, "test/f1": 0.9, **counts})
     found = compared("data.fold")
     assert [re.split("  +", line) for line in in_terminal(table_of(found))][3:] == [
@@ -134,9 +134,9 @@ def test_a_metric_that_only_some_runs_have_is_shown_and_a_calibration_is_no_clas
 
 
 def inverted(colour):
-    """A colour as a chart has it on a dark page: the filter of `img.chart` in page.py, without the brightness."""
+    """Return the colour of a chart on a dark page, like the `img.chart` filter of page.py without the brightness."""
     red, green, blue = 1 - np.array(to_rgb(colour))
-    turned = [  # hue-rotate(180deg), in the numbers of the CSS specification
+    turned = [  # hue-rotate(180deg) with the coefficients of the CSS specification
         -0.574 * red + 1.43 * green + 0.144 * blue,
         0.426 * red + 0.43 * green + 0.144 * blue,
         0.426 * red + 1.43 * green - 0.856 * blue,
@@ -194,7 +194,7 @@ def test_classes_and_lengths_that_gained_and_lost_most(make_run, say):
     lengths = {"1–5": 40.0, "6–10": 30.0, "11–15": 9.0}
     first = {f"test/class_accuracy/c{n}": 0.5 for n in range(20)} | {"bleu_by_length": lengths}
     second = first | {f"test/class_accuracy/c{n}": 0.5 + (n - 10) / 40 for n in range(20)}
-    rounded = 9.0 - 1e-7  # neither gained nor lost
+    rounded = 9.0 - 1e-7  # counts as unchanged
     second |= {"bleu_by_length": {"1–5": 39.0, "6–10": 35.0, "11–15": rounded}, "signatures": {"bleu": "x"}}
     make_run("a", test=first), make_run("b", test=second)
     found = changes(compared())
@@ -220,7 +220,7 @@ def test_curves_of_a_group_are_the_mean_where_all_runs_have_a_value(make_run):
 
 
 class Page(HTMLParser):
-    """The texts of a page's table cells, and all that would be fetched."""
+    """Parser for a page's table cells and all resources it would fetch."""
 
     def __init__(self, text):
         super().__init__()
@@ -254,7 +254,7 @@ def test_the_page_holds_everything_and_text_is_escaped(make_run):
     assert [link[:22] for link in page.links] == ["data:image/png;base64,"]
     assert not re.search(r"https?://|<b>|<i>", text)
     assert 'data-key="0.2"' in text
-    assert '<td class="number"></td>' in text  # sorted as the last
+    assert '<td class="number"></td>' in text  # sorted last
 
 
 def test_the_table_fits_the_terminal(make_run, monkeypatch):

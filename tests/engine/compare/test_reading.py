@@ -1,4 +1,4 @@
-"""Which runs are found, and what is read of each: how it ended, its best epoch, its options."""
+"""Which runs are found, and what is read from each: exit status, best epoch, options."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ def test_a_run_is_running_as_long_as_a_process_holds_it_and_looking_does_not_hol
         assert run.state() == "running"
         assert Run.read(run.path).seconds > 0
     assert run.state() == "killed"
-    with FileLock(run.path / ".lock").acquire(blocking=False):  # what `fit` does
+    with FileLock(run.path / ".lock").acquire(blocking=False):  # like `fit`
         pass
 
 
@@ -143,7 +143,7 @@ def test_runs_are_found_by_path_pattern_and_folder_each_once(make_run, tmp_path)
 def test_a_broken_file_is_named_and_the_other_runs_are_read(make_run, capsys, name, content):
     broken, good = make_run("broken"), make_run("good")
     (broken / name).write_text(content)
-    if content == "trainer: 5\n":  # odd, but a config
+    if content == "trainer: 5\n":  # unusual, but a valid config
         assert len(read_runs(["runs"])) == 2
         return
     assert [run.path for run in read_runs(["runs"])] == [good]
@@ -166,12 +166,12 @@ def test_how_a_training_ended_is_written_down(lit, trained):
     assert [entry["status"] for entry in entries] == [0]
     assert entries[0]["seconds"] > 0
     before = (trained / "provenance.json").read_bytes()
-    assert lit(f"fit --run {trained}").status == 0  # nothing is left to do
+    assert lit(f"fit --run {trained}").status == 0  # nothing left to do
     assert (trained / "provenance.json").read_bytes() == before
     killed = [{**entries[0], "status": None}]
     (trained / "provenance.json").write_text(json.dumps(killed))
     assert RunDir.open(trained).state() == "killed"
-    assert lit(f"fit --run {trained}").status == 0  # it was killed after its last step
+    assert lit(f"fit --run {trained}").status == 0  # the run was killed after its last step
     assert RunDir.open(trained).state() == "finished"
     failed = lit("fit -c", trained / "config.yaml", "--model.optimizer.lr=1e30 --run_name=failed")
     assert failed.status == 2

@@ -1,4 +1,4 @@
-"""The page of a run and its model card: what they say equals what the run's own files say; nothing else is needed."""
+"""The page and model card of a run match the run's files, and need nothing else."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ from tiny import TINY
 
 
 def tables(run):
-    """Rows of each table of a run's page by their first cell: column → text."""
+    """Return the tables of a run's page, with each row as a dict by its first cell."""
     found = Page(render_page(Run.read(run))).tables
     return [{row[0]: dict(zip(head, row, strict=True)) for row in rows} for head, *rows in found]
 
@@ -54,7 +54,7 @@ def test_the_numbers_of_a_classifier_are_those_of_scikit_learn(lit, trained):
     page = (trained / "index.html").read_text()
     assert set(re.findall('alt="(.*?)"', page)) == drawn
     assert not re.search(r'https?://|(src|href)="(?!data:)', page)
-    # from the directory alone, wherever it is
+    # The page only needs the directory, wherever it is.
     shutil.copytree(trained, "elsewhere/copy")
     shutil.rmtree("elsewhere/copy/checkpoints")
     assert tables(Path("elsewhere/copy"))[:3] == [numbers, classes, confused]
@@ -75,7 +75,7 @@ def test_what_differs_from_the_first_config_is_named(lit):
 
 
 def test_a_page_leaves_out_what_is_missing_and_tells_what_it_does_not_know(make_run):
-    """Runs of other tasks and earlier versions, and killed ones."""
+    """Includes runs of other tasks, of earlier versions, and killed runs."""
     run = make_run("a", test={"test/iou/road": 0.5, "test/iou/car": 0.25, "bleu_by_length": {"1–5": 40.0}})
     whole = tables(run)
     assert whole[0] == {"loss": {"metric": "loss", "train": "0.1000", "val": "0.3000", "test": "0.7000"}}

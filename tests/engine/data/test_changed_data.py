@@ -1,4 +1,4 @@
-"""Data that have become more since a run was trained: its carved splits are not these ones."""
+"""If data was added after training, the random splits are different."""
 
 import pytest
 from PIL import Image
@@ -13,7 +13,7 @@ def test_evaluation_on_more_data_warns_and_training_does_not_go_on(tmp_path, tra
     fitted = trainer(max_epochs=1, enable_checkpointing=True)
     fitted.fit(Witness(), datamodule=small(root, test_size=0.2))
     fitted.save_checkpoint(checkpoint)
-    # the same data
+    # First, the data is unchanged.
     trainer().test(Witness(), datamodule=small(root, test_size=0.2), ckpt_path=checkpoint)
     trainer(max_epochs=2).fit(Witness(), datamodule=small(root, test_size=0.2), ckpt_path=checkpoint)
     assert "since training" not in capsys.readouterr().out

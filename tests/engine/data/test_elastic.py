@@ -1,4 +1,4 @@
-"""`global_batch_size`: each optimizer step has the same samples for all numbers of processes and micro-batches."""
+"""With `global_batch_size`, each step has the same samples for any number of processes and micro-batches."""
 
 import copy
 import random
@@ -29,7 +29,7 @@ def pairs(size, processes=1, accumulate=1, **kwargs):
 
 
 def ranks(sampler):
-    """The samplers of all processes."""
+    """Yield the samplers of all processes."""
     for rank in range(sampler.num_replicas):
         own = copy.copy(sampler)
         own.rank = rank
@@ -37,7 +37,7 @@ def ranks(sampler):
 
 
 def steps_of(sampler, accumulate, epoch=1):
-    """The step that counts each sample, `(size,)`; -1 for none. Checks that no other counts it."""
+    """Return the step that uses each sample, `(size,)`, or -1. Checks that no sample is used twice."""
     counted, steps, places = [], [], set()
     for own in ranks(sampler):
         own.set_epoch(epoch)
@@ -51,7 +51,7 @@ def steps_of(sampler, accumulate, epoch=1):
                 steps += [place // accumulate] * len(batch)
             else:
                 assert len(batch) == 1
-    assert len(set(*places)) == len(places) == 1  # all have as many batches, as they say
+    assert len(set(*places)) == len(places) == 1  # all have the announced number of batches
     indices, found = torch.cat(counted), torch.full((sampler.size,), -1)
     assert len(indices.unique()) == len(indices)
     found[indices] = torch.tensor(steps)
@@ -61,7 +61,7 @@ def steps_of(sampler, accumulate, epoch=1):
 @pytest.mark.parametrize("make", [images, pairs])
 @pytest.mark.parametrize("size", [1, 5, 2 * G, 2 * G + 1, 2 * G + 7, 3 * G - 1])
 def test_each_step_has_the_same_samples_for_all_processes_and_micro_batches(make, size):
-    """As MosaicML Streaming's test of its partition; every sample once per epoch, also in a step of fewer than all."""
+    """Like MosaicML Streaming's partition test. Each sample occurs once per epoch, also in an incomplete last step."""
     whole = make(size, batch_size=G)
     whole.set_epoch(1)
     expected = torch.full((size,), -1)
@@ -87,7 +87,7 @@ def test_drop_last_leaves_out_what_fills_no_step():
 
 
 class Numbers:
-    """Gives the indices that it is asked for."""
+    """Returns the requested indices as a batch."""
 
     def __getitem__(self, indices):
         return indices
@@ -142,7 +142,7 @@ def test_a_run_may_go_over_from_batch_size_and_back_within_an_epoch():
 
 
 def test_pairs_of_other_batches_are_refused_within_an_epoch():
-    """Batches of a size per process are cut otherwise for two processes than for one."""
+    """Without a global batch size, batches are split differently for one and two processes."""
     state = {**Loader(Numbers(), pairs(300, 2, batch_size=10)).state_dict(), "position": 3}
     for other in (pairs(300, batch_size=20), pairs(300, global_batch_size=20)):
         with pytest.raises(DataError, match=r"steps of 10 × 2 × 1 samples"):

@@ -1,4 +1,4 @@
-"""Folds: each sample is in the test of exactly one, and nothing of the test is known in training."""
+"""Each sample is in the test split of exactly one fold, and training uses no information from the test split."""
 
 import csv
 
@@ -29,7 +29,7 @@ def loaded(data):
 
 
 def samples(split):
-    """What tells the samples of a split from all others."""
+    """Return values that identify the samples of a split."""
     if isinstance(split, tuple):
         return [tuple(row.flatten().tolist()) for row in split[0]]
     inner = getattr(split.dataset, "indices", range(len(split.dataset)))
@@ -83,7 +83,7 @@ def test_images_with_several_labels_have_parts_too(options):
 
 
 def test_no_sentence_is_in_two_folds():
-    """Nor in two splits of one; the vocabulary is that of its training pairs."""
+    """Nor is a sentence in two splits of a fold. The vocabulary is built from the training pairs."""
     make = {"size": 900, "val_size": 40, "source": "en", "target": "fr"}
     tests = []
     for k in range(3):
@@ -101,7 +101,7 @@ def test_no_sentence_is_in_two_folds():
 
 
 def test_connected_sentences_stay_together():
-    """Nine pairs of one sentence, and eleven of their own."""
+    """Nine pairs share a sentence, and eleven are separate."""
     pairs = [("one", f"un {n}") for n in range(9)] + [(f"word {n}", f"mot {n}") for n in range(11)]
     fold = leak_free_folds(pairs, 2).numpy()
     assert len(set(fold[:9])) == 1

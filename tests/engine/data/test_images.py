@@ -1,4 +1,4 @@
-"""What a task gets from any image data: floats in [0, 1], augmented in training alone, by seed and place."""
+"""Image data provides floats in [0, 1], augmented only in training and depending only on the seed and position."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_augmentation_depends_on_seed_epoch_and_sample_alone(trainer):
     assert not all(torch.equal(a.images, b.images) for a, b in zip(one, other, strict=True))
     crops = [tuple(batch.images.flatten().tolist()) for batch in one if batch.indices == 0]
     assert len(crops) == 12
-    assert len(set(crops)) > 6  # another one in each epoch
+    assert len(set(crops)) > 6  # a different crop in each epoch
 
 
 @pytest.mark.parametrize("kind", ["in memory", "files"])

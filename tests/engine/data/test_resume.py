@@ -1,4 +1,4 @@
-"""A resumed training sees exactly the batches that the interrupted one would have seen, augmentation included."""
+"""A resumed run sees exactly the batches that the interrupted run would have seen, including augmentation."""
 
 from multiprocessing import active_children
 
@@ -16,7 +16,7 @@ from saving import SaveAt
 
 @pytest.fixture(params=["memory", "workers"])
 def make(request, tmp_path):
-    """Makes data of 23 training images."""
+    """Return a function that creates data with 23 training images."""
     common = {"batch_size": 5, "seed": 1, "train_transforms": [RandomCrop(1)]}
     if request.param == "memory":
         return lambda: Pictures(**common)
@@ -28,11 +28,11 @@ def make(request, tmp_path):
     return lambda: ImageFolder(tmp_path / "root", image_size=4, channels=1, num_workers=2, **common)
 
 
-IN_MEMORY = pytest.mark.parametrize("make", ["memory"], indirect=True)  # workers change nothing of it
+IN_MEMORY = pytest.mark.parametrize("make", ["memory"], indirect=True)  # workers do not affect this
 
 
 class AsksForTheLength(Witness):
-    """As a learning rate schedule does that ends with the run."""
+    """Like a learning rate schedule that ends with the run."""
 
     def configure_optimizers(self):
         assert self.trainer.estimated_stepping_batches == 15
@@ -40,7 +40,7 @@ class AsksForTheLength(Witness):
 
 
 class RestoresLate(SingleDeviceStrategy):
-    """As strategies do that shard the net: after the optimizers and schedules are made."""
+    """Like strategies that shard the net, restores after creating optimizers and schedules."""
 
     restore_checkpoint_after_setup = True
 
@@ -81,11 +81,11 @@ def test_workers_end_with_the_training(make, trainer):
 
 
 class Interrupted(Exception):
-    """The end of a training from outside."""
+    """Simulates the end of a run from outside."""
 
 
 class StopAt(SaveAt):
-    """Saves, and ends the training at once."""
+    """Saves a checkpoint, then stops the run immediately."""
 
     def on_train_batch_end(self, trainer, *args):
         super().on_train_batch_end(trainer, *args)

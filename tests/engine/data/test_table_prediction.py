@@ -1,4 +1,4 @@
-"""`predict --table FILE`: the numbers for new rows, also if the table of the training has gone."""
+"""`predict --table FILE` for new rows, even if the training table is gone."""
 
 import csv
 
@@ -14,7 +14,7 @@ NEW = [[0.5, -1.0], [2.0, 3.5], [-0.25, 0.0]]
 
 @pytest.fixture
 def run(lit, workspace):
-    """A net for `y` from `a` and `b`, with the rows of `NEW` in new.csv: other columns, in another order."""
+    """A run that predicts `y` from `a` and `b`. new.csv contains `NEW` with more columns in a different order."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(60, 2, generator=generator).tolist()
     write(workspace / "train.csv", [[a, b, a - 2 * b] for a, b in rows], "a,b,y")
@@ -40,26 +40,26 @@ def test_new_rows_are_predicted_by_the_names_of_their_columns(lit, run, workspac
     task = Regressor.load_from_checkpoint(next((run / "checkpoints").glob("best*.ckpt")), weights_only=True).eval()
     with torch.no_grad():
         expected = task(torch.tensor(NEW))[:, 0].tolist()
-    columns = ["index", "line", "input/prediction", "b", "note", "a", "prediction"]  # those of the file between
+    # The file's columns come between the line and the prediction.
+    columns = ["index", "line", "input/prediction", "b", "note", "a", "prediction"]
     assert [list(row) for row in rows] == [columns] * 3
     assert [(row["index"], row["input/prediction"], row["note"]) for row in rows] == [
         (str(n), str(n), "text") for n in range(3)
     ]
     assert [float(row["prediction"]) for row in rows] == pytest.approx(expected, rel=1e-5)
 
-    for last, target in (("7", ["target"]), ("", [])):  # shown if all rows have numbers
+    for last, target in (("7", ["target"]), ("", [])):  # shown if all rows have targets
         write(workspace / "known.csv", [[1, 2, 5], [3, 4, last]], "a,b,y")
         assert lit(f"predict --run {run} --table known.csv --data.eval_batch_size=1").status == 0
         rows = predicted(run, "table_known")
         assert [list(row) for row in rows] == [["index", "line", *"aby", "prediction", *target]] * 2
         assert [float(row["target"]) for row in rows if target] == [5, 7][: 2 * len(target)]
 
-    (workspace / "gaps.csv").write_text(
-        '\na,b,note\n1,2,"two\nlines"\n\n3,4,\n\n\n5,6,\n\n'
-    )  # index counts blank lines
+    # The index also counts blank lines.
+    (workspace / "gaps.csv").write_text('\na,b,note\n1,2,"two\nlines"\n\n3,4,\n\n\n5,6,\n\n')
     assert lit(f"predict --run {run} --table gaps.csv").status == 0
     found = [(row["index"], row["line"], row["a"]) for row in predicted(run, "table_gaps")]
-    assert found == [("0", "3", "1"), ("2", "6", "3"), ("5", "9", "5")]  # the first row has two lines
+    assert found == [("0", "3", "1"), ("2", "6", "3"), ("5", "9", "5")]  # the first row spans two lines
 
 
 def test_predictions_of_the_test_split_name_their_lines_in_the_file(lit, run):
@@ -76,7 +76,7 @@ def test_predictions_of_the_test_split_name_their_lines_in_the_file(lit, run):
 BAD = {
     "absent.csv": (None, ["no such file: absent.csv"]),
     "column.csv": ("A,b\n1,2\n", ["no column 'a'", "did you mean A?"]),
-    "hole.csv": ("a,b\n1,2\n3,\n", ["hole.csv, line 3, column 'b': an empty cell"]),
+    "hole.csv": ("a,b\n1,2\n3,\n", ["hole.csv, line 3, column 'b': the cell is empty"]),
 }
 
 

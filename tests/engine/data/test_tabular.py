@@ -1,4 +1,4 @@
-"""Tables: splits, statistics of training, exact order and resume, the shipped tables."""
+"""Tables: splits, training statistics, exact order and resuming, the included tables."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ SPLITS = ("train", "val", "test")
 
 
 def table(rows=40, **kwargs):
-    """Features `(rows, 3)`, of which the last is constant, and two targets; the first feature is the row."""
+    """Return features `(rows, 3)` and two targets. The first feature is the row number, the last is constant."""
     generator = torch.Generator().manual_seed(0)
     features = torch.stack(
         [torch.arange(rows).float(), torch.randn(rows, generator=generator), torch.full((rows,), 0.1)], 1
@@ -58,12 +58,12 @@ def test_statistics_are_those_of_training_alone():
     ("kwargs", "message"),
     [
         ({"rows": 0}, "0 rows are too few"),
-        ({"test_size": 39}, "40 rows are too few: test_size 39 .* make 39 rows of test, 0 of validation"),
-        ({"test_size": 38, "val_size": 1}, "and 1 of training"),
-        ({"val_size": 0}, "val_size must be a share between 0 and 1 or a number of rows, got 0"),
-        ({"test_size": float("nan")}, "test_size must be a share"),
+        ({"test_size": 39}, "40 rows are too few: test_size 39 .* result in 39 test, 0 validation"),
+        ({"test_size": 38, "val_size": 1}, "and 1 training rows"),
+        ({"val_size": 0}, "val_size must be a fraction between 0 and 1 or a number of rows, got 0"),
+        ({"test_size": float("nan")}, "test_size must be a fraction"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"feature_mean": [1.0]}, "1 means and 3 standard deviations for the columns row, noise, constant"),
+        ({"feature_mean": [1.0]}, "1 means and 3 standard deviations for columns row, noise, constant"),
     ],
 )
 def test_impossible_arguments_are_errors(kwargs, message):
@@ -79,4 +79,4 @@ def test_diabetes_is_the_original_unscaled():
     expected = torch.cat([torch.from_numpy(original.data), torch.from_numpy(original.target)[:, None]], 1)
     assert rows == sorted(map(tuple, expected.tolist()))
     assert data.feature_names[0] == "age"
-    assert 18 < data.feature_mean[0] < 80  # years
+    assert 18 < data.feature_mean[0] < 80  # in years

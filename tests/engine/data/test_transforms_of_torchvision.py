@@ -1,4 +1,4 @@
-"""Transforms of torchvision, new and classic, draw for every sample of a batch; others get the whole batch."""
+"""New and classic torchvision transforms draw separately for each sample; other transforms receive the whole batch."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from pixels import images
 
 
 class Own(nn.Module):
-    """A user's module that notes the shapes that it is given, and may use another transform."""
+    """A user's module that records its input shapes and may contain another transform."""
 
     def __init__(self, inner=None):
         super().__init__()
@@ -56,7 +56,7 @@ def test_own_modules_get_the_whole_batch_and_those_of_torchvision_each_image_in_
 
 
 def test_masks_move_with_their_images():
-    """Each image with its own mask, also where a transform draws; what would move the images alone is refused."""
+    """Each mask follows its image, even for random transforms. Transforms that only change images are rejected."""
     torch.manual_seed(0)
     batch = images(batch=16, channels=1)
     moved = BatchTransforms([v2.RandomHorizontalFlip(), v2.RandomCrop(4)]).with_masks(batch, batch[:, 0].long())
@@ -69,7 +69,7 @@ def test_masks_move_with_their_images():
 
 
 class Noise(nn.Module):
-    """Another number for each batch."""
+    """Adds a different number for each batch."""
 
     def forward(self, images):
         return torch.zeros_like(images) + torch.rand(())

@@ -1,4 +1,4 @@
-"""`export`: files that compute what `predict` does, in processes without the project, Lightning or torch."""
+"""Exported files compute the same as `predict`, in processes without the project, Lightning or torch."""
 
 import csv
 import json
@@ -69,7 +69,7 @@ predict = lambda images: net(normalised(images)).softmax(1).detach().numpy()
 
 @pytest.fixture(scope="module")
 def exported(trained_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a run in all formats, and images of its test split."""
+    """The exported files of a run in all formats, and the images of its test split."""
     folder = tmp_path_factory.mktemp("exported")
     run = f"--run={trained_once}/quickstart/tiny"
     assert main(["export", run, f"--output={folder}", "--format=pt2,onnx,safetensors"]) == 0
@@ -80,7 +80,7 @@ def exported(trained_once: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def rows(lit: Lit, run: Path) -> list[dict[str, str]]:
-    """The table of `predict`."""
+    """Return the rows of the predictions table."""
     assert lit(f"predict --run {run}").status == 0
     with (run / "predictions" / "test.csv").open() as file:
         return list(csv.DictReader(file))
@@ -118,6 +118,9 @@ def test_what_was_made_is_said_and_the_run_stays_as_it_was(lit, trained):
     assert about["preparation"]["values"].startswith("float32 from 0 to 1")
     assert {path.name for path in (trained / "export").iterdir()} == {"model.pt2", "model.json"}
     assert lit(f"export --run {trained}").out.count("replaces an earlier one") == 2
+    printed = json.loads(lit(f"export {trained} --json").out)
+    assert all(Path(file).is_file() for file in printed["files"])
+    assert printed["checkpoint"].endswith(".ckpt")
     shutil.rmtree(trained / "export")
     assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
 
@@ -156,7 +159,7 @@ def test_views_at_test_time_are_inside_and_no_folder_of_this_machine(lit, traine
 
 @pytest.fixture
 def table(lit: Lit, workspace: Path) -> Iterator[Path]:
-    """A run on `table.csv`: two targets of very different units."""
+    """A run on `table.csv` with two targets in very different units."""
     draw = np.random.default_rng(0)
     features = draw.normal(size=(80, 2)) * [1, 1000]
     targets = np.stack([features @ [1, 0.001], 1e-3 * features[:, 0] + 5], axis=1)
@@ -192,7 +195,7 @@ def test_data_that_are_gone_are_named(lit, table, workspace):
 
 
 def refused(lit: Lit, run: Path, *parts: str, options: str = "") -> None:
-    """`export` says so in one line with exit status 2, and leaves nothing behind."""
+    """Check that `export` fails with a one-line error and exit status 2, and leaves no files behind."""
     result = lit(f"export --run {run} {options}")
     assert result.status == 2
     assert result.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Parameter groups: each trainable parameter in exactly one, with the rate and decay that were asked for."""
+"""Each trainable parameter is in exactly one group, with the requested rate and weight decay."""
 
 from functools import partial
 
@@ -53,13 +53,13 @@ def test_no_decay_on_norms_and_biases():
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
     nn.init.constant_(module["head"].bias, 1.0)
-    optim.step()  # only the decay moves anything
+    optim.step()  # only weight decay changes values
     assert torch.allclose(module["head"].weight, before["head.weight"] * (1 - 0.1 * 0.01))
     assert torch.equal(module["head"].bias, torch.ones(3))
 
 
 def test_layer_decay_by_its_definition():
-    """In front of the last layer, 0.5 for each layer with a matrix; a norm goes with the layer before it."""
+    """Each layer with a matrix halves the rate of the layers before it. A norm belongs to the preceding layer."""
     module = net()
     optim = optimizer(module, ParameterGroups(layer_decay=0.5))
     everything_once(module, optim)
@@ -80,7 +80,7 @@ def test_layers_of_residual_nets_are_their_blocks(module, count):
 
 
 def test_layers_of_nets_from_elsewhere_are_their_blocks():
-    """Those of timm, and of MNASNet, whose blocks have `layers` of their own."""
+    """In timm nets, and in MNASNet, whose blocks have their own `layers`."""
     stages = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
     assert [path for path in stages if "stages" in path] == [f"net.backbone.stages.{stage}" for stage in range(4)]
     assert stages[0].startswith("net.backbone.stem")

@@ -1,4 +1,4 @@
-"""Fixtures: pages in a browser."""
+"""Fixture for pages in a browser."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator["Browser"]:
-    """Chromium without a window."""
+    """Headless Chromium."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         pytest.skip("needs Chromium: apt install chromium")

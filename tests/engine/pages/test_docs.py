@@ -1,4 +1,4 @@
-"""The pages of docs/, opened from the disk."""
+"""Documentation pages, opened from disk."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pages of a run, a comparison and a sweep in a browser: legible in light and dark, on a desk and on a phone."""
+"""Pages of runs, comparisons and sweeps in a browser are legible in light and dark, on desktops and phones."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from lit_project.__main__ import main
 from tiny import TINY
 
 ROOT = Path(__file__).parents[3]
-# Texts whose contrast with what is behind them is below that of WCAG AA for text of any size.
+# Texts whose contrast with the background is below the limit of WCAG AA for text of any size.
 PALE = """() => {
   const parts = colour => colour.match(/[\\d.]+/g).map(Number);
   const light = colour => parts(colour).slice(0, 3).map(c => c / 255)
@@ -42,7 +42,7 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Name → file, of real runs with real figures."""
+    """The pages of real runs with real figures, by name."""
     folder = tmp_path_factory.mktemp("pages")
     sweep = yaml.safe_load((ROOT / "configs" / "sweeps" / "quickstart_cnn.yaml").read_text())
     del sweep["parameters"]["model.net.dropout"]  # two trials are enough
@@ -65,7 +65,7 @@ def pages(tmp_path_factory):
 
 @pytest.fixture
 def opened(pages, browser):
-    """`opened(name, width, scheme)` is a page in the browser; it may ask for nothing, and its script may not fail."""
+    """Return a function that opens a page and checks that it requests nothing and its script does not fail."""
     contexts = []
 
     def open(name, width=1280, scheme="light"):
@@ -96,7 +96,7 @@ def test_a_page_is_legible_on_a_desk_and_on_a_phone(opened, name, scheme):
         images = page.locator("img").all()
         assert images
         assert all(image.get_attribute("alt") and image.evaluate("node => node.naturalWidth > 100") for image in images)
-        # letters of a chart are 10 points at 120 dots an inch: 9 pixels high and more on a desk; on a phone it is whole
+        # Chart labels have 10 points at 120 dpi, at least 9 pixels on a desktop. On a phone, charts must fit.
         small = "nodes => nodes.filter(node => node.clientWidth < .54 * node.naturalWidth).map(node => node.alt)"
         cut = "nodes => nodes.filter(node => node.clientWidth > node.parentNode.clientWidth).map(node => node.alt)"
         assert page.locator("figure img").evaluate_all(small if width > 400 else cut) == []

@@ -1,4 +1,4 @@
-"""`serve`: the answers of `predict`, asked by a program and in a browser."""
+"""`serve` answers programs and browsers like `predict`."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ NAMES, NEW = ['a "big"', "b;c"], [0.25, -1500]
 
 @pytest.fixture
 def serve(lit, monkeypatch):
-    """`serve(ask, run)` runs `lit-project serve` and, once it listens, `ask(address)`; then comes Ctrl-C."""
+    """Return a function that runs `lit-project serve`, calls `ask(address)` once it listens, then presses Ctrl-C."""
     forever = ThreadingHTTPServer.serve_forever
 
     def run(ask, *args):
@@ -51,7 +51,7 @@ def serve(lit, monkeypatch):
 
 
 def post(address, sample, **headers):
-    """The status, and the rows or what is wrong."""
+    """Return the status, and the rows or the error."""
     try:
         with urlopen(Request(f"{address}/predict", sample, headers), timeout=60) as reply:
             return reply.status, json.load(reply)["rows"]
@@ -67,7 +67,7 @@ def table_of(run, name):
 
 @pytest.fixture
 def pictures(workspace):
-    """Four digits as files."""
+    """The folder of four digits as image files."""
     data = Digits()
     data.setup("test")
     folder = workspace / "pictures"
@@ -79,7 +79,7 @@ def pictures(workspace):
 
 @pytest.fixture
 def regression(lit, workspace):
-    """A run on a table whose names need quotes, and the answer of `predict` for the row NEW of new.csv."""
+    """A run on a table whose column names need quotes, and the prediction for the row NEW in new.csv."""
     rows = np.random.default_rng(0).normal(size=(40, 2)) * [1, 1000]
     for name, lines in {"train": [[*row, row[0] + row[1]] for row in rows], "new": [[*NEW, 0]]}.items():
         with (workspace / f"{name}.csv").open("w", newline="") as file:
@@ -119,7 +119,7 @@ def test_a_picture_gets_the_answer_of_predict_and_the_run_stays_as_it_was(serve,
 def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, trained, pictures, monkeypatch):
     digit = (pictures / "0.png").read_bytes()
     config = (trained / "config.yaml").read_text()
-    assert "accelerator: auto" in config  # a run of eight GPUs is served by what is here
+    assert "accelerator: auto" in config  # the run may be from a machine with eight GPUs
     elsewhere = config.replace("accelerator: auto", "accelerator: gpu").replace("devices: auto", "devices: 8")
     (trained / "config.yaml").write_text(elsewhere)
 
@@ -163,7 +163,8 @@ def test_bad_input_and_strangers_get_a_message_and_the_server_goes_on(serve, tra
             patch.setattr(Classifier, "predict_step", broken)
             assert post(address, digit) == (500, "ValueError: of mine (see the terminal for details)")
         assert post(address, digit, Origin=address)[0] == 200
-        assert post(address, digit, Host="localhost:9000", Origin="http://localhost:9000")[0] == 200  # of a tunnel
+        # Requests through a tunnel have a different port.
+        assert post(address, digit, Host="localhost:9000", Origin="http://localhost:9000")[0] == 200
 
     assert serve(ask, trained).err.count("Traceback") == 1
 
@@ -178,7 +179,7 @@ def test_many_clients_are_answered_and_those_that_leave_are_not_errors(serve, tr
         clients = [socket.create_connection(place) for _ in range(50)]
         for number, client in enumerate(clients):
             client.sendall(head + digit)
-            if number % 10 == 9:  # with a reset, before the response
+            if number % 10 == 9:  # reset before the response
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 client.close()
         threads.add(active_count())
@@ -215,7 +216,7 @@ def test_a_row_gets_the_answer_of_predict(serve, regression):
         assert [row["b;c"] for row in post(address, table + b"1;2;3")[1]] == ["-1500", "2"]
         message = post(address, table.replace(b"-1500", b"many"))[1]
         assert message == "line 2, column 'b;c': 'many' is not a finite number"
-        assert post(address, b"a;b\n1;2")[1] == "the table has no column 'a \"big\"', 'b;c'; there are: a, b"
+        assert post(address, b"a;b\n1;2")[1] == "the table has no column 'a \"big\"', 'b;c'; available: a, b"
 
     serve(ask, run)
 
@@ -253,7 +254,7 @@ def test_mistakes_are_errors_of_one_line(lit, trained, monkeypatch):
 
 @contextmanager
 def opened(browser, address):
-    """The page on a phone; nothing may go wrong in its scripts, and it may ask nobody else."""
+    """Open the page on a phone, and check that its scripts do not fail or contact other hosts."""
     page = browser.new_page(viewport={"width": 390, "height": 800})
     page.set_default_timeout(30_000)
     wrong = []
@@ -267,7 +268,7 @@ def opened(browser, address):
 
 
 def shown(page, name):
-    """What the page shows for a column."""
+    """Return the displayed value of a column."""
     return page.locator(f"dt:text-is('{name}') + dd").inner_text()
 
 
@@ -292,7 +293,7 @@ def test_a_digit_is_chosen_dropped_or_drawn_in_the_browser(serve, trained, pictu
                 assert bars == [pytest.approx(100 * share, abs=0.06) for share in shares[:5]]
                 page.get_by_role("button", name="Clear").click()
                 assert page.locator("#answer *").count() == 0
-            page.get_by_label("Choose a picture").set_input_files(file)  # the same again
+            page.get_by_label("Choose a picture").set_input_files(file)  # the same file again
             page.locator(".classes").wait_for()
             page.get_by_role("button", name="Clear").click()
             middle = "document.querySelector('canvas').getContext('2d').getImageData(140, 140, 1, 1).data[0]"
@@ -326,7 +327,7 @@ def test_a_row_is_typed_in_the_browser(serve, regression, browser):
             assert float(shown(page, "y")) == expected
             page.get_by_label(NAMES[1]).fill("")
             page.get_by_label(NAMES[1]).press_sequentially("many")
-            assert page.locator("input:invalid").count() == 1  # the browser says so and does not ask
+            assert page.locator("input:invalid").count() == 1  # the browser reports it and sends no request
 
     serve(ask, run)
 

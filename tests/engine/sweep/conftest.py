@@ -1,4 +1,4 @@
-"""Sweeps whose trials are `fake_fit.py`: how trials are drawn, run, stored and reported, without training."""
+"""Fixtures of sweeps whose trials run `fake_fit.py`, to test drawing, running and reporting trials without training."""
 
 import sys
 import threading
@@ -23,7 +23,7 @@ GOOD = {
 
 @pytest.fixture
 def read(tmp_path):
-    """Reads a sweep: a grid of a and b with some keys changed; a key that becomes `...` is left out."""
+    """Return a function that reads a sweep: a grid of a and b with some keys changed, or removed by `...`."""
 
     def reading(**changes):
         parameters = {"a": {"values": [1, None]}, "b": {"values": ["x", "y", "z"]}}
@@ -37,7 +37,7 @@ def read(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _fast_database():
-    """SQLite without a wait for the disk at each write."""
+    """Do not wait for the disk at each SQLite write."""
 
     def relax(connection, record):
         if "sqlite" in type(connection).__module__:
@@ -49,7 +49,7 @@ def _fast_database():
 
 
 class Sweep:
-    """A sweep in the test's folder; lists are values of a parameter, anything else is a constant."""
+    """A sweep in the test's folder. Lists are the values of a parameter, and anything else is a constant."""
 
     def __init__(self, folder, config, **options):
         self.study, self.said = Study(folder / "s", config), deque()
@@ -72,7 +72,7 @@ class Sweep:
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch, read):
-    """Makes a `Sweep`."""
+    """Return a function that creates a `Sweep`."""
     monkeypatch.setattr(worker, "fit_command", lambda: [sys.executable, str(Path(__file__).with_name("fake_fit.py"))])
     monkeypatch.setattr(worker, "POLL", 0.02)
 

@@ -1,8 +1,7 @@
-"""Stands for `lit-project fit` in tests of sweeps: makes the files of a run, and trains nothing.
+"""Replacement for `lit-project fit` in tests of sweeps, which writes the files of a run without training.
 
-Values of the trial: `curve` (a list: the metric by epoch), `name` of the metric, `pause` (seconds an epoch), `fail`,
-`kill` (a list of epochs after which the process is killed). It holds the run as `fit` does, and goes on from its last
-epoch.
+Values of the trial: `curve` (the metric by epoch), `name` of the metric, `pause` (seconds per epoch), `fail`, `kill` (a
+list of epochs after which the process is killed). It locks the run like `fit`, and resumes after its last epoch.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Reading a sweep's YAML: W&B's format, mistakes named with their key."""
+"""Reading a sweep's YAML file in the W&B format, and errors that name the wrong key."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_hyperband_keeps_the_best_third_by_default(read):
         trial = study.ask()
         trial.report(value, 1)
         pruned.append(trial.should_prune())
-    assert pruned[-2:] == [False, True]  # the second of six, the third of seven
+    assert pruned[-2:] == [False, True]  # second best of six, third best of seven
 
 
 @pytest.mark.parametrize("macro", ["${args_json_file}", "${args_json}", "${args}"])

@@ -1,4 +1,4 @@
-"""A sweep of two machines: two folders, one study in a real PostgreSQL. Trials are real fits."""
+"""A sweep on two machines: two folders with one study in a real PostgreSQL database, and trials that are real fits."""
 
 import csv
 import os
@@ -32,10 +32,10 @@ TRIALS = 4
 
 @pytest.fixture
 def url():
-    """A database of its own on a new server on this machine."""
+    """The URL of a separate database on a new local server."""
     folder = Path(tempfile.mkdtemp())
     user = {}
-    if os.geteuid() == 0:  # which PostgreSQL refuses
+    if os.geteuid() == 0:  # PostgreSQL rejects root
         nobody = pwd.getpwnam("nobody")
         user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
@@ -54,13 +54,13 @@ def url():
             time.sleep(0.05)
         yield f"postgresql+psycopg://me@127.0.0.1:{port}/postgres"
     finally:
-        server.send_signal(signal.SIGINT)  # ends connections, too
+        server.send_signal(signal.SIGINT)  # also closes connections
         server.wait(timeout=30)
         shutil.rmtree(folder)
 
 
 class Machine:
-    """`lit-project sweep` in a folder of its own, started; what it prints is read as it comes."""
+    """A running `lit-project sweep` in its own folder, whose output is read continuously."""
 
     def __init__(self, folder, url):
         folder.mkdir()
@@ -78,11 +78,11 @@ class Machine:
         threading.Thread(target=lambda: self.said.extend(self.process.stdout)).start()
 
     def trials(self, word):
-        """Numbers of the trials that it said were `started` or `finished`."""
+        """Return the numbers of the trials reported as `started` or `finished`."""
         return [int(line.split()[1]) for line in list(self.said) if line.split()[:1] == ["trial"] and word in line]
 
     def kill(self):
-        """As if the machine had lost power; returns the trial that it was at, which has trained already."""
+        """Simulate a power failure. Return the current trial, which has already trained."""
         while self.process.poll() is None:
             finished, started = self.trials("finished"), self.trials("started")
             if finished and started[-1] != finished[-1] and self.saved(started[-1]):
@@ -97,7 +97,7 @@ class Machine:
         return (self.folder / f"sweeps/seeds/quickstart/trial-{trial:04d}/checkpoints/last.ckpt").exists()
 
     def report(self):
-        """Rows of trials.csv, and what the command prints."""
+        """Return the rows of trials.csv and the output of the command."""
         made = subprocess.run([*self.words, "--report"], cwd=self.folder, capture_output=True, text=True, timeout=100)
         assert made.returncode == 0, made.stderr
         with (self.folder / "sweeps/seeds/trials.csv").open() as file:
@@ -123,7 +123,7 @@ def test_two_machines_share_the_trials_and_one_takes_those_of_the_other_that_is_
         assert f"{TRIALS} trials: {TRIALS} finished" in said
         assert sorted(int(row["seed_everything"]) for row in rows) == list(range(TRIALS))
         assert all(row["host"] == os.uname().nodename for row in rows)
-    # the folder that has the best run has its config, the other one is told where it is
+    # The best config is in the folder of the best run, and the other machine prints where that run is.
     assert sorted("best.yaml" in said for _, said in reports) == [False, True]
     assert sorted(f"best run: sweeps/seeds/quickstart/trial-{int(reports[0][0][0]['trial']):04d} on" in said
                   for _, said in reports) == [False, True]  # fmt: skip

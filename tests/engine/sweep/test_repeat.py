@@ -1,4 +1,4 @@
-"""`repeat`: its runs are those of `fit`, and their mean and deviation; it goes on after a stop."""
+"""`repeat` performs the same runs as `fit`, computes mean and standard deviation, and can be continued after a stop."""
 
 import csv
 import json
@@ -26,7 +26,7 @@ TABLE = "-c configs/regression_quickstart.yaml --trainer.max_epochs=1"
 
 @pytest.fixture
 def inline(monkeypatch):
-    """Each `fit` runs in this process; `at[run](workers)` is called in its place, or before it if it returns None."""
+    """Run each `fit` in this process. `at[run](workers)` runs first and replaces the fit if it returns a status."""
     from lit_project.__main__ import main
 
     at = {}
@@ -57,7 +57,7 @@ def metrics(run, section="test"):
 
 def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline):
     def stopped(workers):
-        workers.status = 128 + signal.SIGINT  # what Ctrl-C does
+        workers.status = 128 + signal.SIGINT  # like Ctrl-C
         return workers.status
 
     inline["seed-2"] = stopped
@@ -74,8 +74,11 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
     assert two["sd"] == pytest.approx(np.std([*two["values"].values()], ddof=1))
     fits = [lit(f"fit {QUICK} --test_after_fit=true --seed_everything={seed}").run for seed in (1, 2)]
     assert [metrics(Path(f"repeats/quickstart/quickstart/seed-{seed}")) for seed in (1, 2)] == [*map(metrics, fits)]
-    lit(f"repeat {QUICK} --seeds 2 3")  # a further one
+    lit(f"repeat {QUICK} --seeds 2 3")  # one more seed
     told = summary()
+    printed = lit(f"repeat {QUICK} --seeds 2 3 --json")
+    assert json.loads(printed.out) == {"dir": "repeats/quickstart", **summary()}
+    assert "repeat: repeats/quickstart (0 of 3 runs left)" in printed.err
     assert [(name, run["state"]) for name, run in told["runs"].items()] == [
         (f"seed-{n}", "finished") for n in (1, 2, 3)
     ]
@@ -199,7 +202,7 @@ def test_without_optuna(lit, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_killed_it_ends_as_if_it_had_not_been(lit, workspace):
-    """`kill -9`; the `fit` goes on alone, and the next command waits for it, or takes it up."""
+    """After `kill -9`, the `fit` continues. The next command waits for it or resumes it."""
     patched = "from lit_engine.tools.sweep import study; study.LOST_AFTER = 2; "
     code = f"{patched}from lit_project.__main__ import entry_point; entry_point()"
     options = f"repeat {QUICK} --trainer.max_epochs=6 --seeds 1 2 --workers 2".split()

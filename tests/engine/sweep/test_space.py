@@ -1,4 +1,4 @@
-"""Parameters of a sweep: draws follow W&B's definitions of the distributions, mistakes are named."""
+"""Parameters of a sweep: draws follow W&B's definitions of the distributions, and errors name the parameter."""
 
 import datetime
 import math
@@ -11,7 +11,7 @@ from lit_engine.errors import UserError
 from lit_engine.tools.sweep.space import DISTRIBUTIONS, parameters_of
 
 COUNT = 800
-# distribution → options, the distribution function of a draw
+# Options and cumulative distribution function of each distribution.
 CONTINUOUS = {
     "uniform": ({"min": 1.0, "max": 3.0}, stats.uniform(1, 2).cdf),
     "log_uniform": ({"min": -3, "max": 2}, lambda x: (math.log(x) + 3) / 5),  # exponents of e
@@ -20,7 +20,7 @@ CONTINUOUS = {
 
 
 def draws(content, count=COUNT):
-    """Values of one parameter, searched at random."""
+    """Return values of one parameter in a random search."""
     (parameter,) = parameters_of({"x": content})
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
@@ -68,7 +68,7 @@ def test_whole_numbers_constants_and_defaults():
     assert set(draws({"min": 2, "max": 5})) == {2, 3, 4, 5}
     assert draws({"value": [1, None]}, 3) == [[1, None]] * 3
     assert set(draws({"distribution": "q_uniform", "min": 0, "max": 1}, 50)) == {0, 1}
-    assert max(draws({"min": "1e-4", "max": 1.0e-3})) <= 1e-3  # which YAML takes for text
+    assert max(draws({"min": "1e-4", "max": 1.0e-3})) <= 1e-3  # YAML reads 1e-4 as a string
 
 
 def test_parameters_in_groups_have_dotted_names():

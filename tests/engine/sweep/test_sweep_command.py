@@ -1,4 +1,4 @@
-"""`lit-project sweep` with real fits: the shipped sweeps, mistakes before the first trial, and a stop."""
+"""`lit-project sweep` with real fits: the shipped sweeps, errors before the first trial, and a stop."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ TINY = {"class_path": "lit_project.models.mlp.MLP", "init_args": {"hidden_sizes"
 
 @pytest.fixture
 def written(workspace):
-    """Writes the shipped sweep of the quickstart with other parameters and keys; returns the file's name."""
+    """Write the shipped quickstart sweep with different parameters and keys, and return the file name."""
 
     def write(parameters, **changes):
         content = yaml.safe_load((ROOT / "configs" / "sweeps" / "quickstart_cnn.yaml").read_text())
@@ -97,6 +97,18 @@ def test_a_search_needs_an_end(lit, written):
     assert result.status == 2
     assert "random search never ends: set --count N, or run_cap" in result.err
     assert lit("sweep sweep.yaml --report").out.startswith("0 trials: none yet")  # which needs none
+
+
+def test_json_lists_the_trials_and_the_best(lit, written):
+    file = written({"model.optimizer.lr": {"values": [0.01, 0.02]}})
+    result = lit(f"sweep {file} --json")
+    assert result.status == 0, result.err
+    printed = json.loads(result.out)
+    assert (printed["dir"], printed["page"]) == ("sweeps/sweep", "sweeps/sweep/index.html")
+    assert [trial["state"] for trial in printed["trials"]] == ["finished", "finished"]
+    assert printed["best"] == printed["trials"][0]
+    assert {trial["values"]["model.optimizer.lr"] for trial in printed["trials"]} == {0.01, 0.02}
+    assert printed["best"]["value"] == min(trial["value"] for trial in printed["trials"])
 
 
 @pytest.mark.parametrize(

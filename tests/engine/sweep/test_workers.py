@@ -1,6 +1,4 @@
-"""How a sweep draws, runs and stores its trials: failures, early ends, kills, several at a time. Trials are
-`fake_fit.py`.
-"""
+"""How a sweep draws, runs and stores trials: failures, early stopping, kills, concurrency. Trials run `fake_fit.py`."""
 
 import csv
 import json
@@ -23,7 +21,7 @@ SPACE = {"a": {"min": 0.0, "max": 1.0}, "b": {"values": [1, 2, 3]}}
 
 
 def killed_worker(make, run):
-    """Has a trial begin in a worker that is killed then; returns the process of its `fit`, which goes on."""
+    """Start a trial in a worker and kill the worker. Return the PID of the trial's `fit`, which continues."""
     worker = os.fork()
     if not worker:
         make().run()
@@ -44,7 +42,7 @@ def test_every_trial_is_an_ordinary_run(sweep, tmp_path):
     again = Study(tmp_path / "s", one.study.config)
     assert again.rows() == one.study.rows()
     said = len(one.said)
-    assert one.run() == 0  # finds nothing to do
+    assert one.run() == 0  # nothing left to do
     assert len(one.said) == said
 
 
@@ -68,7 +66,7 @@ def test_a_trial_that_is_killed_is_resumed_once(sweep):
 
 
 def test_a_metric_that_is_not_logged_ends_all_workers(sweep):
-    curves = [[0.1] * 20, [0.1] * 600]  # the first one lasts until the second has begun
+    curves = [[0.1] * 20, [0.1] * 600]  # the first trial lasts until the second has started
     one = sweep(options={"workers": 2}, curve=curves, name="val/scores", pause=0.1)
     with pytest.raises(UserError, match=r"did not log val/score; did you mean val/scores\? \(logged: val/scores\)"):
         one.run()
@@ -98,7 +96,7 @@ def test_as_many_trials_at_a_time_as_workers(sweep):
 
 
 def test_several_processes_share_a_study_and_its_count(sweep, read, tmp_path):
-    """In one process here, with a connection each; the storage is what they share."""
+    """This uses one process with several connections, because only the storage is shared."""
     one = sweep(options={"workers": 4, "most": 6}, curve=[[0.1]], number=list(range(9)))
     other = sweep(options={"workers": 4, "most": 6}, curve=[[0.1]], number=list(range(9)))
     one.then["trial 0 started"] = (lambda: other.workers._work(0),)
@@ -117,7 +115,7 @@ def test_a_signal_ends_trials_and_the_next_call_goes_on(sweep, number):
     assert one.rows == [(0, "stopped", None)]
     again = sweep(options={"workers": 4}, curve=[[0.1] * 20], number=[1, 2], pause=0.1)
     assert again.run() == 0
-    assert sum("trial 0 resumed" in line for line in again.said) == 1  # by one of them
+    assert sum("trial 0 resumed" in line for line in again.said) == 1  # exactly one worker resumes it
     assert again.rows == [(0, "finished", 0.1), (1, "finished", 0.1)]
 
 
@@ -155,7 +153,7 @@ def test_each_worker_has_its_part_of_the_machine(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [environment_of(0, workers)["OMP_NUM_THREADS"] for workers in (4, 16)] == ["2", "1"]
-    assert "CUDA_VISIBLE_DEVICES" not in environment_of(0, 1)  # one trial may use both
+    assert "CUDA_VISIBLE_DEVICES" not in environment_of(0, 1)  # a single trial may use both GPUs
     assert [environment_of(n, 3)["CUDA_VISIBLE_DEVICES"] for n in range(3)] == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
@@ -167,7 +165,7 @@ def test_each_worker_has_its_part_of_the_machine(monkeypatch):
 
 
 class Searched(Study):
-    """A study whose trials end at once, with `a` as their metric."""
+    """A study whose trials end immediately, with `a` as their metric."""
 
     def search(self, count):
         found = []
@@ -190,7 +188,7 @@ def test_a_search_that_goes_on_is_the_one_that_was_not_interrupted(tmp_path, rea
     assert whole == [*cut[0], *cut[1]]
     assert len(set(whole)) == 14
     assert not set(whole) & set(Searched(tmp_path / "other", config, seed=4).search(3))
-    assert method == "random" or sum(whole[10:]) / 4 > sum(whole[:10]) / 10  # it searches where the metric is good
+    assert method == "random" or sum(whole[10:]) / 4 > sum(whole[:10]) / 10  # it searches where the metric is better
 
 
 def test_another_sweep_in_the_folder_is_refused(tmp_path, read):
@@ -201,7 +199,7 @@ def test_another_sweep_in_the_folder_is_refused(tmp_path, read):
 
 
 def test_a_trial_that_two_machines_begin_at_once_is_not_one_too_many(tmp_path, read):
-    """Both have counted one trial of two; the lock of each is in its own folder."""
+    """Both have counted one trial of two. Each has its lock in its own folder."""
     config, url = read(), f"sqlite:///{tmp_path / 'all.db'}"
     machines = [Study(tmp_path / name / "s", config, url=url) for name in "abc"]
     trials = [machine.connect().ask() for machine in machines]
@@ -211,7 +209,7 @@ def test_a_trial_that_two_machines_begin_at_once_is_not_one_too_many(tmp_path, r
     assert [row.values["b"] for row in machines[2].rows()] == ["x", "y"]
     assert (
         machines[0].begin(machines[0].connect().ask(), "x", 3) == 2
-    )  # with --count 3: the next point, not the one after
+    )  # with --count 3, this is the next point of the grid
 
 
 def test_the_state_of_an_unfinished_trial_is_that_of_its_run(tmp_path, read):

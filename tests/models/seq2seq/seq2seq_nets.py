@@ -1,4 +1,4 @@
-"""Small nets of every kind in float64, sentences for them, and what must hold to a millionth."""
+"""Small float64 nets of every kind, sentences for them, and a comparison within 1e-6."""
 
 from functools import cache
 
@@ -8,7 +8,7 @@ from lit_project.models.seq2seq.rnn import RNNSeq2Seq
 from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
 from lit_project.text.vocabulary import BOS, EOS, PAD
 
-V = 13  # both vocabularies
+V = 13  # size of both vocabularies
 SIZES = {"embedding_size": 6, "hidden_size": 8, "dropout": 0.0, "max_source_length": 9}
 OPTIONS = {
     "plain": {"bidirectional": False, "bridge": "copy"},
@@ -22,8 +22,8 @@ TRANSFORMERS = {
     "transformer": {"tied_embeddings": False},
     "transformer, shared": {"shared_embeddings": True, "encoder_layers": 1, "decoder_layers": 3},
 }
-FEW = ["gru, dot, plain", "lstm, additive, both ways", "transformer"]  # one of each way to decode
-# each cell, attention, shape, bridge and option of a recurrent net at least once, and the transformers
+FEW = ["gru, dot, plain", "lstm, additive, both ways", "transformer"]  # one per decoding method
+# These cover each cell, attention, shape, bridge and option of recurrent nets, and the transformers.
 ALL = [
     *FEW, "gru, none, deep", "gru, location, zero", "lstm, general, deep encoder", "gru, additive, all",
     "transformer, shared",
@@ -31,7 +31,7 @@ ALL = [
 
 
 def make(name, vocabulary=V, seed=0):
-    """A new net in evaluation mode, with weights that make its opinions strong."""
+    """Return a new net in evaluation mode, with weights that lead to confident predictions."""
     torch.manual_seed(seed)
     if name in TRANSFORMERS:
         options = {"encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0, **TRANSFORMERS[name]}
@@ -43,15 +43,15 @@ def make(name, vocabulary=V, seed=0):
         for parameter in net.parameters():
             parameter *= 1.5
         net.output.bias.copy_(torch.randn(vocabulary) / 2)
-        net.output.bias[EOS] += 1.5  # some translations end before their limit
+        net.output.bias[EOS] += 1.5  # so that some translations end before the limit
     return net.double().eval()
 
 
-shared = cache(make)  # for tests that leave the net as it is
+shared = cache(make)  # for tests that do not change the net
 
 
 def sources(*lengths, vocabulary=V, seed=1, width=None):
-    """Random sources `(B, S)` that end with EOS, and their lengths."""
+    """Return random sources `(B, S)` that end with EOS, and their lengths."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.full((len(lengths), width or max(lengths)), PAD)
     for row, length in zip(rows, lengths, strict=True):
@@ -61,7 +61,7 @@ def sources(*lengths, vocabulary=V, seed=1, width=None):
 
 
 def inputs(count, steps, seed=2):
-    """Random decoder inputs `(B, T)` that begin with BOS."""
+    """Return random decoder inputs `(B, T)` that start with BOS."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randint(EOS + 1, V, (count, steps), generator=generator)
     rows[:, 0] = BOS
@@ -69,5 +69,5 @@ def inputs(count, steps, seed=2):
 
 
 def close(a, b, tolerance=1e-6):
-    """Same shape and equal to a millionth."""
+    """Return whether both have the same shape and values within the tolerance."""
     return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=tolerance)

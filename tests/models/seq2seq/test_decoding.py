@@ -1,4 +1,4 @@
-"""Greedy and beam search: against each other, against brute force, and the rules they keep."""
+"""Greedy and beam search compared to each other and to brute force, and the rules they follow."""
 
 import math
 from collections import defaultdict
@@ -12,14 +12,14 @@ from lit_project.models.seq2seq.base import Decoded, Memory, Seq2Seq
 from lit_project.models.seq2seq.search import Decoding, beam_search, greedy
 from lit_project.text.vocabulary import BOS, EOS, PAD
 
-SMALL = 6  # a vocabulary of the specials and two words: UNK and both words may be generated
+SMALL = 6  # special tokens and two words, of which UNK and both words can be generated
 LENGTHS = (5, 2, 9, 1)
 SHORT = {"max_length_ratio": 1.0, "max_length_extra": 5}
 
 
 @torch.no_grad()
 def log_probability(net, source, lengths, tokens):
-    """Of one translation of one source, by `forward`."""
+    """Return the log-probability of one translation of one source, computed with `forward`."""
     logits = net(source, lengths, torch.tensor([[BOS, *tokens]]))
     labels = torch.tensor([*tokens, EOS])
     return logits[0].log_softmax(dim=-1).gather(1, labels[:, None]).sum().item()
@@ -30,7 +30,7 @@ def near(value):
 
 
 def same(found, expected):
-    """Equal tokens; probabilities and scores up to rounding."""
+    """Check that tokens are equal, and probabilities and scores are close."""
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
         assert [h.tokens for h in ours] == [h.tokens for h in theirs]
@@ -41,7 +41,7 @@ def same(found, expected):
 
 @torch.no_grad()
 def both(net, source, lengths, options, limits=None):
-    """Greedy and beam search of the same."""
+    """Return the results of greedy and beam search."""
     memory = net.encode(source, lengths)
     limits = options.limits(lengths) if limits is None else limits
     return greedy(net, memory, limits, options), beam_search(net, memory, limits, options)
@@ -59,7 +59,7 @@ def test_a_beam_that_holds_everything_equals_brute_force(name, penalty):
     for i, limit in enumerate(limits.tolist()):
         alone = source[i : i + 1, : lengths[i]], lengths[i : i + 1]
         expected = {}
-        for length in range(limit):  # the end counts
+        for length in range(limit):  # EOS counts
             for tokens in product(words, repeat=length):
                 total = log_probability(net, *alone, tokens)
                 expected[tokens] = total, total / (length + 1) ** penalty
@@ -75,7 +75,7 @@ def test_a_beam_that_holds_everything_equals_brute_force(name, penalty):
 
 @torch.no_grad()
 def plain_beam(net, source, length, limit, options):
-    """Beam search of one sentence over Python lists; `[(score, tokens)]`, best first."""
+    """Perform beam search for one sentence with Python lists. Returns `[(score, tokens)]`, best first."""
     live, finished, size = [(0.0, [])], [], options.beam_size
     while live and len(finished) < size:
         candidates = []
@@ -130,7 +130,7 @@ def test_no_ngram_occurs_twice(name, n):
     source, lengths = sources(*LENGTHS)
     free, blocked = (Decoding(beam_size=3, n_best=3, no_repeat_ngram=k, **SHORT) for k in (0, n))
     for ours, theirs in zip(both(net, source, lengths, free), both(net, source, lengths, blocked), strict=True):
-        assert any(repeats(h.tokens, n) for found in ours for h in found)  # else the test says nothing
+        assert any(repeats(h.tokens, n) for found in ours for h in found)  # otherwise, the test would prove nothing
         assert not any(repeats(h.tokens, n) for found in theirs for h in found)
 
 
@@ -152,7 +152,7 @@ def test_blocking_changes_nothing_where_nothing_repeats():
 def test_sentences_that_have_ended_are_not_computed(name, monkeypatch):
     net, rows = make(name), []
     with torch.no_grad():
-        net.output.bias[EOS] -= 1.5  # they end neither at once nor all at their limit
+        net.output.bias[EOS] -= 1.5  # so that they end neither immediately nor all at the limit
     decode = net.decode
     monkeypatch.setattr(net, "decode", lambda tokens, *rest: rows.append(len(tokens)) or decode(tokens, *rest))
     source, lengths = sources(*LENGTHS, 3, 9, 2)
@@ -161,7 +161,7 @@ def test_sentences_that_have_ended_are_not_computed(name, monkeypatch):
     assert rows[0] > rows[-1]
     rows.clear()
     Decoding(beam_size=3).search(net, source, lengths)
-    assert rows[0] == len(lengths)  # a hypothesis each, then three
+    assert rows[0] == len(lengths)  # one hypothesis each, then three
     assert rows[1:] == sorted(rows[1:], reverse=True)
     assert 3 * len(lengths) >= rows[1] > rows[-1]
 
@@ -176,7 +176,7 @@ def test_sentences_come_back_in_their_order_however_many_are_searched_at_a_time(
 
 
 class Table(Seq2Seq):
-    """Probabilities of the next token by the tokens before it; all others are impossible."""
+    """Probabilities of the next token given the previous tokens. All other tokens are impossible."""
 
     def __init__(self, table):
         super().__init__()
@@ -195,7 +195,7 @@ class Table(Seq2Seq):
 
 
 def test_ends_among_the_best_leave_a_whole_beam_to_be_continued():
-    """Two of three sequences end at once; the third of those that go on is the best in the end."""
+    """Two of three sequences end immediately. Of the three that continue, the third is the best in the end."""
     a, b, c, rest = 4, 5, 6, 1
     table = {
         (): {a: 0.4, b: 0.35, c: 0.25},

@@ -1,4 +1,4 @@
-"""A matrix that is used step by step: the products and all gradients that autograd finds by itself."""
+"""A matrix used in each step: products and gradients equal those computed by autograd alone."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from lit_project.models.seq2seq.rnn import recurrence
 
 
 def loop(product, start, matrix, steps):
-    """Steps that depend on each other, and one whose result is not used."""
+    """Perform steps that depend on each other, and one whose result is unused."""
     x = start
     for _ in range(steps):
         x = torch.tanh(product(x)) + start
@@ -41,7 +41,7 @@ def test_without_gradients_and_with_a_fixed_matrix_it_is_a_plain_product():
 @pytest.mark.parametrize("layers", [1, 2])
 @torch.no_grad()
 def test_recurrent_layers_are_those_of_torch(cell, layers):
-    """Fed with the context, the written out steps give what `nn.GRU` and `nn.LSTM` give."""
+    """With the context as input, the explicit steps equal `nn.GRU` and `nn.LSTM`."""
     net = make(f"{cell}, additive, {'both ways' if layers == 2 else 'zero'}")
     source, lengths = sources(4, 6)
     memory = net.encode(source, lengths)
@@ -70,7 +70,7 @@ def test_gradients_in_bfloat16_are_near_those_in_float32(name):
 
 
 def test_on_cuda_bfloat16_autocast_does_not_make_recurrences_float16():
-    """Autocast knows float16 alone for cuDNN's layers. Without a GPU: dtypes as torch infers them."""
+    """Autocast uses only float16 for cuDNN's layers. Fake tensors test the dtypes without a GPU."""
     with FakeTensorMode():
         inputs, state, *weights = (
             torch.empty(*size, device="cuda") for size in ((2, 3, 4), (1, 2, 5), (15, 4), (15, 5), (15,), (15,))

@@ -1,4 +1,4 @@
-"""The formulas of decoder steps with each attention, in plain NumPy."""
+"""The formulas of decoder steps for each attention, in NumPy."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def softmax(scores):
 
 
 def score(kind, w, query, states):
-    """Scores `(S,)` of one query and the states `(S, D)` of one sentence, written as in the papers."""
+    """Return the scores `(S,)` of a query and the states `(S, D)` of a sentence, computed as in the papers."""
     if kind == "dot":
         return np.array([query @ state for state in states])
     if kind == "general":
@@ -45,7 +45,7 @@ def sigmoid(x):
 
 
 def gru(w, x, h):
-    """One step of `nn.GRU`: gates reset, update, new."""
+    """Return the result of a step of `nn.GRU` with gates reset, update, new."""
     xr, xz, xn = np.split(w["rnn.weight_ih_l0"] @ x + w["rnn.bias_ih_l0"], 3)
     hr, hz, hn = np.split(w["rnn.weight_hh_l0"] @ h + w["rnn.bias_hh_l0"], 3)
     update = sigmoid(xz + hz)
@@ -68,7 +68,7 @@ def test_decoder_step_by_step(kind):
         hidden = memory.final[0][b, 0].numpy()  # copied
         for t, token in enumerate(tokens[b].tolist()):
             x = embedding[token]
-            if kind in ("location", "additive"):  # attention first, its context goes into the step
+            if kind in ("location", "additive"):  # attention comes first, and its context is an input of the step
                 query = np.concatenate([x, hidden]) if kind == "location" else hidden
                 context = softmax(score(kind, own, query, states)) @ states
                 hidden = gru(w, np.concatenate([x, context]), hidden)

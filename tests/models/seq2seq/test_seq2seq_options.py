@@ -1,4 +1,4 @@
-"""What the options of the nets do, and what is refused."""
+"""Effects of the nets' options, and options that are rejected."""
 
 import re
 
@@ -67,7 +67,7 @@ def test_final_states_of_the_encoder(name):
     source, lengths = sources(6, 6)
     ours_states, ours_final = net.encoder(source, lengths)
     embedded = net.encoder.embedding(source) * SIZES["embedding_size"] ** 0.5
-    states, final = net.encoder.rnn(embedded)  # not packed: nothing is padded here
+    states, final = net.encoder.rnn(embedded)  # not packed, because nothing is padded here
     assert close(ours_states, states)
     both = net.encoder.rnn.bidirectional
     for ours, theirs in zip(ours_final, final if "lstm" in name else (final,), strict=True):
@@ -110,12 +110,12 @@ def test_max_norm_with_tied_weights_trains_on_its_own_guesses():
 
 
 def test_layers_of_the_transformer_are_those_of_torch():
-    """Outputs and gradients, with padding in the source."""
+    """Outputs and gradients are equal, with padding in the source."""
     net = transformer(dropout=0.0).double()
     sizes = {"d_model": 8, "nhead": 2, "dim_feedforward": 32, "dropout": 0.0, "batch_first": True, "norm_first": True}
     encoder, decoder = nn.TransformerEncoderLayer(**sizes).double(), nn.TransformerDecoderLayer(**sizes).double()
     for ours, theirs in ((net.encoder[0], encoder), (net.decoder[0], decoder)):
-        # in the order in which torch names them: self-attention, cross-attention, feed-forward, norms
+        # in torch's order of names: self-attention, cross-attention, feed-forward, norms
         theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
     source, target = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 4, 8, dtype=torch.float64)
     padding = torch.arange(5) >= torch.tensor([[5], [3]])
@@ -166,7 +166,7 @@ def test_embeddings_begin_with_a_variance_that_suits_tied_logits():
 
 
 def test_dropout_between_the_layers_of_an_additive_decoder():
-    """If all is dropped between the layers, nothing of the first one reaches the output."""
+    """If everything between the layers is dropped, the first layer does not affect the output."""
     torch.manual_seed(0)
     net = RNNSeq2Seq(9, 9, 8, 8, decoder_layers=2, attention="additive", dropout=0.0).train()
     net.decoder.rnn.dropout = 1.0

@@ -1,4 +1,4 @@
-"""What all nets promise: padding changes nothing, T tokens at once equal T steps, the future is unknown."""
+"""Properties of all nets: padding has no effect, T tokens at once equal T steps, and future tokens are masked."""
 
 import pytest
 import torch
@@ -93,7 +93,7 @@ def test_every_parameter_has_a_finite_gradient_and_padding_none(name):
     net = make(name).train()
     source, lengths = sources(*LENGTHS)
     tokens = inputs(len(LENGTHS), 5)
-    tokens[0, 3:] = PAD  # as the end of a shorter target
+    tokens[0, 3:] = PAD  # like the end of a shorter target
     labels = tokens.roll(-1, dims=1)
     labels[:, -1] = PAD
     logits = net(source, lengths, tokens, 0.5)
@@ -105,5 +105,5 @@ def test_every_parameter_has_a_finite_gradient_and_padding_none(name):
     source_embedding = net.source_embedding if "transformer" in name else net.encoder.embedding
     for embedding in (source_embedding, net.target_embedding):
         assert (embedding.weight[PAD] == 0).all()
-        if embedding.weight is not net.output.weight:  # which has a logit for padding
+        if embedding.weight is not net.output.weight:  # otherwise, it has a logit for padding
             assert (embedding.weight.grad[PAD] == 0).all()

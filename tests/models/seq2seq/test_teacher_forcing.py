@@ -1,4 +1,4 @@
-"""What the decoder is fed in training: the true tokens, its own guesses, or a draw for each token."""
+"""Inputs of the decoder in training: the true tokens, its own predictions, or a random choice for each token."""
 
 import pytest
 import torch
@@ -22,14 +22,14 @@ def test_ratio_0_feeds_on_its_own_guesses_and_ratio_1_is_one_call_of_decode(name
     assert close(net(source, lengths, tokens, 0.0), torch.cat(expected, dim=1))
     expected = net.decode(tokens, net.start(memory), memory).logits
     assert torch.equal(net(source, lengths, tokens, 1.0), expected)
-    assert close(net(source, lengths, tokens, 0.999_999), expected)  # step by step, the true tokens all the same
+    assert close(net(source, lengths, tokens, 0.999_999), expected)  # step by step, but always with the true tokens
 
 
 @torch.no_grad()
 def test_a_ratio_between_draws_for_each_token():
     ratio = 0.25
     net = make("gru, dot, plain")
-    net.output.bias[UNK] += 1000  # its guess is always UNK, which is never true
+    net.output.bias[UNK] += 1000  # always predicts UNK, which is never true
     seen, decode = [], net.decode
     net.decode = lambda tokens, *args: seen.append(tokens) or decode(tokens, *args)
     count, steps = 200, 21
@@ -41,8 +41,8 @@ def test_a_ratio_between_draws_for_each_token():
     assert (fed[:, 0] == tokens[:, 0]).all()
     true = fed[:, 1:] == tokens[:, 1:]
     assert (fed[:, 1:][~true] == UNK).all()
-    assert abs(true.double().mean() - ratio) < 0.03  # 4 standard deviations of 4000 draws
-    for dim in (0, 1):  # neither whole steps nor whole sentences are drawn
-        assert true.double().mean(dim=dim).std() < 0.2  # which would give 0.43 to 0.5
+    assert abs(true.double().mean() - ratio) < 0.03  # 4 standard deviations for 4000 draws
+    for dim in (0, 1):  # the choice is not made for whole steps or sentences
+        assert true.double().mean(dim=dim).std() < 0.2  # it would be 0.43 to 0.5 otherwise
     pairs = (true[:, 1:] & true[:, :-1]).double().mean()  # and neighbours are independent
     assert abs(pairs - ratio**2) < 0.03

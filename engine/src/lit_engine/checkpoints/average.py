@@ -1,4 +1,4 @@
-"""The mean of the weights in several checkpoints."""
+"""Averages the weights in several checkpoints."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +11,14 @@ NAME = "average.ckpt"
 
 
 def average(checkpoints: Sequence[Path], target: Path) -> Path:
-    """Writes the mean of the weights of `checkpoints` to `target`, which it returns.
+    """Write the mean of the weights in `checkpoints` to `target`, and return `target`.
 
-    Averaging the last epochs often gains what several nets together would (Vaswani et al. 2017; Izmailov et al. 2018).
-    Floating-point weights are averaged in double; counts, such as batch norm's, are those of the first checkpoint, and
-    so is everything but the optimizer's state, which is left out.
+    Averaging the last epochs often helps as much as an ensemble (Vaswani et al. 2017; Izmailov et al. 2018). Floating-
+    point weights are averaged in double. Counts, such as batch norm's, and all other content come from the first
+    checkpoint. The states of optimizers and schedules are omitted.
 
     Raises:
-        CheckpointError: their weights differ in names or shapes.
+        CheckpointError: if the names or shapes of the weights differ.
     """
     content: dict[str, Any] = read(checkpoints[0])
     weights = content["state_dict"]
@@ -26,7 +26,7 @@ def average(checkpoints: Sequence[Path], target: Path) -> Path:
     for path in checkpoints[1:]:
         others = read(path)["state_dict"]
         if {name: value.shape for name, value in others.items()} != {n: value.shape for n, value in weights.items()}:
-            raise CheckpointError(f"{path} is of another model than {checkpoints[0]}")
+            raise CheckpointError(f"{path} is of a different model than {checkpoints[0]}")
         for name in sums:
             sums[name] += others[name]
     means = {name: (total / len(checkpoints)).to(weights[name].dtype) for name, total in sums.items()}

@@ -15,23 +15,23 @@ from lit_engine.run.metric_names import base_of
 
 
 class Checkpoint(ModelCheckpoint):
-    """Lightning's ModelCheckpoint as a run wants it: `checkpoints/best-epochNNN.ckpt` by a metric, and `last.ckpt`.
+    """Lightning's ModelCheckpoint for runs, with `checkpoints/best-epochNNN.ckpt` chosen by a metric, and `last.ckpt`.
 
-    `last.ckpt`, from which a run is resumed, is written by the engine (`Saver`) when the training begins, after each
-    epoch, within long ones, and after a signal. With Lightning's `save_last` it would be a copy of the newest *best*
-    one, so that a resumed run would repeat all epochs that brought no improvement.
+    A run resumes from `last.ckpt`. The engine (`Saver`) writes it when training starts, after each epoch, within long
+    epochs, and after a signal. With Lightning's `save_last`, it would be a copy of the newest *best* checkpoint, and a
+    resumed run would repeat all epochs since then.
 
     Args:
-        monitor: the metric that decides, such as `val/accuracy`; null keeps only the last checkpoint.
-        mode: whether the metric is better when it is higher (`max`) or lower (`min`).
-        save_top_k: how many of the best are kept.
-        every_n_epochs: how often to save both.
-        keep_last: also keep the last so many saved epochs as `epochNNN.ckpt`; `--ckpt_path average` is their mean.
-        every_minutes: also write `last.ckpt` after so many minutes, what a `kill -9` may lose; null for never.
-        every_n_steps: also write `last.ckpt` after so many optimizer steps.
+        monitor: metric that selects the best checkpoint, such as `val/accuracy`; null keeps only the last checkpoint.
+        mode: whether higher (`max`) or lower (`min`) values of the metric are better.
+        save_top_k: number of best checkpoints to keep.
+        every_n_epochs: number of epochs between checkpoints, both best and last.
+        keep_last: number of recent epochs to keep as `epochNNN.ckpt`; `--ckpt_path average` uses their mean.
+        every_minutes: also write `last.ckpt` after this many minutes, to limit what a `kill -9` loses; null for never.
+        every_n_steps: also write `last.ckpt` after this many optimizer steps.
 
     Raises:
-        UserError: a metric without a mode, or a number below 1 (of minutes: not above 0).
+        UserError: if a metric has no mode, or a number is below 1 (for minutes: not above 0).
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class Checkpoint(ModelCheckpoint):
         every_n_steps: int | None = None,
     ) -> None:
         if monitor and not mode:
-            raise UserError(f"the checkpoint callback watches {monitor}: give its mode, max (higher is better) or min")
+            raise UserError(f"the checkpoint callback monitors {monitor}: set mode to max (higher is better) or min")
         if every_minutes is not None and not every_minutes > 0:
-            raise UserError(f"Checkpoint: every_minutes must be above 0, got {every_minutes:g}; null is never")
+            raise UserError(f"Checkpoint: every_minutes must be above 0, got {every_minutes:g}; null disables it")
         for name, number in (("every_n_epochs", every_n_epochs), ("every_n_steps", every_n_steps)):
             if number is not None and number < 1:
                 raise UserError(f"Checkpoint: {name} must be at least 1, got {number}")
@@ -57,22 +57,22 @@ class Checkpoint(ModelCheckpoint):
             save_top_k=save_top_k if monitor else 0,
             save_last=False,
             every_n_epochs=every_n_epochs,
-            # of several kept ones two may be of one epoch
+            # If several checkpoints are kept, two may be from the same epoch.
             filename="best-epoch{epoch:03d}" + ("" if save_top_k in (0, 1) else "-step{step}"),
-            auto_insert_metric_name=False,  # the slash of val/accuracy would make a folder
+            auto_insert_metric_name=False,  # the slash in val/accuracy would create a folder
             enable_version_counter=False,
         )
         self.keep_last, self.every_n_steps = keep_last, every_n_steps
         self.seconds = math.inf if every_minutes is None else 60 * every_minutes
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Puts the checkpoints into the run directory."""
+        """Put the checkpoints into the run directory."""
         if self.dirpath is None:
             self.dirpath = str(Path(trainer.default_root_dir) / "checkpoints")
         super().setup(trainer, pl_module, stage)
 
     def keep_epoch(self, trainer: Trainer) -> None:
-        """Keeps `last.ckpt` as that of the epoch that has ended, if one has, as `keep_last` says."""
+        """Keep `last.ckpt` under the name of the epoch that just ended, and delete the oldest beyond `keep_last`."""
         last, epoch = Path(str(self.dirpath), "last.ckpt"), trainer.current_epoch - 1
         if not self.keep_last or not trainer.is_global_zero or epoch < 0 or not last.exists():
             return
@@ -80,27 +80,27 @@ class Checkpoint(ModelCheckpoint):
         if not (kept.exists() and kept.samefile(last)):
             kept.unlink(missing_ok=True)
             try:
-                os.link(last, kept)  # the next last.ckpt is a new file, so that this one stays
-            except OSError:  # a file system without links
+                os.link(last, kept)  # the next last.ckpt is a new file and does not overwrite this one
+            except OSError:  # the file system does not support links
                 shutil.copyfile(last, kept)
         numbered = {p.stem.removeprefix("epoch"): p for p in last.parent.glob("epoch*.ckpt")}
         for number in sorted(filter(str.isdecimal, numbered), key=int)[: -self.keep_last]:
             numbered[number].unlink()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """A run that was moved keeps its best score: the folder is where the run is now."""
+        """Restore the best score, even if the run was moved, by changing the paths to the new folder."""
         best = state_dict.get("best_model_path")
         if self.dirpath is not None and best and Path(best).parent != Path(self.dirpath):
             moved = {key: _moved(value, str(self.dirpath)) for key, value in state_dict.items()}
             state_dict = {**moved, "dirpath": self.dirpath}
         super().load_state_dict(state_dict)
-        self.current_score = state_dict.get("current_score")  # which Lightning saves and leaves out
+        self.current_score = state_dict.get("current_score")  # Lightning saves but never restores it
 
 
 class LossCheckpoint(Checkpoint):
-    """A Checkpoint for runs that configure none: chooses the best checkpoint by the loss of the validation.
+    """Checkpoint callback for runs that configure none, which selects the best checkpoint by the validation loss.
 
-    It is known after the first validation, such as `val_loss`. A run that logs none has only `last.ckpt`.
+    The metric, such as `val_loss`, is known after the first validation. A run without one has only `last.ckpt`.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class LossCheckpoint(Checkpoint):
 
     @property
     def state_key(self) -> str:
-        return type(self).__name__  # the same before the metric is known
+        return type(self).__name__  # independent of the metric, which is not known at first
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.monitor is None and not trainer.sanity_checking:
@@ -129,12 +129,12 @@ class LossCheckpoint(Checkpoint):
 
 
 def fast_dev_run(trainer: Trainer) -> bool:
-    """Whether this is Lightning's smoke test, which keeps nothing."""
+    """Return whether this is Lightning's smoke test, which saves nothing."""
     return bool(getattr(trainer, "fast_dev_run", False))
 
 
 def _moved(value: Any, folder: str) -> Any:
-    """Checkpoint paths in the callback's state, as they are in `folder`."""
+    """Return a value of the callback's state with checkpoint paths changed to `folder`."""
     if isinstance(value, str) and value.endswith(".ckpt"):
         return str(Path(folder) / Path(value).name)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Which checkpoint of a run to resume from or to evaluate."""
+"""Selects the checkpoint of a run to resume from or to evaluate."""
 
 import contextlib
 import sys
@@ -14,11 +14,11 @@ from lit_engine.run.directory import BEFORE_NAN, RunDir
 def newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
     """Return the checkpoint to resume from, and the damaged ones that were skipped.
 
-    It is `last.ckpt`, or else the intact checkpoint of the latest step. The checkpoint of `NaNGuard` is never used,
-    because it already counts the batches of the step that failed.
+    This is `last.ckpt` if it is intact, or else the intact checkpoint with the latest step. The checkpoint of
+    `NaNGuard` is never used, because it already counts the batches of the failed step.
 
     Raises:
-        RunError: there is no intact checkpoint.
+        RunError: if there is no intact checkpoint.
     """
     if is_intact(last := run.checkpoints / "last.ckpt"):
         return last, []
@@ -36,18 +36,18 @@ def newest_checkpoint(run: RunDir) -> tuple[Path, list[Path]]:
 def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
     """Return a checkpoint of a run: `best`, `last`, `average`, or one given by its path or its name in the run.
 
-    In a run that monitors no metric, `best` is the newest checkpoint. `average` is the mean of the epochs that the
-    checkpoint callback kept (`keep_last`); it is written on request.
+    If the run monitors no metric, `best` is the newest checkpoint. `average` is the mean of the epochs that the
+    checkpoint callback kept (`keep_last`). It is computed and saved when requested.
 
     Raises:
-        RunError: there is no such checkpoint.
+        RunError: if there is no such checkpoint.
     """
     if which == "last":
         return _existing(run, run.checkpoints / "last.ckpt")
     if which == "average":
         epochs = sorted(run.checkpoints.glob("epoch*.ckpt"))
         if not epochs:
-            raise RunError(f"{run.path} kept no epochs to average: fit with keep_last of the Checkpoint callback")
+            raise RunError(f"{run.path} has no epochs to average: set keep_last of the Checkpoint callback in fit")
         return average(epochs, run.checkpoints / NAME)
     if which != "best":
         inside = run.checkpoints / which
@@ -56,13 +56,13 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
 
 
 def weights_of(source: str | Path) -> Path:
-    """Return the checkpoint that `--init_from` refers to: a file, or the best one of a run or of the `latest` run."""
+    """Return the checkpoint for `--init_from`: a file, or the best checkpoint of a run or of the `latest` run."""
     is_run = Path(source).is_dir() or str(source) == "latest"
     return choose_checkpoint(RunDir.open(source)) if is_run else Path(source)
 
 
 def _best(run: RunDir) -> Path:
-    """Return the best checkpoint by the callback's state in the newest one, else by metrics.json, else the newest."""
+    """Return the best checkpoint according to the newest one's callback state or metrics.json, else the newest one."""
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
     recorded = None
     with contextlib.suppress(RunError):  # a broken metrics.json
@@ -77,16 +77,16 @@ def _best(run: RunDir) -> Path:
     best = (named or by_age(candidates) or [newest])[0]
     if best == newest and read(best).get("global_step") == 0:
         raise RunError(
-            f"{run.path} has no trained weights: its training ended in its first epoch; `--ckpt_path last` takes "
-            "the initial ones"
+            f"{run.path} has no trained weights, because training ended in the first epoch; use `--ckpt_path last` "
+            "for the initial weights"
         )
     if names and best.name != names[0] and is_first():
-        print(f"warning: the best checkpoint, {names[0]}, is gone: this is {best.name}", file=sys.stderr)
+        print(f"warning: the best checkpoint {names[0]} does not exist, using {best.name}", file=sys.stderr)
     return best
 
 
 def _existing(run: RunDir, path: Path) -> Path:
     if not path.is_file():
         there = ", ".join(sorted(p.name for p in run.checkpoints.glob("*.ckpt"))) or "none"
-        raise RunError(f"no such checkpoint: {path} (in the run: {there})")
+        raise RunError(f"no such checkpoint: {path} (available in the run: {there})")
     return path

@@ -16,7 +16,7 @@ from lit_engine.errors import CheckpointError
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file is a complete checkpoint: a zip archive whose checksums hold."""
+    """Return whether a file is a complete checkpoint, which is a zip archive with valid checksums."""
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
@@ -25,10 +25,10 @@ def is_intact(path: Path) -> bool:
 
 
 def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
-    """Loads a checkpoint with `weights_only=True`, so that no code in it runs.
+    """Load a checkpoint with `weights_only=True`, so that no code in it runs.
 
     Raises:
-        CheckpointError: no such file, truncated, or it holds more than tensors and plain data.
+        CheckpointError: if the file does not exist, is truncated, or contains more than tensors and plain data.
     """
     path = Path(path)
     if not path.is_file():
@@ -41,22 +41,22 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
         raise CheckpointError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} holds more than tensors and plain data and was not loaded: it could run code "
+            f"{path} contains more than tensors and plain data and was not loaded, because it could run code "
             f"({str(error).splitlines()[0]})"
         ) from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path} holds a {type(content).__name__}, not a checkpoint")
+        raise CheckpointError(f"{path} contains a {type(content).__name__}, not a checkpoint")
     if "hyper_parameters" in content:
         content["hyper_parameters"] = resolve_class_paths(content["hyper_parameters"])
     return content
 
 
 def linked_hparam(content: Mapping[str, Any], argument: str) -> Any:
-    """Return a value that the data gave the model in a checkpoint, or None.
+    """Return a hyperparameter in a checkpoint that the data provided to the model, or None.
 
     Args:
-        content: of the checkpoint.
-        argument: of the task, or of an object in it, as in `Project.links` (`net.init_args.num_classes`).
+        content: content of the checkpoint.
+        argument: argument of the task or of an object in it, as in `Project.links` (`net.init_args.num_classes`).
     """
     found = content.get("hyper_parameters", {})
     for part in argument.split("."):
@@ -65,18 +65,18 @@ def linked_hparam(content: Mapping[str, Any], argument: str) -> Any:
 
 
 def by_age(paths: Iterable[Path]) -> list[Path]:
-    """Intact checkpoints, that of the latest training step first; of one step, `last` is first."""
+    """Return the intact checkpoints, with the latest training step first. For equal steps, `last` comes first."""
     steps = {path: read(path).get("global_step", -1) for path in paths if is_intact(path)}
     return sorted(steps, key=lambda path: (steps[path], path.name.startswith("last")), reverse=True)
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Writes a temporary file in the same folder, syncs and renames it: a crash or a full disk harms nothing.
+    """Checkpoint plugin that writes to a temporary file and renames it, so that a crash or full disk does no damage.
 
-    Lightning's own save copies from the system's temporary folder, which leaves a truncated file when it is cut short.
+    Lightning's own plugin copies from the system's temporary folder, which leaves a truncated file if interrupted.
 
     Attributes:
-        loaded: contents of files that were already read: each is passed to Lightning once.
+        loaded: contents of files that were already read. Each is passed to Lightning once.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
         self.loaded: dict[Path, dict[str, Any]] = {}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """Replaces `path` by a complete new file, or raises CheckpointError and leaves the old one as it was."""
+        """Replace `path` with a complete new file, or raise CheckpointError and keep the old file unchanged."""
         path = Path(path)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -96,7 +96,7 @@ class SafeCheckpointIO(TorchCheckpointIO):
             os.replace(temporary, path)
         except (OSError, RuntimeError) as error:
             if error.__context__ is not None and not isinstance(error.__context__, Exception):
-                raise error.__context__ from None  # a signal within torch.save
+                raise error.__context__ from None  # a signal during torch.save
             kept = f"; the earlier {path.name} is intact" if path.exists() else ""
             raise CheckpointError(f"cannot save {path}: {_reason(error)}{kept}") from error
         finally:
@@ -104,13 +104,13 @@ class SafeCheckpointIO(TorchCheckpointIO):
                 temporary.unlink(missing_ok=True)
 
     def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
-        """As `read`; never executes code, whatever `weights_only`."""
+        """Load a checkpoint with `read`, which never executes code, regardless of `weights_only`."""
         content = self.loaded.pop(Path(path), None)
         return read(path, "cpu" if map_location is None else map_location) if content is None else content
 
 
 def _reason(error: BaseException) -> str:
-    """The system's own words, also where torch has wrapped them."""
+    """Return the operating system's message, even if torch has wrapped the error."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, OSError) and inner.strerror:

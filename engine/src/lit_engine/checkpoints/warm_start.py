@@ -1,4 +1,4 @@
-"""Weights of a run or a checkpoint into a model: all, or those that fit, with a report; and what a resume keeps."""
+"""Loads weights from a checkpoint into a model, and checks whether a checkpoint or a resumed run fits its config."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,15 +14,15 @@ from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.options import iterate_changes
 
-# Parts of a task whose state a resumed run takes from its checkpoint, not from the config.
+# Parts of a task whose state a resumed run restores from its checkpoint, not from the config.
 FROM_CHECKPOINT = ("optimizer", "schedulers", "parameter_groups", "parts")
 
 
 def state_of(content: dict[str, Any], checkpoint: Path) -> dict[str, Tensor]:
-    """The weights in a checkpoint; raises CheckpointError if it has none."""
+    """Return the weights in a checkpoint. Raise CheckpointError if it has none."""
     state = content.get("state_dict")
     if not isinstance(state, dict):
-        raise CheckpointError(f"{checkpoint} has no state_dict: it is not a checkpoint of a run")
+        raise CheckpointError(f"{checkpoint} has no state_dict, so it is not a checkpoint of a run")
     return state
 
 
@@ -33,16 +33,16 @@ def check_fits(
 
     Args:
         model: the model.
-        content: of the checkpoint.
-        checkpoint: its file, for messages.
-        hyper_parameters: of the model, as its checkpoints contain them.
+        content: content of the checkpoint.
+        checkpoint: path of the checkpoint, for messages.
+        hyper_parameters: hyperparameters of the model, in the form that checkpoints contain.
 
     Returns:
         Other hyperparameters that differ from training, such as the mean of the images or the class names.
     """
     found = match(model, state_of(content, checkpoint))
     if not found.complete:
-        raise CheckpointError(f"{checkpoint} is of another model than the config describes:\n{found}")
+        raise CheckpointError(f"{checkpoint} is of a different model than the config describes:\n{found}")
     before, now = (
         {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}
         for values in (content.get("hyper_parameters", {}), hyper_parameters)
@@ -54,9 +54,9 @@ def check_fits(
 
 
 def check_kept(run: Path, config: Mapping[str, Any]) -> None:
-    """Raises UserError if a run that is resumed would have another optimizer or other schedules than it has.
+    """Raise UserError if the config of a resumed run has a different optimizer or different schedules.
 
-    Its checkpoint would silently restore the old ones. Resuming without any schedule is possible.
+    The checkpoint would silently restore the old ones. Resuming without any schedule is allowed.
     """
     file = run / "config.yaml"
     both = (resolve_class_paths(yaml.safe_load(file.read_text(encoding="utf-8"))), config)
@@ -67,21 +67,21 @@ def check_kept(run: Path, config: Mapping[str, Any]) -> None:
         for key, old, new in iterate_changes({part: before.get(part)}, {part: now.get(part)}, "model"):
             change = f"{key} was {shorten(str(old), 80)} and would be {shorten(str(new), 80)}"
             raise UserError(
-                f"a resumed run keeps its optimizer and schedules: {change}; a new run takes the weights and other "
-                f"options: fit -c {file} --init_from {run}"
+                f"a resumed run keeps its optimizer and schedules: {change}; to change them, start a new run with "
+                f"these weights: fit -c {file} --init_from {run}"
             )
 
 
 def warm_start(
     model: nn.Module, checkpoint: Path, prefixes: Mapping[str, str | None] | None = None, strict: bool = False
 ) -> Match:
-    """Loads the weights of a checkpoint that fit; see `load_fitting`.
+    """Load the weights of a checkpoint that fit the model; see `load_fitting`.
 
-    A task may have a method `meaningless_weights`, which takes the hyper-parameters of the checkpoint and returns the
-    names of weights that belong to its data, such as embeddings of another vocabulary.
+    A task may have a method `meaningless_weights`, which receives the hyperparameters of the checkpoint and returns the
+    names of weights that only suit its data, such as embeddings of a different vocabulary.
 
     Raises:
-        CheckpointError: nothing fits, `strict` and not all do, or the file cannot be read.
+        CheckpointError: if no weight fits, not all weights fit and `strict` is set, or the file cannot be read.
     """
     content = read(checkpoint)
     state = state_of(content, checkpoint)

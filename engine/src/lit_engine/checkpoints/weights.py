@@ -1,4 +1,4 @@
-"""How the tensors of a state dict fit a model: names, shapes, prefixes, a report."""
+"""Compares the tensors of a state dict with a model by name and shape, renames them, and loads those that fit."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,21 +10,21 @@ from lit_engine.errors import CheckpointError, first_of
 
 @dataclass(frozen=True)
 class Match:
-    """How the tensors of a checkpoint fit those of a model, by name."""
+    """Result of comparing the tensors of a checkpoint with a model, by name."""
 
     loaded: list[str]
-    missing: list[str]  # in the model, not in the checkpoint; counts of batches aside
-    unexpected: list[str]  # in the checkpoint, not in the model
-    other_shape: list[str]  # in both; with the shapes
+    missing: list[str]  # only in the model, ignoring batch counts
+    unexpected: list[str]  # only in the checkpoint
+    other_shape: list[str]  # in both with different shapes, which are included
     meaningless: list[str] = field(default_factory=list)  # not loaded, because they belong to other data
 
     @property
     def complete(self) -> bool:
-        """Whether there was a tensor for each of the model's, and none more."""
+        """Whether the checkpoint contains exactly the tensors of the model."""
         return not (self.missing or self.unexpected or self.other_shape or self.meaningless)
 
     def __str__(self) -> str:
-        """A line per kind, with at most five names."""
+        """Return one line per group, with at most five names."""
         lines = [f"  loaded: {len(self.loaded)}"]
         others = {"missing": self.missing, "unexpected": self.unexpected, "of another shape": self.other_shape}
         others["not loaded, because they belong to other data"] = self.meaningless
@@ -35,9 +35,9 @@ class Match:
 
 
 def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
-    """Compares names and shapes.
+    """Compare a state dict with a model by name and shape.
 
-    Norms of old files have no `num_batches_tracked`, which torch does not require either.
+    Norms in old files have no `num_batches_tracked`, and torch does not require it either.
     """
     own = model.state_dict()
     common = [name for name in own if name in state]
@@ -51,12 +51,12 @@ def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
 
 
 def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """The state with other prefixes of its names; the longest that applies counts, and None drops a weight.
+    """Replace the prefixes of names in a state dict. The longest matching prefix applies, and None drops the weight.
 
-    `{"encoder.": "net.backbone.", "": "net."}` makes `encoder.x` into `net.backbone.x` and `y` into `net.y`.
+    `{"encoder.": "net.backbone.", "": "net."}` renames `encoder.x` to `net.backbone.x` and `y` to `net.y`.
 
     Raises:
-        CheckpointError: a prefix with which no name begins, or two names that become the same.
+        CheckpointError: if no name starts with one of the prefixes, or two weights get the same name.
     """
     found: dict[str, Tensor] = {}
     used = set()
@@ -73,7 +73,7 @@ def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> 
     for prefix in prefixes:
         if prefix not in used:
             beginnings = sorted({name.partition(".")[0] for name in state})
-            raise CheckpointError(f"no weight begins with {prefix!r}; they begin with {', '.join(beginnings)}")
+            raise CheckpointError(f"no weight starts with {prefix!r}; they start with {', '.join(beginnings)}")
     return found
 
 
@@ -84,28 +84,28 @@ def load_fitting(
     strict: bool = False,
     meaningless: Collection[str] = (),
 ) -> Match:
-    """Loads the weights that fit by name and shape, onto the devices where the model is, and leaves the others.
+    """Load the weights that fit by name and shape onto the model's devices, and leave the others unchanged.
 
     Args:
-        model: takes them.
-        state: from any device.
-        source: what messages call it.
-        strict: anything that does not fit is an error.
+        model: model that receives the weights.
+        state: weights on any device.
+        source: name of their source in messages.
+        strict: whether to raise an error if anything does not fit.
         meaningless: names of weights that are not loaded, because they belong to other data.
 
     Raises:
-        CheckpointError: no parameter fits, or `strict` and not all do.
+        CheckpointError: if no parameter fits, or not all weights fit and `strict` is set.
     """
     left_out = [name for name in state if name in meaningless]
     found = match(model, {name: value for name, value in state.items() if name not in left_out})
     missing = [name for name in found.missing if name not in left_out]
     found = replace(found, missing=missing, meaningless=left_out)
-    parameters = {name for name, _ in model.named_parameters()}  # buffers alone are no start
+    parameters = {name for name, _ in model.named_parameters()}  # matching buffers are not enough
     if not parameters.intersection(found.loaded):
         raise CheckpointError(f"no weight of {source} fits the model:\n{found}")
     if strict and not found.complete:
-        raise CheckpointError(f"the weights of {source} are not those of the model:\n{found}")
-    own = model.state_dict()  # which tells the version of its names: some torchvision nets rename those of others
+        raise CheckpointError(f"the weights of {source} do not match the model:\n{found}")
+    own = model.state_dict()  # keeps the version, without which some torchvision models rename weights
     own.update((name, state[name]) for name in found.loaded)
     model.load_state_dict(own)
     return found

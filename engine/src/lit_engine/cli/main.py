@@ -91,6 +91,10 @@ _ADVERTISEMENTS = (
 )
 
 
+# Options that say what to train or evaluate, or that only print something.
+_SOURCES = ("--config", "--run", "--model", "--data", "--print_config", "--help")
+
+
 def run_program(project: Project) -> None:
     """Run the command line of this process, and exit with its status."""
     keep_freed_memory()
@@ -135,6 +139,8 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
             if {"-h", "--help"} & set(args):
                 print(short_help(args[0]))
                 return 0
+            if not any(word.startswith(_SOURCES) for word in args):
+                raise UserError(_missing_source(args[0]))
             args = ["--help" if word == "--help=all" else word for word in args]
             return _imported("lit_engine.session").run(project, args)
         module, _, function = commands[args[0]].partition(":")
@@ -177,9 +183,6 @@ def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
         raise UserError(missing_command())
     if args[0][0:1] != "-" and args[0] not in commands:
         raise UserError(_unknown_command(args[0], commands))
-    sources = ("--config", "--run", "--model", "--data", "--print_config", "--help", "-h")
-    if args[0] in SUBCOMMANDS and not any(word.startswith(sources) for word in args):
-        raise UserError(_missing_source(args[0]))
     runs = [str(value) for option, value in pairs(args) if option == "--run"]
     if len(runs) > 1:
         raise UserError(f"--run accepts one run, got {' and '.join(runs)}")

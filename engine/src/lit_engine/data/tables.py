@@ -1,4 +1,4 @@
-"""Data of tables: rows of numbers from a file, standardised by the training split."""
+"""Tabular data: rows of numbers from a file, with the statistics of the training split."""
 
 import csv
 import math
@@ -13,32 +13,32 @@ from lit_engine.data.module import Rows, Split, SplitData, random_split
 from lit_engine.errors import DataError, did_you_mean
 
 TAB = "\t"
-LARGEST = torch.finfo(torch.float32).max  # nets compute in float32
-# Tables are float64: in float32, the Unix times of a quarter of an hour are only nine numbers. Apple's GPUs lack it.
+LARGEST = torch.finfo(torch.float32).max  # networks compute in float32
+# Tables are float64, which Apple's GPUs lack. In float32, Unix times within a quarter of an hour have only nine values.
 WIDE = torch.float if torch.backends.mps.is_available() else torch.double
 
 
 def number_in(cell: str) -> float:
-    """The number in a cell; NaN for anything but a finite one of float32."""
+    """Return the number in a cell, or NaN if it is not a finite float32 number."""
     try:
-        value = float(cell.replace("_", "x"))  # Python reads 1_000 as a number
+        value = float(cell.replace("_", "x"))  # Python accepts 1_000 as a number
     except ValueError:
         return math.nan
     return value if abs(value) <= LARGEST else math.nan
 
 
 class CSVFile:
-    """A CSV file in UTF-8 whose first line names the columns; blank lines are left out.
+    """UTF-8 CSV file with a header line. Blank lines are skipped.
 
     Args:
-        file: where it is.
-        delimiter: between the columns of a line; `tab` for a tab.
+        file: path of the file.
+        delimiter: delimiter between columns; `tab` for a tab.
 
     Attributes:
-        names: of the columns.
+        names: names of the columns.
 
     Raises:
-        DataError: it is missing, empty or damaged. Lines are counted as an editor does: the names are line 1.
+        DataError: if the file is missing, empty or damaged. Messages number the lines as an editor does.
     """
 
     def __init__(self, file: str | Path, delimiter: str = ",") -> None:
@@ -50,11 +50,11 @@ class CSVFile:
             raise DataError(f"{self.file} is empty")
 
     def read(self, columns: Sequence[str], advice: str = "") -> Tensor:
-        """The numbers of some columns, float64 `(N, K)`.
+        """Return the values of some columns, float64 `(N, K)`.
 
         Raises:
-            DataError: no rows, no such column or several of that name, a line of another length than the first, a
-                missing value or one that is no number, which ends with the `advice`.
+            DataError: if there are no rows, a column does not exist or is not unique, or a line has the wrong length.
+                Also if a value is missing or not a number; this message ends with the `advice`.
         """
         chosen = self._places(columns)
         rows = [
@@ -63,23 +63,23 @@ class CSVFile:
         return torch.tensor(rows, dtype=torch.double)
 
     def cells(self) -> dict[int, dict[str, str]]:
-        """The cells of each row by column. Rows are numbered from 0 below the names, blank lines counted.
+        """Return the cells of each row by column. Rows are numbered from 0 after the header, including blank lines.
 
         Raises:
-            DataError: no rows, a line of another length than the first, or two columns of one name.
+            DataError: if there are no rows, a line has the wrong length, or column names are not unique.
         """
         self._places([name for name in self.names if name])
         return {number: dict(zip(self.names, cells, strict=True)) for number, _, cells in self._rows()}
 
     def inputs(self) -> dict[int, dict[str, str]]:
-        """Return the `line` in the file and the cells of each row, by row number: the inputs of `PredictionTable`."""
+        """Return the `line` in the file and the cells of each row, by row number, for `PredictionTable`."""
         rows = self._rows()
         return {
             number: {"line": str(line), **dict(zip(self.names, cells, strict=True))} for number, line, cells in rows
         }
 
     def _rows(self) -> Iterator[tuple[int, int, list[str]]]:
-        """The number of each row, the line on which it begins, and its cells."""
+        """Yield the number of each row, the line on which it starts, and its cells."""
         lines = self._lines()
         first, _, _ = next(lines)
         number = None
@@ -89,15 +89,15 @@ class CSVFile:
                 raise DataError(f"{self.file}, line {line}: {count}")
             yield (number := place - first - 1), line, cells
         if number is None:
-            raise DataError(f"{self.file} has a line of names and no rows")
+            raise DataError(f"{self.file} has a header but no rows")
 
     def _lines(self) -> Iterator[tuple[int, int, list[str]]]:
-        """The lines that are not blank: how many stand before each, and the number of the line on which it begins."""
+        """Yield the records that are not blank: how many precede each one, the line on which it starts, its cells."""
         if len(self.delimiter) != 1:
             raise DataError(f"delimiter must be one character, got {self.delimiter!r}")
         if not self.file.is_file():
             raise DataError(f"no such file: {self.file}")
-        with self.file.open(newline="", encoding="utf-8-sig") as handle:  # -sig: some programs begin a file with a mark
+        with self.file.open(newline="", encoding="utf-8-sig") as handle:  # -sig: skips a byte order mark
             reader = csv.reader(handle, delimiter=self.delimiter, skipinitialspace=True)
             begin = 1
             try:
@@ -111,7 +111,7 @@ class CSVFile:
     def _places(self, columns: Sequence[str]) -> list[int]:
         missing = [name for name in columns if name not in self.names]
         if missing:
-            there = f"; there are: {', '.join(self.names)}"
+            there = f"; available: {', '.join(self.names)}"
             hint = did_you_mean(missing[0], self.names, there) if len(missing) == 1 else there
             other = next((m for m in f";{TAB}|," if len(self.names) == 1 and m in self.names[0]), None)
             if other:
@@ -125,16 +125,16 @@ class CSVFile:
     def _number(self, text: str, line: int, column: str, advice: str) -> float:
         value = number_in(text)
         if math.isnan(value):
-            what = f"{text.strip()!r} is not a finite number" if text.strip() else "an empty cell"
+            what = f"{text.strip()!r} is not a finite number" if text.strip() else "the cell is empty"
             raise DataError(f"{self.file}, line {line}, column {column!r}: {what}{advice}")
         return value
 
 
 class TableBatch(NamedTuple):
-    """Rows of a table, and which samples of the split they are.
+    """Rows of a table, and their indices in the split.
 
-    `features` is float64 `(B, F)` and `targets` float64 `(B, T)`, both in their own units (NaN: unknown); `indices` is
-    int64 `(B,)`. Standardise before converting to float32.
+    `features` is float64 `(B, F)` and `targets` is float64 `(B, T)`, both in their original units (NaN: unknown).
+    `indices` is int64 `(B,)`. Standardise the values before converting them to float32.
     """
 
     features: Tensor
@@ -146,37 +146,37 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
 
 class TabularData(SplitData):
-    """A table: a fixed random part is test, a fixed random part of the rest is validation.
+    """Table whose test split is a fixed random part of the rows, and validation split a fixed part of the rest.
 
-    Batches hold the numbers in their own units. The task standardises, by the statistics of the training split that
-    it takes from the attributes below.
+    Batches contain values in their original units. The task standardises them by the statistics of the training split,
+    which it reads from the attributes below.
 
     Args:
-        features: `(N, F)`, kept as float64.
-        targets: `(N, T)`, the same.
-        feature_names: of the columns of `features`.
-        target_names: of the columns of `targets`.
-        test_size: rows of the test split; a share of all rows if below 1. Not used with `folds`.
-        val_size: rows of validation; a share of the rows that are not test if below 1.
-        feature_mean: of each feature; default: of the training split, or what the evaluated checkpoint holds.
-        feature_std: the same; 1 if the feature is constant.
-        target_mean: the same of each target.
-        target_std: the same.
-        **kwargs: of `SplitData`.
+        features: `(N, F)`, stored as float64.
+        targets: `(N, T)`, stored as float64.
+        feature_names: names of the columns of `features`.
+        target_names: names of the columns of `targets`.
+        test_size: number of test rows; below 1, a fraction of all rows. Not used with `folds`.
+        val_size: number of validation rows; below 1, a fraction of the rows outside the test split.
+        feature_mean: mean of each feature; defaults to the training split's, or the evaluated checkpoint's.
+        feature_std: standard deviation of each feature, with the same default; 1 for a constant feature.
+        target_mean: mean of each target, with the same default.
+        target_std: standard deviation of each target, with the same default.
+        **kwargs: arguments of `SplitData`.
 
     Attributes:
         input_size: number of features F.
         output_size: number of targets T.
 
     Raises:
-        DataError: a batch size below 1, a number that is not finite, too few rows for the splits (none are enough
-            to predict on others, with all statistics given), or statistics that do not fit the columns.
+        DataError: if a batch size is below 1, a value is not finite, there are too few rows for the splits (none are
+            needed to predict on other rows with given statistics), or the statistics do not fit the columns.
     """
 
     batch = TableBatch
     default_batch_size = 32
     predicts_on = "table"
-    delimiter = ","  # of files to predict on
+    delimiter = ","  # delimiter in files to predict on
     no_rows = "its table has no rows"  # why there are no splits
 
     def __init__(
@@ -209,8 +209,8 @@ class TabularData(SplitData):
         val_rows = _rows("val_size", val_size, len(rest))
         if min(len(test), val_rows) < 1 or len(rest) - val_rows < 2:
             raise DataError(
-                f"{rows} rows are too few: test_size {test_size} and val_size {val_size} make {len(test)} rows of "
-                f"test, {val_rows} of validation and {len(rest) - val_rows} of training; each split needs 1, training 2"
+                f"{rows} rows are too few: test_size {test_size} and val_size {val_size} result in {len(test)} test, "
+                f"{val_rows} validation and {len(rest) - val_rows} training rows; each split needs 1, training needs 2"
             )
         train, val = random_split(len(rest), val_rows)
         self.chosen = {"train": rest[train], "val": rest[val], "test": test}
@@ -219,19 +219,19 @@ class TabularData(SplitData):
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
-        """Mean and standard deviation of the features (part 0) or targets (1): as given, else those of training."""
+        """Return the given or computed mean and standard deviation of the features (part 0) or the targets (part 1)."""
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)
-            # compared, for the rounded mean of equal numbers may leave a deviation that is tiny and not zero
+            # Compare the values, because rounding of the mean may give equal numbers a tiny deviation instead of zero.
             own_std[(values == values[0]).all(dim=0)] = 1
             mean, std = mean or values.mean(dim=0).tolist(), std or own_std.tolist()
         if not len(mean) == len(std) == len(names):
-            raise DataError(f"{len(mean)} means and {len(std)} standard deviations for the columns {', '.join(names)}")
+            raise DataError(f"got {len(mean)} means and {len(std)} standard deviations for columns {', '.join(names)}")
         return list(mean), list(std)
 
     def has_split(self, split: Split) -> bool:
-        """Whether there are rows."""
+        """Return whether there are rows."""
         return split in self.splits
 
     def inputs(self, split: Split) -> dict[int, dict[str, str]]:
@@ -239,25 +239,25 @@ class TabularData(SplitData):
         return {row: {} for row in self.chosen[split].tolist()}
 
     def load(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Raises DataError: features `(N, F)` and targets `(N, T)` of all splits are made by the constructor."""
+        """Raise DataError, because the constructor creates all splits of features `(N, F)` and targets `(N, T)`."""
         raise DataError(f"{type(self).__name__} has no {split} split: {self.no_rows}")
 
     def predict_from(self, file: str | Path) -> dict[int, dict[str, str]]:
-        """`predict` then reads the rows of a CSV file instead of the test split.
+        """Let `predict` read the rows of a CSV file instead of the test split.
 
-        Its columns may be in any order, and it may have others. Targets are read if each row has a number for each.
+        The columns may be in any order, and other columns are ignored. Targets are read if no row lacks any of them.
 
         Returns:
             The columns of each row by its number in the file, for the table of predictions.
 
         Raises:
-            DataError: see `CSVFile`.
+            DataError: if the file is invalid, see `CSVFile`.
         """
         table = CSVFile(file, self.delimiter)
         features = table.read(self.feature_names).to(WIDE)
         try:
             targets = table.read(self.target_names).to(WIDE)
-        except DataError:  # some are not known
+        except DataError:  # some targets are unknown
             targets = torch.full((len(features), self.output_size), math.nan, dtype=WIDE)
         self.new = Rows(TableBatch, features, targets)
         self.predict_source = f"table_{table.file.stem}"
@@ -265,19 +265,19 @@ class TabularData(SplitData):
 
 
 def _finite(values: Tensor, names: Sequence[str]) -> Tensor:
-    """Values `(N, K)` as float64."""
+    """Return values `(N, K)` as float64. Raise DataError if any is not finite."""
     if values.ndim != 2 or values.shape[1] != len(names):
-        raise DataError(f"a table of {len(names)} columns was expected, got shape {tuple(values.shape)}")
+        raise DataError(f"expected a table with {len(names)} columns, got shape {tuple(values.shape)}")
     values = values.to(WIDE)
     wrong = (~values.float().isfinite()).nonzero()
     if len(wrong):
         row, column = wrong[0].tolist()
-        raise DataError(f"sample {row}, column {names[column]!r}: not a finite number of float32")
+        raise DataError(f"sample {row}, column {names[column]!r}: not a finite float32 number")
     return values
 
 
 def _rows(name: str, size: float, rows: int) -> int:
-    """Number of rows of a split that is given as a number or as a share."""
+    """Return the number of rows in a split whose size is a number or a fraction."""
     if not 0 < size < math.inf or (size >= 1 and size != int(size)):
-        raise DataError(f"{name} must be a share between 0 and 1 or a number of rows, got {size}")
+        raise DataError(f"{name} must be a fraction between 0 and 1 or a number of rows, got {size}")
     return int(size) if size >= 1 else round(rows * size)

@@ -1,4 +1,4 @@
-"""Ranks of processes, sums over them, and the signals that end them."""
+"""Ranks of processes, reductions over processes, and the signals that end them."""
 
 import contextlib
 import signal
@@ -11,43 +11,43 @@ from torch import Tensor
 
 from lit_engine._lightning import device_mesh, rank, set_rank
 
-# SIGUSR1 comes from SLURM, before the time of a job is up
+# SLURM sends SIGUSR1 shortly before the time limit of a job.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
 
 
 def is_first() -> bool:
-    """Whether this process has global rank 0, also before a strategy has started."""
+    """Return whether this process has global rank 0, even before a strategy has started."""
     return rank() == 0
 
 
 def first_if_alone(trainer: Any) -> None:
-    """Makes this the first process if its trainer will have no other.
+    """Set rank 0 if the trainer will run in a single process.
 
-    Lightning takes the rank from the variables of SLURM and torchrun when it is imported, for any world size: in a
-    SLURM job of several runs, a run that is not the first task would write nothing.
+    Lightning reads the rank from the variables of SLURM and torchrun on import, whatever the world size. In a SLURM job
+    with several runs, only the first task's run would write anything.
     """
     if is_first():
         return
     strategy = trainer.strategy if isinstance(trainer.strategy, str) else "auto"
     given = {name: trainer[name] for name in ("accelerator", "devices", "num_nodes")}
-    with contextlib.suppress(RuntimeError, ValueError, MisconfigurationException):  # which the real trainer raises
+    with contextlib.suppress(RuntimeError, ValueError, MisconfigurationException):  # the real trainer raises it
         if Trainer(**given, strategy=strategy, logger=False, enable_checkpointing=False).world_size == 1:
             set_rank(0)
 
 
 def print_once(text: str) -> None:
-    """Prints in the first process only."""
+    """Print a text in the first process only."""
     if is_first():
         print(text, flush=True)
 
 
 class Replicas(NamedTuple):
-    """Nets that are trained on batches of their own: one per process, or per group of them with tensor parallelism.
+    """Model replicas, each with its own batches: one per process, or one per tensor-parallel group of processes.
 
     Attributes:
-        size: how many.
-        rank: which of them is here.
-        group: of one process of each, over which counts are summed; None for all processes.
+        size: number of replicas.
+        rank: index of this process's replica.
+        group: group with one process of each replica, used to sum counts; None for all processes.
     """
 
     size: int = 1
@@ -56,7 +56,7 @@ class Replicas(NamedTuple):
 
 
 def replicas(trainer: Trainer | None) -> Replicas:
-    """Those of a trainer whose strategy has started."""
+    """Return the replicas of a trainer whose strategy has started."""
     if trainer is None or trainer.world_size == 1:
         return Replicas()
     mesh = device_mesh(trainer.strategy)
@@ -67,9 +67,9 @@ def replicas(trainer: Trainer | None) -> Replicas:
 
 
 def all_reduced(tensor: Tensor, by: str = "SUM", group: Any = None) -> Tensor:
-    """The sum of the tensors of all processes, or `by` MAX; to be called in all.
+    """Return the sum of a tensor over all processes, or the maximum if `by` is MAX. All processes must call this.
 
-    Lightning's `strategy.reduce` waits at a barrier before, which doubles what it costs in each step.
+    Lightning's `strategy.reduce` waits at a barrier first, which doubles its cost in each step.
     """
     tensor = tensor.clone()
     torch.distributed.all_reduce(tensor, getattr(torch.distributed.ReduceOp, by), group)
@@ -77,7 +77,7 @@ def all_reduced(tensor: Tensor, by: str = "SUM", group: Any = None) -> Tensor:
 
 
 def all_gathered(items: list[Any], trainer: Trainer) -> list[Any]:
-    """The items of all replicas, in the order of their ranks; to be called in all processes."""
+    """Return the items of all replicas, in the order of their ranks. All processes must call this."""
     size, _, group = replicas(trainer)
     if size == 1:
         return items

@@ -1,4 +1,4 @@
-"""How the processes of a run find each other, and what the others say if one fails."""
+"""Connects the processes of a run, and reports which process failed first."""
 
 import atexit
 import contextlib
@@ -27,19 +27,19 @@ from lit_engine.errors import UserError
 from lit_engine.project import current, program, variable
 from lit_engine.run.provenance import versions
 
-SAME = ("torch", "lightning", "lit-engine")  # versions that all processes of a run must share, beside the project's
+SAME = ("torch", "lightning", "lit-engine")  # packages with the same version in all processes, like the project
 
 
 def follow_launcher(trainer: Namespace) -> None:
-    """Takes `devices` and `num_nodes` from torchrun where they are not set, and from `srun` if `devices` is not set.
+    """Set `devices` and `num_nodes` as in torchrun if they are not set, or as in `srun` if `devices` is not set.
 
     Raises:
-        UserError: the launcher started others than are set, or MASTER_PORT is no number.
+        UserError: if they are set to other numbers than the launcher started, or MASTER_PORT is not a number.
     """
     if not (port := os.environ.get("MASTER_PORT", "0")).isdecimal():
         raise UserError(f"MASTER_PORT must be a number, got {port!r}")
     unset = str(trainer.devices) in ("auto", "-1")
-    # SLURM_STEP_… is in its tasks alone, not in the script around them; Lightning asks for --ntasks-per-node
+    # SLURM_STEP_… is only set in tasks, not in the batch script around them. Lightning requires --ntasks-per-node.
     if TorchElasticEnvironment.detect():
         launcher, sizes = "torchrun", ("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")
     elif unset and {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS_PER_NODE"} <= os.environ.keys():
@@ -55,8 +55,8 @@ def follow_launcher(trainer: Namespace) -> None:
             trainer[name] = started
         elif given != started:
             raise UserError(
-                f"trainer.{name} is {given}, but {launcher} started {started} {what}: leave it to {launcher} "
-                f"(--trainer.{name}={default}), or give both the same number"
+                f"trainer.{name} is {given}, but {launcher} started {started} {what}: use the number of {launcher} "
+                f"(--trainer.{name}={default}), or set both to the same number"
             )
 
 
@@ -67,13 +67,13 @@ def _count(devices: Any) -> Any:
 
 
 class Connection:
-    """Connects the processes of a strategy, and knows which of them failed first.
+    """Connection between the processes of a strategy, which can tell which of them failed first.
 
-    It takes the place of `setup_environment` in Lightning's strategies of several processes, which then find
-    torch.distributed at work; other strategies are left alone. It pickles, for processes that are spawned.
+    It replaces `setup_environment` of Lightning's multi-process strategies, which then find torch.distributed
+    initialized. Other strategies are not changed. It can be pickled, as spawned processes require.
 
     Attributes:
-        store: shared by the processes; None before they have met.
+        store: store shared by the processes, or None before they are connected.
     """
 
     def __init__(self, strategy: Any) -> None:
@@ -83,7 +83,7 @@ class Connection:
 
     @classmethod
     def of(cls, strategy: Strategy) -> "Connection | None":
-        """That of a strategy from now on; None if it has no process group, or makes it in other ways."""
+        """Attach a connection to a strategy. Return None if it has no process group or creates it differently."""
         if not isinstance(strategy, DDPStrategy | FSDPStrategy | ModelParallelStrategy):
             return None
         connection = cls(strategy)
@@ -91,7 +91,7 @@ class Connection:
         return connection
 
     def __call__(self) -> None:
-        """Waits for all processes, and makes their process group; then does what Lightning does."""
+        """Wait for all processes, create their process group, and call Lightning's method."""
         strategy = self.strategy
         if not dist.is_initialized():
             strategy.accelerator.setup_device(strategy.root_device)
@@ -110,9 +110,9 @@ class Connection:
         type(strategy).setup_environment(strategy)
 
     def stop_watching(self) -> None:
-        """Takes the launched processes away from Lightning's observer.
+        """Remove the launched processes from Lightning's observer.
 
-        It would kill this process, with all that it still has to write and report, as soon as one of them has failed.
+        It would kill this process as soon as one of them fails, before this process can write files and report errors.
         """
         launched = getattr(self.strategy.launcher, "procs", [])
         self.children += [process for process in launched if isinstance(process, subprocess.Popen)]
@@ -120,7 +120,7 @@ class Connection:
             launched.clear()
 
     def failed_before(self, error: Exception) -> str | None:
-        """A line that names the process that failed first; None if it is this one, whose error the others then name."""
+        """Return a line about the process that failed first. If it was this one, notify the others and return None."""
         if self.store is None:
             return None
         own = f"rank {self.strategy.global_rank}"
@@ -128,40 +128,40 @@ class Connection:
         lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
         first = shorten(f"it lost another process: {error}", 300) if lost else what
         environment = self.strategy.cluster_environment
-        with contextlib.suppress(RuntimeError):  # the store may be in the process that is lost
+        with contextlib.suppress(RuntimeError):  # the lost process may have owned the store
             if reachable((environment.main_address, environment.main_port)):
                 self.store.set_timeout(timedelta(seconds=10))
                 if not lost or self.store.check(["failed"]):
                     first = self.store.compare_set("failed", "", what).decode()
                 until = time.monotonic() + (0 if lost or first == what else 10)
                 while not self.store.check(["shown"]) and time.monotonic() < until:
-                    time.sleep(0.1)  # what the first one prints comes first
+                    time.sleep(0.1)  # lets the first process print its error first
         return None if first == what else f"{own} ended because {first}"
 
     def end(self, first: bool) -> None:
-        """Tells the others that the error of the `first` process has been printed; ends those launched from here."""
+        """Notify the others that the `first` process has printed its error, and kill processes launched from here."""
         if self.store is not None and first:
             with contextlib.suppress(RuntimeError):
                 self.store.set("shown", "")
         for child in self.children:
             child.kill()
-        if self.strategy.launcher is not None:  # it may have spawned them
+        if self.strategy.launcher is not None:  # it may have spawned processes
             self.strategy.launcher.kill(getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 class Rendezvous:
-    """Where the processes of a run find each other: a store that rank 0 serves, or torchrun's agent.
+    """Meeting point for the processes of a run: a store that is served by rank 0 or by torchrun's agent.
 
-    The agent's outlives a restart, with all that earlier processes left in it, and no variable of torchrun counts the
-    restarts of several nodes (pytorch issue 135712). So rank 0 opens a part of the store under a new name, and the
-    others join the newest part that has not begun.
+    The agent's store survives a restart with the data of earlier processes, and no variable of torchrun counts restarts
+    across several nodes (pytorch issue 135712). Rank 0 therefore opens a part of the store under a new name, and the
+    others join the newest part that has not started.
 
     Args:
-        host: of the store.
-        port: of the store.
-        rank: of this process.
+        host: host of the store.
+        port: port of the store.
+        rank: rank of this process.
         size: number of processes.
-        here: `host` and versions of this process.
+        here: `host` and package versions of this process.
     """
 
     def __init__(self, host: str, port: int, rank: int, size: int, here: Mapping[str, str]) -> None:
@@ -170,19 +170,19 @@ class Rendezvous:
         self.where, self.who = f"{host}:{port}", f"rank {rank} ({here['host']})"
         self.serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         self.store: Any = None
-        self.part: Any = None  # of the store
-        self.name = ""  # of the part
+        self.part: Any = None  # part of the store for this run
+        self.name = ""  # name of that part
 
     def all_here(self) -> dist.Store:
-        """Waits for all processes, and gives the part of the store that is theirs alone.
+        """Wait for all processes, and return the part of the store that only this run uses.
 
         Raises:
-            UserError: the port is taken; a process has not come in time, or has another version.
+            UserError: if the port is taken, or a process does not join in time or has different versions.
         """
         found: list[Any] = []
         if not self.serves:
             self._wait(lambda: reachable(self.address))
-        # in a thread: from another program at this port no answer would ever come
+        # In a thread, because another program at this port might never answer.
         Thread(target=lambda: found.append(self._connect()), daemon=True).start()
         self._wait(lambda: found)
         if isinstance(found[0], Exception):
@@ -204,7 +204,7 @@ class Rendezvous:
             self.part.add("left", 1)
             until = time.monotonic() + 5
             while self.rank == 0 and self.part.add("left", 0) < self.part.add("joined", 0) and time.monotonic() < until:
-                time.sleep(0.05)  # the store may end with this process
+                time.sleep(0.05)  # the store may shut down with this process
             raise UserError(refusal)
         return self.part
 
@@ -216,11 +216,11 @@ class Rendezvous:
             return error
 
     def _joined(self) -> bool:
-        """Joins the newest part of the store; whether rank 0 has begun it: all are there, or it says why not."""
+        """Join the newest part of the store. Return whether rank 0 has started it or reported why it cannot."""
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:
             self.name, self.part = name, dist.PrefixStore(name, self.store)
-            if self.part.check(["begun"]):  # by earlier processes
+            if self.part.check(["begun"]):  # by processes before a restart
                 self.part = None
             else:
                 self.part.set(str(self.rank), json.dumps(self.here))
@@ -233,9 +233,9 @@ class Rendezvous:
                 if ready():
                     return
             except RuntimeError as error:
-                raise UserError(f"{self.who} ended because rank 0 at {self.where} is gone") from error
+                raise UserError(f"{self.who} ended because rank 0 at {self.where} is unreachable") from error
             waited = time.monotonic() - self.began
-            # 5 s longer than rank 0, which then says who is missing
+            # Wait 5 s longer than rank 0, which then reports who is missing.
             if waited > self.seconds + (5 if self.rank and self.part is not None else 0):
                 raise UserError(
                     f"{self.who} has waited {self.seconds:g} s ({variable('JOIN_SECONDS')}) for {self._missing()}"
@@ -253,7 +253,7 @@ class Rendezvous:
         lacking = [str(rank) for rank in range(self.size) if rank not in there]
         return (
             f"rank {shorten(', '.join(lacking), 200)} of {self.size} at {self.where}; "
-            f"here are {shorten(', '.join(known), 400)}"
+            f"connected: {shorten(', '.join(known), 400)}"
         )
 
     def _infos(self, ranks: Iterable[int]) -> list[dict[str, str]]:
@@ -261,20 +261,20 @@ class Rendezvous:
 
 
 def reachable(address: tuple[str, int]) -> bool:
-    """Whether something listens at a host's port."""
+    """Return whether a program listens at a host and port."""
     with contextlib.suppress(OSError), socket.create_connection(address, 2):
         return True
     return False
 
 
 def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
-    """What to say of processes (by rank: host and versions) that do not have the same versions; empty if they do."""
+    """Return an error message if versions differ between processes (their hosts and versions by rank), else ''."""
     first = processes[0]
     for rank, other in enumerate(processes):
         for name in (name for name in (*SAME, program()) if other[name] != first[name]):
             return (
                 f"the processes of this run have different versions: {name} {first[name]} in rank 0 "
-                f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): install the same everywhere"
+                f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): install the same one everywhere"
             )
     return ""
 

@@ -1,10 +1,10 @@
-"""Nets too big for one device: weights, gradients and optimizer state in shards, in one strategy (`Sharded`).
+"""Sharding of weights, gradients and optimizer state for networks that are too large for one device.
 
-The overlays `fsdp2` and `tensor_parallel` use it. A net may have two methods for it, in plain PyTorch:
+The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network can have two methods in plain PyTorch:
 
-- `blocks()`: parts that `forward` runs once, of which one at a time is whole in training. Without it the whole net is
-  gathered for each step, and only gradients and optimizer state stay in shards.
-- `tensor_parallel_plan()`: name of a layer → how tensor parallelism splits it.
+- `blocks()` returns modules that `forward` runs once. Only one of them is gathered at a time in training. Without this
+  method, the whole network is gathered for each step, and only gradients and optimizer state stay sharded.
+- `tensor_parallel_plan()` maps names of layers to the way in which tensor parallelism splits them.
 """
 
 from collections import defaultdict
@@ -30,21 +30,21 @@ from lit_engine.errors import UserError
 
 
 class Sharded(ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy`, with checkpoints as those of one process: a single file of whole tensors.
+    """Lightning's `ModelParallelStrategy` with single-process checkpoints, which are single files of whole tensors.
 
-    So a checkpoint of any number of processes and any strategy is loaded by any other. In evaluations each process
-    gathers the weights (not for tensor parallelism, whose layers stay split): a search, or a figure that one process
-    draws, may then run the net as often as it likes. Buffers, such as batch norm's, are those of the first process.
+    Checkpoints can be loaded with any number of processes and any strategy. In evaluations, each process gathers the
+    weights (except with tensor parallelism, whose layers stay split). A search, or a figure that one process draws, can
+    then run the network any number of times. Buffers, such as batch norm's, are synchronized from the first process.
 
     Args:
-        tensor_parallel_size: processes that split the layers of one net and get the same batches (Shoeybi et al. 2019).
-            The others have batches of their own and share weights, gradients and optimizer state (FSDP2; Zhao et al.
-            2023).
-        process_group_backend: of torch; default: what suits the device.
-        timeout: of a collective.
+        tensor_parallel_size: number of processes that split the layers of one network and receive the same batches
+            (Shoeybi et al. 2019). Groups of such processes receive different batches and shard weights, gradients and
+            optimizer state (FSDP2; Zhao et al. 2023).
+        process_group_backend: backend of torch.distributed; by default, the one for the device.
+        timeout: timeout of a collective operation.
 
     Raises:
-        UserError: the number of processes is not a multiple of `tensor_parallel_size`.
+        UserError: if the number of processes is not a multiple of `tensor_parallel_size`.
     """
 
     def __init__(
@@ -57,32 +57,32 @@ class Sharded(ModelParallelStrategy):
         self._whole = False  # whether the weights are gathered
 
     def setup_environment(self) -> None:
-        """Raises UserError for a module that does not shard its parts, before there is a process group."""
+        """Raise UserError for a module that does not shard itself, before the process group is created."""
         kind: Any = type(self.lightning_module)
         if kind.configure_model is LightningModule.configure_model:
-            raise UserError(f"Sharded needs configure_model, which {kind.__name__} lacks: extend Task, or shard there")
+            raise UserError(f"Sharded needs configure_model, which {kind.__name__} lacks: extend Task or implement it")
         super().setup_environment()
 
     def set_world_ranks(self) -> None:
         super().set_world_ranks()
         size = self._tensor_parallel_size
         if not isinstance(size, int) or size < 1 or self.world_size % size:
-            raise UserError(f"tensor_parallel_size {size} does not divide the {self.world_size} processes of the run")
+            raise UserError(f"{self.world_size} processes are not divisible by tensor_parallel_size {size}")
         self._data_parallel_size = self.world_size // size
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
-        """Steps; raises UserError for an optimizer that cannot work on shards."""
+        """Step the optimizer. Raise UserError if it cannot work on shards."""
         refusal = f"{type(optimizer).__name__} with these options cannot work on shards"
-        if isinstance(optimizer, LBFGS):  # each process would search a line of its own
-            raise UserError(f"{refusal}: it computes with all weights together")
+        if isinstance(optimizer, LBFGS):  # each process would do its own line search
+            raise UserError(f"{refusal}: it needs all weights at once")
         try:
             return super().optimizer_step(optimizer, closure, model, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
             in_closure = "closure" in [frame.name for frame in extract_tb(error.__traceback__)]
             of_device = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # since torch 2.8
             if in_closure or isinstance(error, of_device | torch.OutOfMemoryError | torch.distributed.DistError):
-                raise  # not for the kind of the optimizer
-            # torch's first sentence, without its advice to programmers
+                raise  # not caused by the type of the optimizer
+            # Show torch's first sentence, without its advice to developers.
             reason = str(error).splitlines()[0].partition(", need to")[0].partition(". ")[0]
             hint = "; set fused: false" if optimizer.param_groups[0].get("fused") else ""
             raise UserError(f"{refusal}: {reason}{hint}") from error
@@ -108,22 +108,22 @@ class Sharded(ModelParallelStrategy):
     def _gather(self, whole: bool) -> None:
         self._whole = whole
         task: Any = self.lightning_module
-        outer = {*task.children()}  # whose own weights the backward pass needs first
+        outer = {*task.children()}  # the backward pass needs their own weights first
         for module in task.modules():
             if isinstance(module, FSDPModule):
                 module.set_reshard_after_forward(not whole and module not in outer, recurse=False)
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Whole tensors on the CPU in the first process, nothing in the others; to be called in all."""
+        """Return whole tensors on the CPU in the first process and None in the others, which must all call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
-        once = {id(value): value.detach() for value in own.values()}  # of tied weights
+        once = {id(value): value.detach() for value in own.values()}  # gathers tied weights once
         found = dict(zip(once, gather_full_tensors([*once.values()], self.is_global_zero), strict=True))
-        self._gather(self._whole)  # which torch has undone
+        self._gather(self._whole)  # torch has resharded the weights
         return {name: found[id(value)] for name, value in own.items()}
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """The same of an optimizer, with parameters by their numbers, as torch's own state has them."""
+        """Return an optimizer's state in the same way, with parameters identified by number as in torch's state."""
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         return gather_full_tensors(optimizer.state_dict(), self.is_global_zero)
 
@@ -131,7 +131,7 @@ class Sharded(ModelParallelStrategy):
     load_checkpoint = ParallelStrategy.load_checkpoint
 
     def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
-        """Each process takes its shards."""
+        """Load the shards of this process."""
         module = self.lightning_module
         assert module is not None
         own = module.state_dict()
@@ -149,44 +149,44 @@ class Sharded(ModelParallelStrategy):
 
 
 def gather_full_tensors(value: Any, keep: bool) -> Any:
-    """Plain data with whole tensors on the CPU instead of shards; None for them if not to `keep`."""
+    """Replace shards in nested data with whole tensors on the CPU, or all tensors with None if `keep` is false."""
     if isinstance(value, dict):
         return {key: gather_full_tensors(item, keep) for key, item in value.items()}
     if isinstance(value, list):
         return [gather_full_tensors(item, keep) for item in value]
     if not isinstance(value, Tensor):
         return value
-    full = value.full_tensor() if isinstance(value, DTensor) else value  # together with the other processes
+    full = value.full_tensor() if isinstance(value, DTensor) else value  # collective operation
     return full.cpu() if keep else None
 
 
 def as_sharded(value: Any, like: Any) -> Any:
-    """This process's shard of a whole tensor, if `like` is sharded and of its shape; anything else as it is."""
+    """Return this process's shard of a whole tensor if `like` is sharded and has its shape, else the value itself."""
     if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
         return value
-    # each process has read all of it: none sends
+    # No process needs to send data, because each has read the whole tensor.
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def shard(task: LightningModule, mesh: DeviceMesh) -> None:
-    """Splits the parts of a task over a mesh of `data_parallel` × `tensor_parallel` processes; once.
+    """Shard a task's submodules over a mesh of `data_parallel` × `tensor_parallel` processes, unless already sharded.
 
     Raises:
-        UserError: something in the run works on whole weights alone, or a layer cannot be split evenly.
+        UserError: if something in the run only works on whole weights, or a layer cannot be split evenly.
     """
     strategy, precision = task.trainer.strategy, task.trainer.precision_plugin
     if not isinstance(strategy, Sharded):
         raise UserError(
-            f"checkpoints of {type(strategy).__name__} cannot be resumed here: take the strategy Sharded, as the "
+            f"checkpoints of {type(strategy).__name__} cannot be resumed here: use the strategy Sharded, as the "
             "overlays fsdp2 and tensor_parallel do"
         )
     if scales_loss(task.trainer):
-        raise UserError(f"precision {precision.precision} scales the loss, not with a sharded net: take bf16-mixed")
+        raise UserError(f"precision {precision.precision} is not supported with sharding: use bf16-mixed")
     if has_layer_sync(strategy):
-        raise UserError("sync_batchnorm does not go with a sharded net: take layer norm, or the overlay ddp")
+        raise UserError("sync_batchnorm is not supported with sharding: use layer norm, or the overlay ddp")
     data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]
     if own := [name for name, _ in task.named_parameters(recurse=False)]:
-        raise UserError(f"{own[0]} belongs to the task itself: put it into a module, so that it can be sharded")
+        raise UserError(f"{own[0]} belongs to the task itself: move it into a submodule, so that it can be sharded")
     for name, part in task.named_children():
         parameters = list(part.parameters())
         if not parameters or any(isinstance(one, DTensor) for one in parameters) or isinstance(part, FSDPModule):
@@ -194,7 +194,7 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
         if tensor.size() > 1:
             plan = getattr(part, "tensor_parallel_plan", None)
             if plan is None:
-                raise UserError(f"{type(part).__name__} has no tensor_parallel_plan: only the overlay fsdp2 shards it")
+                raise UserError(f"{type(part).__name__} has no tensor_parallel_plan: use the overlay fsdp2 instead")
             parallelize_module(part, tensor, plan())
             _check_even(part, name)
         if data.size() > 1:
@@ -214,17 +214,17 @@ def _check_even(part: nn.Module, path: str) -> None:
 
 
 def gradients(optimizer: Any) -> list[Tensor]:
-    """Those of all its parameters that have one."""
+    """Return the gradients of all parameters of an optimizer that have one."""
     return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
 
 
 def local_shards(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """What this process has of each, to be changed in place."""
+    """Return this process's shard of each tensor, which can be changed in place."""
     return [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
 
 
 def total_norm(tensors: Iterable[Tensor]) -> Tensor:
-    """Euclidean norm of all together, a scalar, 0 of none; of shards over all processes, all of which call it."""
+    """Return the Euclidean norm of all tensors together (scalar, 0 if none). All processes must call it for shards."""
     alike = defaultdict(list)
     for one in tensors:
         alike[(one.device_mesh, one.placements) if isinstance(one, DTensor) else None].append(one)
@@ -234,9 +234,9 @@ def total_norm(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def clip_norm(gradients: list[Tensor], largest: float) -> None:
-    """As `torch.nn.utils.clip_grad_norm_`, also of whole tensors beside shards.
+    """Clip gradients like `torch.nn.utils.clip_grad_norm_`, but support a mix of shards and whole tensors.
 
-    A norm that is not finite changes nothing: `NaNGuard` still finds the gradients that are at fault.
+    A norm that is not finite changes nothing, so that `NaNGuard` can still find the gradients that caused it.
     """
     if gradients:
         factor = (largest / (total_norm(gradients) + 1e-6)).clamp(max=1.0)

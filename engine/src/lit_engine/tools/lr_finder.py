@@ -46,8 +46,8 @@ def _check_automatic(model: LightningModule, option: str) -> None:
 class RangeTest(Callback):
     """A learning rate range test, which raises the rate at each step and averages the losses (Smith 2017).
 
-    Lightning's finder halves its first losses and thus finds no decrease, ignores the `lr_factor` of groups, trains
-    frozen parameters, and stops after the epochs of the run. Here, a group trains at its `lr_factor` times the rate.
+    Lightning's finder halves its first losses and finds no decrease, ignores the `lr_factor` of groups, trains layers
+    that should be frozen, and stops after the run's epochs. Here, a group trains at its `lr_factor` times the rate.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
 
 
 class PlanDone(Exception):
-    """The end of a fit before its first step, once the plan is complete."""
+    """An exception that ends a fit before its first step, once the plan is complete."""
 
 
 class Plan(Callback):
@@ -181,7 +181,7 @@ class Plan(Callback):
         task = pl_module if isinstance(pl_module, Task) else None
         epochs = steps_of_epochs(trainer, task.accumulate if task else None)
         if epochs is None:
-            raise UserError("a run of unlimited length has no planned rates: set trainer.max_epochs or max_steps")
+            raise UserError("cannot plan the rates of an unlimited run: set trainer.max_epochs or max_steps")
         configs: list[Any] = trainer.lr_scheduler_configs
         schedules = [
             (config.scheduler, schedule)

@@ -68,7 +68,7 @@ class Parts(Profiler):
 
 
 class Profile(Callback):
-    """A callback that profiles a fit. Each process writes its files, and rank 0 prints. `trainer.profiler` is unused.
+    """A callback that profiles a fit. Each process writes its files, and rank 0 prints. `trainer.profiler` is inactive.
 
     The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but no
     element-wise operations or fused recurrent layers (cuDNN, oneDNN). The batches after it are traced. The times
@@ -207,7 +207,7 @@ def data_set(trainer: Trainer) -> dict[str, Any]:
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:
-    """Return the peak memory of this process in bytes, if the system reports it, and of CUDA."""
+    """Return the peak memory in bytes of this process, if the system reports it, and of the CUDA device."""
     found = {}
     if sys.platform != "win32":
         import resource

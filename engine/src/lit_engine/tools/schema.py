@@ -106,7 +106,7 @@ class SchemaBuilder(ParserJsonschema):
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
-        """Add a key, never as required, because another file or the data may set it. `key+` appends to a list."""
+        """Add a key that is never required, because another file or the data may set it. `key+` appends to a list."""
         lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)

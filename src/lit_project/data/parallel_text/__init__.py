@@ -1,1 +1,1 @@
-"""Pairs of sentences: corpora, splits without leaks, vocabularies, batches of tokens."""
+"""Parallel text: corpora, leak-free splits, vocabularies and token batches."""

@@ -1,4 +1,4 @@
-"""What every parallel corpus promises to a task: batches of encoded pairs, vocabularies, and a report."""
+"""Base classes of parallel corpora, with batches of encoded pairs, vocabularies and a report."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -24,48 +24,48 @@ from lit_project.text.vocabulary import BOS, EOS, Vocabulary
 
 
 class TranslationData(SplitData):
-    """Base of the corpora. A subclass implements `read`, and `prepare_data` if there is something to download.
+    """Base class of parallel corpora. Subclasses implement `read`, and `prepare_data` for downloads.
 
-    Vocabularies and their sizes are computed from the training pairs when they are first asked for; the config links
-    `vocabularies`, `source_size`, `target_size` and `max_source_length` to the model.
+    Vocabularies and their sizes are computed from the training pairs on first access. The config links `vocabularies`,
+    `source_size`, `target_size` and `max_source_length` to the model.
 
     Args:
-        root: folder of the data; trained subword models are kept in `root/vocabularies`.
-        source: code of the language to translate from.
-        target: code of the language to translate into.
-        batch_tokens: positions per micro-batch and process, with padding, in the longer of source and target; batches
-            hold pairs of similar length.
-        batch_size: the same as a number of pairs; 128 if no size is given.
+        root: folder of the data; trained subword models are cached in `root/vocabularies`.
+        source: code of the source language.
+        target: code of the target language.
+        batch_tokens: maximum number of positions per micro-batch and process, including padding, in the longer of
+            source and target. Each batch contains pairs of similar length.
+        batch_size: pairs per micro-batch and process; default: 128 if no other size is set.
         global_batch_size: pairs per optimizer step, over processes and micro-batches; see `SplitData`.
-        eval_batch_tokens: positions without gradients; it changes no result, only memory and speed.
-        vocabulary: whole words, or subwords by BPE or a unigram language model.
-        vocabulary_size: ids of each vocabulary, four special ones counted; null: all words, or 8000 subwords.
-        joint: one subword vocabulary for both languages.
-        min_freq: words that are rarer in train are unknown.
-        max_length: tokens of a sentence (BOS and EOS not counted) that the model must take.
-        overlong: what happens to training pairs with a longer side; the number is printed. Pairs of official or given
-            evaluation splits are never dropped: of those the source is cut, and counted. If evaluation pairs are
-            carved out of the corpus, `drop` drops before that, by words and marks (by words, if there are subwords).
-        lowercase: lower-case both sides.
+        eval_batch_tokens: positions per batch in evaluation; affects memory and speed, but not results.
+        vocabulary: whole words (`word`), or subwords by BPE or a unigram language model.
+        vocabulary_size: number of ids in each vocabulary, including four special ones; null: all words, or 8000
+            subwords.
+        joint: use one subword vocabulary for both languages.
+        min_freq: words that occur less often in the training pairs are unknown.
+        max_length: maximum number of tokens per sentence, without BOS and EOS.
+        overlong: how to treat training pairs with a longer side; their number is printed. In official or given
+            evaluation splits, sources are truncated and no pair is dropped. If evaluation pairs come from the training
+            pairs, `drop` filters before the split, counting words and punctuation marks (for subwords: words only).
+        lowercase: convert both sides to lower case.
         strip_accents: remove accents from both sides.
-        space_punctuation: write punctuation marks as words of their own.
-        prefixes: keep pairs whose English side (lower case, no accents) starts with one of these; `classic`: I am, he
-            is, …
-        seed: of the order of the training pairs; `null` follows `seed_everything`.
-        vocabularies: plain data of the property of this name, from a checkpoint: used instead of building any, with
-            the preparation and maximum length in them.
-        keep_vocabularies: with `--init_from`, use the vocabularies of that run, to train it further on similar data.
-            Otherwise they are built from the new data, and embeddings of other vocabularies are not loaded.
-        folds: parts of a corpus without a test of its own; no sentence is in two of them.
-        fold: which one is the test, from 0.
+        space_punctuation: separate punctuation marks from words by spaces.
+        prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these;
+            `classic`: I am, he is, …
+        seed: seed for the order of the training pairs; `null` follows `seed_everything`.
+        vocabularies: the property of this name from a checkpoint, whose vocabularies, preparation and maximum length
+            replace those of the data.
+        keep_vocabularies: with `--init_from`, use the vocabularies of that run, for further training on similar data.
+            Otherwise they are built from the new data, and embeddings of different vocabularies are not loaded.
+        folds: number of folds of a corpus without a test split; they share no sentence.
+        fold: number of the fold used as the test split, from 0.
 
     Raises:
-        DataError: options that exclude each other, languages that the data do not have, or `keep_vocabularies` without
-            a checkpoint.
+        DataError: options exclude each other, the data lack a language, or `keep_vocabularies` has no checkpoint.
     """
 
     default_batch_size = 128
-    LANGUAGES: ClassVar[tuple[str, ...]] = ()  # what the data have; empty: anything
+    LANGUAGES: ClassVar[tuple[str, ...]] = ()  # languages of the data; empty: any
 
     def __init__(
         self,
@@ -109,17 +109,17 @@ class TranslationData(SplitData):
         self.report: dict[str, Any] = {}  # filled by setup("fit"): see `report.describe`
         self._vocabularies: tuple[Vocabulary, Vocabulary] | None = None
         if keep_vocabularies and vocabularies is None:
-            raise DataError("keep_vocabularies needs a run whose vocabularies are kept: give --init_from")
+            raise DataError("keep_vocabularies needs a run with vocabularies: set --init_from")
         if vocabularies is not None:
             self._vocabularies = from_plain(vocabularies, (source, target))
             self.preparation = Preparation(**vocabularies["preparation"])
             self.max_length = int(vocabularies["max_length"])
         self._pairs: dict[str, Pairs] = {}  # prepared
-        self._counts: dict[str, dict[str, int]] = {}  # dropped and truncated pairs
-        self.left_out: dict[str, int] = {}  # pairs that are in no split, by reason
+        self._counts: dict[str, dict[str, int]] = {}  # dropped and truncated pairs by split
+        self.left_out: dict[str, int] = {}  # number of pairs that are not in any split, by reason
 
     def read(self, split: Split) -> Pairs:
-        """The pairs of a split as (source, target), as they are written in the data."""
+        """Return the unprepared pairs of a split as (source, target)."""
         raise NotImplementedError
 
     def _built(self) -> tuple[Vocabulary, Vocabulary]:
@@ -138,7 +138,7 @@ class TranslationData(SplitData):
 
     @property
     def vocabularies(self) -> dict[str, Any]:
-        """All that turns text into ids and back, as plain data: source, target, languages, preparation, max_length."""
+        """Plain data to convert text to ids and back: source, target, languages, preparation and max_length."""
         return {
             "languages": [self.source, self.target],
             "source": self.source_vocabulary.as_dict(),
@@ -157,13 +157,13 @@ class TranslationData(SplitData):
 
     @property
     def max_source_length(self) -> int:
-        """Length of the longest encoded source, EOS counted."""
+        """Maximum length of an encoded source, including EOS."""
         return self.max_length + 1
 
     def pairs(self, split: Split) -> Pairs:
-        """The prepared pairs of a split."""
+        """Return the prepared pairs of a split."""
         if split not in self._pairs:
-            self.prepare_data()  # vocabularies are asked for before Lightning prepares
+            self.prepare_data()  # vocabularies are needed before Lightning calls this
             raw = self.keep(self.read(split))
             if not raw:
                 raise DataError(f"{type(self).__name__}: the {split} split is empty")
@@ -172,7 +172,7 @@ class TranslationData(SplitData):
         return self._pairs[split]
 
     def keep(self, pairs: Pairs) -> Pairs:
-        """Those that pass the filter of prefixes."""
+        """Return the pairs that start with one of the prefixes."""
         if self.prefixes is None:
             return pairs
         kept = with_prefix(pairs, self.prefixes, self.source, self.target)
@@ -181,7 +181,7 @@ class TranslationData(SplitData):
         return kept
 
     def setup(self, stage: str) -> None:
-        """Encodes the splits that the stage needs, once; a fit prints the report."""
+        """Encode the splits needed by the stage, unless they already are. A fit also prints the report."""
         super().setup(stage)
         if stage == "fit" and not self.report:
             names: tuple[Split, ...] = ("train", "val", "test")
@@ -193,7 +193,7 @@ class TranslationData(SplitData):
                 print_once(warning)
 
     def batch_sampler(self, dataset: EncodedPairs, split: Split) -> TokenBatches:
-        """The batches of a split for this process: shuffled in training, otherwise from short to long."""
+        """Return the batches of a split for this process, shuffled in training and otherwise from short to long."""
         train = split == "train"
         return TokenBatches(
             dataset.source.lengths,
@@ -206,7 +206,7 @@ class TranslationData(SplitData):
         )
 
     def loaded(self, split: Split) -> EncodedPairs:
-        """Ids of a split, and its text unless it is training; sentences that are too long are cut or left out."""
+        """Return the encoded pairs of a split after `filter_by_length`, with their texts except in training."""
         pairs = self.pairs(split)
         train = split == "train"
         sources, targets, self._counts[split] = filter_by_length(
@@ -226,15 +226,15 @@ class TranslationData(SplitData):
 
 
 class CarvedData(TranslationData):
-    """Base of corpora that come as one list of pairs; a subclass implements `pool`.
+    """Base class of corpora that consist of a single list of pairs. Subclasses implement `pool`.
 
-    No sentence of validation or test occurs in train, on either side: see `leak_free_split`. The split depends
-    on the data (after the filters of prefixes and length) alone, not on a seed or the direction.
+    No sentence of the validation or test split occurs in train on either side; see `leak_free_split`. The split depends
+    only on the data, after filtering by prefixes and length, and not on a seed or the direction.
 
     Args:
-        val_size: pairs of validation, approximately, since a component of the sentence graph is never split.
-        test_size: pairs of test, also approximately, if there are no folds.
-        **kwargs: of `TranslationData`.
+        val_size: approximate number of validation pairs, because components of the sentence graph are never divided.
+        test_size: approximate number of test pairs, if there are no folds.
+        **kwargs: arguments of `TranslationData`.
     """
 
     def __init__(self, val_size: int = 1000, test_size: int = 1000, **kwargs: Any) -> None:
@@ -244,11 +244,11 @@ class CarvedData(TranslationData):
         self._carved: dict[str, Pairs] = {}
 
     def pool(self) -> Pairs:
-        """All pairs as (source, target), as they are written in the data."""
+        """Return all unprepared pairs as (source, target)."""
         raise NotImplementedError
 
     def given(self) -> dict[str, Pairs]:
-        """The pairs of the splits that are not taken out of the pool."""
+        """Return the pairs of splits that are not taken from the pool."""
         return {}
 
     def read(self, split: Split) -> Pairs:
@@ -274,9 +274,9 @@ class CarvedData(TranslationData):
         return self._carved[split]
 
     def _is_overlong(self, pair: tuple[str, str]) -> bool:
-        """Whether a side has more than `max_length` words and punctuation marks, also if tokens will be subwords."""
+        """Return whether a side has more than `max_length` words and punctuation marks (for subwords: words only)."""
         for sentence, language in zip(pair, (self.source, self.target), strict=True):
-            if len(sentence) <= self.max_length:  # never fewer characters than words
+            if len(sentence) <= self.max_length:  # there are at least as many characters as words
                 continue
             prepared = self.preparation(sentence)
             words = split_words(prepared, language) if self.options.kind == "word" else prepared.split()

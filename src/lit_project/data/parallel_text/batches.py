@@ -1,4 +1,4 @@
-"""Batches of sentence pairs: sorted by length, filled by tokens, padded."""
+"""Padded batches of sentence pairs with similar lengths and a limited number of tokens."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -14,22 +14,22 @@ from lit_project.text.vocabulary import PAD
 
 
 class PairText(NamedTuple):
-    """The text of a pair, prepared and restored: what a reader sees and what is scored."""
+    """The text of a pair after `Preparation` and `restore`, for scoring and display."""
 
     source: str
     target: str
-    references: list[str]  # every translation of this source in the split, `target` among them
-    memory: str  # the most frequent translation of an identical training source (the earliest among equals), or ""
+    references: list[str]  # all translations of this source in the split, including `target`
+    memory: str  # the most frequent translation of this source in train (the first if tied), or ""
 
 
 class PairBatch(NamedTuple):
-    """Encoded pairs.
+    """A batch of encoded pairs.
 
     Attributes:
-        source: int64 `(B, S)`, ends with EOS, padded with PAD on the right.
-        source_lengths: int64 `(B,)`, EOS counted.
-        target: int64 `(B, T)`, BOS … EOS, padded with PAD on the right.
-        indices: int64 `(B,)`, which pairs of the split they are.
+        source: int64 `(B, S)`, tokens followed by EOS, padded with PAD on the right.
+        source_lengths: int64 `(B,)`, number of source tokens including EOS.
+        target: int64 `(B, T)`, tokens between BOS and EOS, padded with PAD on the right.
+        indices: int64 `(B,)`, indices of the pairs in the split.
         texts: the pairs as text; None in training.
     """
 
@@ -41,27 +41,27 @@ class PairBatch(NamedTuple):
 
 
 class TokenBatches(EpochBatches):
-    """Yields this process's batches of pair indices for one epoch: length buckets under a token budget.
+    """Yields this process's batches of pair indices for one epoch, with similar lengths in each batch.
 
-    The pairs are sorted by (target length, source length) and cut into batches; when shuffling, pairs of equal lengths
-    trade places and the batches change their order with (seed, epoch). The sequence of lengths is the same in each
-    epoch, hence so are the number and the shapes of the batches. Over all processes each pair occurs exactly once per
-    epoch, and every process makes the same number of batches: the largest are split in two until that holds. The
-    batches of one step have similar lengths on all processes, so that none waits long for another.
+    The pairs are sorted by (target length, source length) and cut into batches. Shuffling permutes pairs of equal
+    lengths and the order of the batches, depending on seed and epoch. The sorted lengths are the same in each epoch, so
+    the number and shapes of the batches are, too. Over all processes, each pair occurs exactly once per epoch. The
+    largest batches are split in two until every process has the same number of batches. In each step, all processes
+    have batches of similar length, so none waits long for the others.
 
     Args:
-        lengths_source: `(N,)`, tokens of each source (EOS counted).
-        lengths_target: `(N,)`, tokens of each target (BOS and EOS counted).
-        batch_tokens: at most this many positions per batch and process, with padding, in the source and in the target;
-            a longer pair is a batch of its own.
+        lengths_source: `(N,)`, number of tokens of each source, including EOS.
+        lengths_target: `(N,)`, number of tokens of each target, including BOS and EOS.
+        batch_tokens: maximum number of positions per batch and process, including padding, for source and target each;
+            a longer pair gets its own batch.
         batch_size: pairs per batch and process.
-        global_batch_size: pairs per optimizer step; see `EpochBatches`. Exactly one of the three is given.
-        shuffle: see above; otherwise from short to long, ties in the order of the data.
+        global_batch_size: pairs per optimizer step; see `EpochBatches`. Exactly one of the three sizes must be set.
+        shuffle: shuffle as described above; otherwise sort from short to long, with ties in the order of the data.
         share: `seed`, `num_replicas`, `rank` and `accumulate` of `EpochBatches`.
 
     Raises:
-        DataError: not exactly one size, a size below 1, fewer pairs than processes, or a global size that processes
-            and micro-batches do not divide.
+        DataError: not exactly one size is set, a size is below 1, there are fewer pairs than processes, or the global
+            size is not divisible by the number of processes and micro-batches.
     """
 
     def __init__(
@@ -78,39 +78,39 @@ class TokenBatches(EpochBatches):
         names, sizes = "batch_tokens, batch_size, global_batch_size", (batch_tokens, batch_size, global_batch_size)
         given = [value for value in sizes if value is not None]
         if len(given) != 1:
-            raise DataError(f"give one of {names}, got {', '.join(map(str, sizes))}")
+            raise DataError(f"set exactly one of {names}, got {', '.join(map(str, sizes))}")
         if given[0] < 1:
             raise DataError(f"{names}: must be at least 1, got {given[0]}")
         size = len(lengths_source)
-        whole = None if global_batch_size else max(size, 2)  # of which fewer pairs than processes are refused
+        whole = None if global_batch_size else max(size, 2)  # the base class then rejects fewer pairs than processes
         super().__init__(size, whole, global_batch_size=global_batch_size, shuffle=shuffle, **share)
         self.lengths_source = lengths_source.numpy()
         self.lengths_target = lengths_target.numpy()
         if global_batch_size:
             return
-        self.together = self.step = given[0] * self.num_replicas  # positions, or pairs
-        if batch_tokens or self.parts > 1:  # otherwise it is as good as a global batch size
+        self.together = self.step = given[0] * self.num_replicas  # number of positions or pairs
+        if batch_tokens or self.parts > 1:  # otherwise it is equivalent to a global batch size
             self.step = f"{given[0]} × {self.num_replicas} × {self.parts // self.num_replicas}"
         longest = np.maximum(self.lengths_source, self.lengths_target)[self._sorted(0)]
         bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), given[0])
-        self.bounds = _divisible(bounds, self.num_replicas)  # where batches begin in the sorted sequence, and its end
+        self.bounds = _divisible(bounds, self.num_replicas)  # start of each batch in the sorted pairs, and the end
 
     def batches(self) -> list[Tensor]:
         order = torch.from_numpy(self._sorted(self.epoch))
-        block = self.parts if self.global_batch_size else self.num_replicas  # parts of a step, which stay together
+        block = self.parts if self.global_batch_size else self.num_replicas  # batches that stay together in a step
         count = (len(self.bounds) - 1) // block
         steps = torch.arange(count)
         own = torch.arange(self.rank, block, self.num_replicas).expand(count, -1)
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "batches", self.epoch))
             steps = torch.randperm(count, generator=generator)
-            if not self.global_batch_size:  # who takes which batch, so that no process always has the shortest
+            if not self.global_batch_size:  # random assignment, so that no process always gets the shortest batch
                 own = torch.rand(count, block, generator=generator).argsort(dim=1)[:, self.rank, None]
         return self.parts_of(order, (steps[:, None] * block + own).flatten().tolist())
 
     def padding_waste(self) -> tuple[float, float]:
-        """Share of padding among the positions of an epoch, of the source and of the target, over all processes."""
-        bounds = np.unique(self.bounds)  # some parts may be empty
+        """Return the share of padding in source and target batches of an epoch, over all processes."""
+        bounds = np.unique(self.bounds)  # some batches may be empty
         order, starts, counts = self._sorted(0), bounds[:-1], np.diff(bounds)
         waste = []
         for lengths in (self.lengths_source, self.lengths_target):
@@ -119,7 +119,7 @@ class TokenBatches(EpochBatches):
         return waste[0], waste[1]
 
     def _sorted(self, epoch: int) -> np.ndarray:
-        """Indices of the pairs by length, ties by (seed, epoch) or ascending: `(N,)` int64."""
+        """Return pair indices sorted by length, int64 `(N,)`. Ties are shuffled by seed and epoch, or ascending."""
         ties = np.arange(self.size)
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "ties", epoch))
@@ -128,7 +128,7 @@ class TokenBatches(EpochBatches):
 
 
 def _cut(longest: list[int], batch_tokens: int) -> list[int]:
-    """Bounds of the greedy batches over sentences of these lengths."""
+    """Return the bounds of greedily filled batches for sentences with these lengths."""
     bounds, width = [0], 0
     for index, length in enumerate(longest):
         width = max(width, length)
@@ -139,23 +139,23 @@ def _cut(longest: list[int], batch_tokens: int) -> list[int]:
 
 
 def _divisible(bounds: list[int], count: int) -> list[int]:
-    """Splits the largest batches until their number is a multiple of `count`."""
+    """Split the largest batches until their number is a multiple of `count`."""
     bounds = list(bounds)
     for _ in range(-(len(bounds) - 1) % count):
         largest = int(np.argmax(np.diff(bounds)))
         bounds.insert(largest + 1, (bounds[largest] + bounds[largest + 1]) // 2)
     if len(set(bounds)) < len(bounds):
-        raise DataError(f"{bounds[-1]} pairs cannot be shared by {count} processes in equally many batches")
+        raise DataError(f"{bounds[-1]} pairs are too few for an equal number of batches on {count} processes")
     return bounds
 
 
 class EncodedText:
-    """N sentences of token ids.
+    """N encoded sentences.
 
     Attributes:
-        flat: int32 `(number of tokens,)`, all sentences one after another.
-        offsets: int64 `(N + 1,)`, where each begins.
-        lengths: int64 `(N,)`, tokens of each.
+        flat: int32 `(number of tokens,)`, token ids of all sentences, concatenated.
+        offsets: int64 `(N + 1,)`, start of each sentence in `flat`, and the end.
+        lengths: int64 `(N,)`, number of tokens of each sentence.
     """
 
     def __init__(self, sentences: Sequence[Sequence[int]]) -> None:
@@ -169,7 +169,7 @@ class EncodedText:
         return len(self.lengths)
 
     def padded(self, indices: Tensor) -> Tensor:
-        """The sentences `indices` `(B,)` as int64 `(B, L)`, padded with PAD to the longest of them."""
+        """Return the sentences with `indices` `(B,)` as int64 `(B, L)`, padded with PAD to the longest one."""
         lengths = self.lengths[indices]
         position_L = torch.arange(int(lengths.max()))
         inside_BL = position_L < lengths[:, None]
@@ -178,15 +178,15 @@ class EncodedText:
 
 
 class EncodedPairs:
-    """N pairs of encoded sentences, `… EOS` and `BOS … EOS`; a tensor of indices `(b,)` gives a batch.
+    """N pairs of encoded sentences, `… EOS` and `BOS … EOS`. Indexing with a tensor of indices `(b,)` returns a batch.
 
     Args:
-        source: ids.
-        target: ids.
-        texts: the pairs as text, which then accompany the batches.
+        source: encoded source sentences.
+        target: encoded target sentences.
+        texts: the pairs as text, to be included in the batches.
     """
 
-    draws = False  # nothing random happens here
+    draws = False  # indexing is not random
 
     def __init__(self, source: EncodedText, target: EncodedText, texts: list[PairText] | None = None) -> None:
         self.source, self.target, self.texts = source, target, texts

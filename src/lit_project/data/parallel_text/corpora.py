@@ -1,4 +1,4 @@
-"""Corpora: files of your own, Tatoeba, Multi30k."""
+"""Parallel corpora: your own files, Tatoeba and Multi30k."""
 
 import os
 import urllib.request
@@ -15,10 +15,10 @@ from lit_project.text.files import read_lines
 
 
 def read_aligned(source: Path, target: Path) -> list[tuple[str, str]]:
-    """Pairs of two files, where line n of one translates line n of the other.
+    """Read pairs from two files, where line n of one is the translation of line n of the other.
 
     Raises:
-        DataError: as `read_lines`; different numbers of lines; an empty line; no line at all.
+        DataError: as `read_lines`; also if the numbers of lines differ, a line is empty, or there are no lines.
     """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
@@ -31,15 +31,15 @@ def read_aligned(source: Path, target: Path) -> list[tuple[str, str]]:
             raise DataError(f"{path} is empty")
         for number, line in enumerate(lines, 1):
             if not line.strip():
-                raise DataError(f"{path}, line {number}: empty")
+                raise DataError(f"{path}, line {number}: empty line")
     return list(zip(sources, targets, strict=True))
 
 
 def read_tsv(path: Path) -> list[tuple[str, str]]:
-    """Pairs of a file with lines `sentence<TAB>translation`; further columns are ignored.
+    """Read pairs from a file with lines `sentence<TAB>translation`. Further columns are ignored.
 
     Raises:
-        DataError: as `read_lines`; a line without a tab or with an empty side; no line at all.
+        DataError: as `read_lines`; also if a line has no tab or an empty side, or there are no lines.
     """
     pairs = []
     for number, line in enumerate(read_lines(path), 1):
@@ -55,27 +55,27 @@ def read_tsv(path: Path) -> list[tuple[str, str]]:
     return pairs
 
 
-TIMEOUT = 60  # seconds without a byte
+TIMEOUT = 60  # maximum seconds without receiving data
 
 
 def fetch(path: Path, address: str) -> None:
-    """Downloads `address` to `path`, and checks that it is a readable archive of UTF-8 text.
+    """Download `address` to `path`, and check that it is a readable archive of UTF-8 text.
 
     Raises:
-        DataError: there is no network, or what came is no such archive; the message says where to put the file.
+        DataError: the download fails or is not such an archive. The message says where to put the file.
     """
-    part = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the suffix, by which it is read
+    part = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the suffix, which determines how it is read
     print_once(f"downloading {address} to {path}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # manythings.org refuses clients that do not look like browsers
+        # manythings.org rejects clients that do not look like browsers
         request = urllib.request.Request(address, headers={"User-Agent": "Mozilla/5.0 (lit-project)"})
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
             part.write_bytes(answer.read())
         read_lines(part)
         os.replace(part, path)
     except (OSError, HTTPException, DataError) as error:
-        reason = str(error).replace(str(part), "what came")
+        reason = str(error).replace(str(part), "the download")
         raise DataError(
             f"{path} does not exist and could not be downloaded ({reason}). Download {address} and put it there"
         ) from error
@@ -87,21 +87,21 @@ Files = str | list[str]
 
 
 class ParallelText(CarvedData):
-    """Any parallel corpus, plain or `.gz`, in UTF-8.
+    """Your own parallel corpus in UTF-8, plain or compressed (`.gz`).
 
-    A split is a list of two files (line n of the source file, line n of the target file) or one file of lines
-    `source<TAB>target`. Validation or test that is not given is carved out of train without leaks; training pairs
-    that share a sentence with a given split are then left out, and counted. Where both are given, all three are
-    used as they are, and the report says what they share.
+    A split is either one file with lines `source<TAB>target`, or a list of two files whose lines correspond. A missing
+    validation or test split is taken from the training pairs without leaks. Training pairs that share a sentence with
+    the other, given split are then dropped and counted. If both splits are given, all three are used unchanged, and the
+    report shows how much they overlap.
 
     Args:
         train: file or files of the training pairs.
-        val: of validation; null carves `val_size` pairs out of train.
-        test: of test; null carves `test_size` pairs out of train.
-        **kwargs: of `CarvedData` and `TranslationData`; `source` and `target` name the languages.
+        val: file or files of the validation pairs; null takes `val_size` pairs from the training pairs.
+        test: file or files of the test pairs; null takes `test_size` pairs from the training pairs.
+        **kwargs: arguments of `CarvedData` and `TranslationData`; `source` and `target` are the languages.
 
     Raises:
-        DataError: a file is missing or damaged; files of different lengths; a line without a tab or with an empty
+        DataError: a file is missing or damaged, two files have different lengths, or a line has no tab or an empty
             side.
     """
 
@@ -126,16 +126,16 @@ class ParallelText(CarvedData):
 class Tatoeba(CarvedData):
     """Short everyday sentences, many with several translations (142,787 pairs in the release of September 2017).
 
-    Read from `root/tatoeba/fra-eng.zip`, `fra-eng.txt` or `fra.txt`: `english<TAB>french`, any release. The archive is
-    downloaded there if all are missing.
+    The pairs are read from `root/tatoeba/fra-eng.zip`, `fra-eng.txt` or `fra.txt` (`english<TAB>french`, any release).
+    If all of these files are missing, the archive is downloaded.
 
     Args:
-        val_size: pairs of validation, approximately.
-        test_size: pairs of test, approximately.
-        **kwargs: of `TranslationData`.
+        val_size: approximate number of validation pairs.
+        test_size: approximate number of test pairs.
+        **kwargs: arguments of `TranslationData`.
 
     Raises:
-        DataError: the file is damaged, or missing and cannot be downloaded; the message says where to put it.
+        DataError: the file is damaged, or it is missing and cannot be downloaded. The message says where to put it.
     """
 
     ADDRESS = "https://www.manythings.org/anki/fra-eng.zip"
@@ -156,14 +156,14 @@ class Tatoeba(CarvedData):
 
 
 class Multi30k(TranslationData):
-    """29,000 training, 1,014 validation and 1,000 test captions (test_2016_flickr), the official splits.
+    """Multi30k with its official splits: 29,000 training, 1,014 validation and 1,000 test captions (test_2016_flickr).
 
-    Read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without `.gz`; missing files are
-    downloaded there. The splits are used as they are: no caption of test occurs in train, and of validation one source
-    and, of English to French, three targets; the report says how many.
+    The captions are read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without `.gz`, where
+    missing files are downloaded. The splits are used unchanged. No test caption occurs in train. One validation source
+    does, and from English to French also three validation targets; the report shows these numbers.
 
     Raises:
-        DataError: a file is damaged, or missing and cannot be downloaded; the message says where to put it.
+        DataError: a file is damaged, or it is missing and cannot be downloaded. The message says where to put it.
     """
 
     ADDRESS = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"

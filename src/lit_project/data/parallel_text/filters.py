@@ -1,4 +1,4 @@
-"""Which pairs are left out: too long ones, and all that do not begin as the classic tutorial asks."""
+"""Filters for sentence pairs: by length, and by the prefixes of the classic PyTorch tutorial."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,18 +14,18 @@ Ids = list[list[int]]
 def filter_by_length(
     sources: Ids, targets: Ids, pairs: Pairs, max_length: int, overlong: Overlong | None
 ) -> tuple[Ids, Ids, dict[str, int]]:
-    """Sources and targets of at most `max_length` tokens, and how many pairs were "dropped" and "truncated".
+    """Return sources and targets of at most `max_length` tokens, and how many were "dropped" and "truncated".
 
     Args:
-        sources: ids without BOS and EOS.
-        targets: the same of the translations.
-        pairs: their text, for messages.
-        max_length: tokens of a side.
-        overlong: what happens to training pairs; None for evaluation pairs. Their targets are never cut, because they
-            are what is scored.
+        sources: token ids without BOS and EOS.
+        targets: token ids of the translations, also without BOS and EOS.
+        pairs: the pairs as text, for error messages.
+        max_length: maximum number of tokens per side.
+        overlong: how to treat longer training pairs; None for evaluation pairs, whose sources are truncated. Their
+            targets never are, because scores depend on them.
 
     Raises:
-        DataError: there is one and `overlong` is "error", or none is left.
+        DataError: a pair is too long and `overlong` is "error", or no pairs remain.
     """
     counts = {"dropped": 0, "truncated": 0}
     train = overlong is not None
@@ -42,14 +42,14 @@ def filter_by_length(
     if overlong == "drop":
         counts["dropped"] = count
         if count == len(pairs):
-            raise DataError(f"max_length {max_length} drops all {count} training pairs")
+            raise DataError(f"max_length {max_length} drops all {count} training pairs: use a larger value")
         kept = [i for i, is_long in enumerate(long) if not is_long]
         return [sources[i] for i in kept], [targets[i] for i in kept], counts
     counts["truncated"] = count
     return [s[:max_length] for s in sources], [t[:max_length] for t in targets] if train else targets, counts
 
 
-# With a space for the apostrophe, as text without punctuation has it, and with the apostrophe.
+# with a space instead of the apostrophe, as in text without punctuation, and with the apostrophe
 CLASSIC_PREFIXES = (
     "i am ", "i m ", "i'm ",
     "he is", "he s ", "he's ",
@@ -63,16 +63,16 @@ _PLAIN = Preparation(lowercase=True, strip_accents=True)
 
 
 def with_prefix(pairs: Pairs, prefixes: Sequence[str], source: str, target: str) -> list[tuple[str, str]]:
-    """The pairs whose English side, in lower case and without accents, starts with one of `prefixes`.
+    """Return the pairs whose English side, lower-cased and without accents, starts with one of `prefixes`.
 
     Raises:
-        DataError: neither side is English ("en"), or no pair is left.
+        DataError: neither side is English ("en"), or no pairs remain.
     """
     if "en" not in (source, target):
-        raise DataError(f"prefixes: they are those of English sentences, but the pair is {source}-{target}")
+        raise DataError(f"prefixes requires English sentences, but the languages are {source} and {target}")
     side = 0 if source == "en" else 1
     starts = tuple(prefixes)
     kept = [pair for pair in pairs if _PLAIN(pair[side]).replace("’", "'").startswith(starts)]
     if not kept:
-        raise DataError(f"prefixes: none of {len(pairs)} English sentences starts with {', '.join(map(repr, starts))}")
+        raise DataError(f"prefixes: none of {len(pairs)} English sentences start with {', '.join(map(repr, starts))}")
     return kept

@@ -1,8 +1,8 @@
-"""Splits of a parallel corpus that share no sentence.
+"""Splits of a parallel corpus that do not share any sentence.
 
-A corpus with many translations per sentence is a graph: sentences are nodes, pairs are edges. If a random share of the
-pairs is held out, most of its sentences stay in train with another translation. Here whole connected components are
-held out instead.
+A corpus with many translations per sentence is a graph, whose nodes are sentences and whose edges are pairs. If random
+pairs are held out, most of their sentences also occur in train with a different translation. This module holds out
+whole connected components instead.
 """
 
 import unicodedata
@@ -19,10 +19,10 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def sentence_key(sentence: str) -> str:
-    """What two spellings of one sentence have in common: its letters and digits, without case and accents.
+    """Return a key that is equal for all spellings of a sentence: its letters and digits, without case and accents.
 
-    It is coarser than every `Preparation`: with any of them, sentences that become equal have equal keys. So one split
-    serves all of them, and none of them makes it leak.
+    It is coarser than any `Preparation`: sentences that become equal by preparation have equal keys. Thus a split by
+    keys is leak-free for all preparations.
     """
     folded = sentence.lower()
     if not folded.isascii():
@@ -32,9 +32,9 @@ def sentence_key(sentence: str) -> str:
 
 
 def components(pairs: Pairs) -> np.ndarray:
-    """The number of the connected component of each pair: `(N,)`, from 0 in the order of the pairs.
+    """Return the connected component of each pair, `(N,)`, numbered from 0 in the order of the pairs.
 
-    It does not depend on which side is the source, so that both directions of a corpus are split alike.
+    The result does not depend on which side is the source, so both directions of a corpus have the same split.
     """
     sides = []
     start = 0
@@ -49,41 +49,41 @@ def components(pairs: Pairs) -> np.ndarray:
 
 
 def connected_components(source: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
-    """Return a label per node of an undirected graph, `(size,)`: the smallest node of its connected component.
+    """Return a label for each node of an undirected graph, `(size,)`: the smallest node of its connected component.
 
     Args:
-        source: one end of each edge: `(E,)`, from 0 to `size - 1`.
-        target: the other ends.
+        source: first node of each edge, `(E,)`, from 0 to `size - 1`.
+        target: second node of each edge, `(E,)`.
         size: number of nodes.
     """
     labels = np.arange(size)
     while (labels[source] != labels[target]).any():
         lower, higher = np.sort([labels[source], labels[target]], axis=0)
-        np.minimum.at(labels, higher, lower)  # join the components at the ends of each edge
-        while (labels != labels[labels]).any():  # so that all nodes of a component have one label again
+        np.minimum.at(labels, higher, lower)  # merge the components at both ends of each edge
+        while (labels != labels[labels]).any():  # until all nodes of a component have the same label
             labels = labels[labels]
     return labels
 
 
 def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, np.ndarray]:
-    """Indices of the pairs of train, val and test, ascending; no sentence (by `sentence_key`) occurs in two of them.
+    """Return ascending pair indices for train, val and test, so that no `sentence_key` occurs in two of them.
 
-    Test and validation take components in a random order that is always the same until they have as many pairs as
-    asked, or slightly more. Components that would be more than a hundredth of a split (and more than ten pairs) stay
-    in train: one of thousands of pairs would be the whole split.
+    Components are added to test and validation in a fixed random order, until each split has at least the requested
+    number of pairs. Components with more than ten pairs and more than a hundredth of the split stay in train, because a
+    component with thousands of pairs could make up the whole split.
 
     Args:
         pairs: the corpus.
-        val: pairs of validation.
-        test: pairs of test.
+        val: number of validation pairs.
+        test: number of test pairs.
 
     Raises:
-        DataError: the corpus cannot give that many pairs.
+        DataError: the corpus is too small for this number of pairs.
     """
     labels = components(pairs) if len(pairs) else np.zeros(0, dtype=np.int64)
     sizes = np.bincount(labels)
     order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(derive(SPLIT_SEED, len(sizes)))).numpy()
-    owner = np.zeros(len(sizes), dtype=np.int64)  # of each component: 0 train, 1 val, 2 test
+    owner = np.zeros(len(sizes), dtype=np.int64)  # split of each component: 0 train, 1 val, 2 test
     for number, name, wanted in ((2, "test", test), (1, "val", val)):
         if wanted < 0:
             raise DataError(f"{name}_size must not be negative, got {wanted}")
@@ -91,20 +91,20 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
         taken = free[: int(np.searchsorted(np.cumsum(sizes[free]), wanted)) + 1] if wanted else free[:0]
         if sizes[taken].sum() < wanted:
             raise DataError(
-                f"--data.{name}_size={wanted} is too large: of {len(pairs)} pairs only {int(sizes[free].sum())} more "
-                "can be held out without a sentence that also occurs in train"
+                f"--data.{name}_size={wanted} is too large: only {int(sizes[free].sum())} more of {len(pairs)} pairs "
+                "can be held out without sharing a sentence with train"
             )
         owner[taken] = number
     split = {name: np.flatnonzero(owner[labels] == number) for number, name in enumerate(("train", "val", "test"))}
     if not len(split["train"]):
-        raise DataError(f"val_size {val} and test_size {test} leave nothing of {len(pairs)} pairs to train on")
+        raise DataError(f"val_size {val} and test_size {test} leave none of {len(pairs)} pairs for training")
     return split
 
 
 def leak_free_folds(pairs: Pairs, folds: int) -> torch.Tensor:
-    """The fold of each pair, from 0: `(N,)`. No sentence is in two of them; they are about as large as each other.
+    """Return the fold of each pair, `(N,)`, from 0. The folds share no sentence and have about the same size.
 
-    Components go to the smallest fold, the largest first.
+    Components are assigned to the smallest fold so far, starting with the largest component.
 
     Raises:
         DataError: there are more folds than components.
@@ -121,13 +121,13 @@ def leak_free_folds(pairs: Pairs, folds: int) -> torch.Tensor:
 
 
 def drop_shared_sentences(pairs: Pairs, given: Pairs) -> list[tuple[str, str]]:
-    """Those of `pairs` that share no sentence (by `sentence_key`) with `given`, on either side."""
+    """Return the pairs that share no sentence (by `sentence_key`) with `given` on either side."""
     sources, targets = ({sentence_key(pair[side]) for pair in given} for side in range(2))
     return [(s, t) for s, t in pairs if sentence_key(s) not in sources and sentence_key(t) not in targets]
 
 
 def overlap(train: Pairs, other: Pairs) -> dict[str, int]:
-    """How many distinct sources, targets and pairs of another split also occur in train."""
+    """Count the distinct sources, targets and pairs of another split that also occur in train."""
     return {
         "sources": len({source for source, _ in other} & {source for source, _ in train}),
         "targets": len({target for _, target in other} & {target for _, target in train}),

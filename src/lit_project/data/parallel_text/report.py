@@ -1,4 +1,4 @@
-"""What a parallel corpus turned out to be, in numbers and in a few lines."""
+"""A report on a parallel corpus: sizes, overlap of the splits, unknown tokens and padding."""
 
 from collections import Counter
 from typing import Any
@@ -12,7 +12,7 @@ MANY_UNKNOWN = 0.2  # share of the tokens of a split
 
 
 def pair_texts(pairs: Pairs, train: Pairs, preparation: Preparation) -> list[PairText]:
-    """The text that accompanies evaluation: references, and what train remembers of each source."""
+    """Return the texts of evaluation pairs, with all references and the most frequent training translation."""
     restore = preparation.restore
     references: dict[str, list[str]] = {source: [] for source, _ in pairs}
     for source, target in pairs:
@@ -23,7 +23,7 @@ def pair_texts(pairs: Pairs, train: Pairs, preparation: Preparation) -> list[Pai
     for source, target in train:
         if source in references:
             known.setdefault(source, Counter())[target] += 1
-    # most_common keeps the order of first occurrence among equals
+    # most_common keeps equally frequent translations in the order of their first occurrence
     memory = {source: restore(counts.most_common(1)[0][0]) for source, counts in known.items()}
     return [PairText(restore(s), restore(t), references[s], memory.get(s, "")) for s, t in pairs]
 
@@ -35,14 +35,14 @@ def describe(
     padding: tuple[float, float],
     left_out: dict[str, int],
 ) -> dict[str, Any]:
-    """The report of a corpus.
+    """Return the report on a corpus.
 
     Args:
         pairs: prepared pairs by split.
-        encoded: by split, for those that are set up.
-        counts: by split, how many pairs were "dropped" and "truncated".
-        padding: share of padding in training batches, of source and target.
-        left_out: pairs that are in no split, by reason.
+        encoded: encoded pairs by split, only for splits that are set up.
+        counts: number of pairs that were "dropped" and "truncated", by split.
+        padding: share of padding in training batches, for source and target.
+        left_out: number of pairs that are not in any split, by reason.
     """
     return {
         "splits": {name: {"pairs": len(own), "sources": len({s for s, _ in own})} for name, own in pairs.items()},
@@ -58,31 +58,31 @@ def describe(
 
 
 def _unknown(text: EncodedText) -> float:
-    """Share of the tokens (not counting BOS and EOS)."""
+    """Return the share of unknown tokens, without counting BOS and EOS."""
     tokens = ((text.flat > EOS) | (text.flat == UNK)).sum()
     return float((text.flat == UNK).sum() / tokens.clamp(min=1))
 
 
 def unknown_warning(report: dict[str, Any]) -> str:
-    """A warning about the split and side with the largest share of unknown tokens; empty if all have few."""
+    """Return a warning about the split and side with the most unknown tokens, or an empty string if there are few."""
     shares = [(share, side, split) for split, own in report["unknown"].items() for side, share in own.items()]
     share, side, split = max(shares)
     if share < MANY_UNKNOWN:
         return ""
     return (
-        f"warning: {share:.0%} of the {side} tokens of {split} are unknown. Subwords (vocabulary: bpe), a smaller "
-        "min_freq or vocabularies built from these data (keep_vocabularies: false) leave fewer"
+        f"warning: {share:.0%} of the {side} tokens of {split} are unknown. To reduce this, use subwords (vocabulary: "
+        "bpe), a smaller min_freq, or vocabularies built from these data (keep_vocabularies: false)"
     )
 
 
 def lines(report: dict[str, Any]) -> str:
-    """The report for people."""
+    """Return the report as human-readable text."""
     parts = [f"{name} {own['pairs']:,} pairs ({own['sources']:,} sources)" for name, own in report["splits"].items()]
     text = ["data: " + ", ".join(parts)]
-    others = {f"train of {name}": own for name, own in report["overlap_with_train"].items()}
-    for name, own in {**others, "val of test": report["overlap_of_val_and_test"]}.items():
+    others = {f"{name} and train": own for name, own in report["overlap_with_train"].items()}
+    for name, own in {**others, "test and val": report["overlap_of_val_and_test"]}.items():
         shared = ", ".join(f"{count:,} {what}" for what, count in own.items())
-        text.append(f"  also in {name}: {shared}")
+        text.append(f"  shared by {name}: {shared}")
     unknown = [f"{name} {own['source']:.2%} / {own['target']:.2%}" for name, own in report["unknown"].items()]
     text.append(f"  unknown tokens (source / target): {', '.join(unknown)}")
     text.append(f"  padding (source / target): {report['padding']['source']:.1%} / {report['padding']['target']:.1%}")

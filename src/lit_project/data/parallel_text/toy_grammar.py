@@ -1,4 +1,4 @@
-"""A small English-French grammar: its words, its sentences, and the data module that reads them."""
+"""A small English-French grammar, its sentences, and a data module for them."""
 
 import random
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from lit_project.data.parallel_text.leak_free_split import Pairs
 
 
 class Noun(NamedTuple):
-    """A noun, English and French, in both numbers."""
+    """Singular and plural of a noun in English and French."""
 
     english: str
     english_plural: str
@@ -22,7 +22,7 @@ class Noun(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """Who does something."""
+    """The subject of a sentence."""
 
     english: str
     french: str
@@ -35,7 +35,7 @@ class Subject(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """A verb in the forms that the grammar needs."""
+    """The forms of a verb that the grammar uses."""
 
     english: str  # base, third person, past
     present: str  # by person
@@ -73,7 +73,7 @@ PRONOUNS = (
     Subject("we", "nous", 3, False),
     Subject("they", "ils", 4, False),
 )
-# English: masculine, feminine, masculine plural, feminine plural
+# English → French masculine, feminine, masculine plural, feminine plural
 STATES = {
     "tired": ("fatigué", "fatiguée", "fatigués", "fatiguées"),
     "happy": ("heureux", "heureuse", "heureux", "heureuses"),
@@ -91,13 +91,13 @@ COLOURS = {
     "white": ("blanc", "blanche", "blancs", "blanches"),
     "black": ("noir", "noire", "noirs", "noires"),
 }
-MOTIONS = (  # with être in the past
+MOTIONS = (  # past tense with être
     Verb("arrive, arrives, arrived", "arrive arrives arrive arrivons arrivent", "arrivé", "arriver"),
     Verb("leave, leaves, left", "pars pars part partons partent", "parti", "partir"),
     Verb("come back, comes back, came back", "reviens reviens revient revenons reviennent", "revenu", "reviendr"),
     Verb("stay, stays, stayed", "reste restes reste restons restent", "resté", "rester"),
 )
-ACTIONS = (  # with avoir
+ACTIONS = (  # past tense with avoir
     Verb("see, sees, saw", "vois vois voit voyons voient", "vu", "verr"),
     Verb("buy, buys, bought", "achète achètes achète achetons achètent", "acheté", "achèter"),
     Verb("sell, sells, sold", "vends vends vend vendons vendent", "vendu", "vendr"),
@@ -124,11 +124,11 @@ ARTICLES = {  # masculine, feminine, plural, before a vowel: masculine, feminine
 }
 PLURAL_ARTICLES = {"the": "the", "my": "my", "this": "these", "a": "some"}
 TENSES = ("present", "past", "future")
-SEED = 1066  # chooses among all sentences; a constant of its own, so that the corpus is always the same
+SEED = 1066  # for choosing sentences; independent of the run's seed, so that the corpus is always the same
 
 
 def _vowel(word: str) -> bool:
-    """Whether a French word elides: no h of the lexicon is aspirated."""
+    """Return whether a French word starts with a vowel sound; the lexicon contains no aspirated h."""
     return word[0] in "aeiouéèêh"
 
 
@@ -137,7 +137,7 @@ def _join(first: str, second: str) -> str:
 
 
 def _noun_phrase(article: str, noun: Noun, plural: bool, colour: str | None = None) -> tuple[str, str]:
-    """English and French, such as "this green hat", "ce chapeau vert"."""
+    """Return a noun phrase in English and French, such as "this green hat", "ce chapeau vert"."""
     french = noun.french_plural if plural else noun.french
     form = 2 if plural else int(noun.feminine) + (3 if _vowel(french) else 0)
     phrase = _join(ARTICLES[article][form], french)
@@ -160,14 +160,14 @@ def _subjects() -> Iterator[Subject]:
 
 
 def _sentence(subject: Subject, english: str, french: str) -> tuple[str, str]:
-    """Subject and predicate as sentences."""
+    """Combine a subject and its predicates into an English and a French sentence."""
     start = "j'" if subject.french == "je" and _vowel(french) else subject.french
     pair = f"{subject.english} {english}.", f"{_join(start, french)}."
     return pair[0][0].upper() + pair[0][1:], pair[1][0].upper() + pair[1][1:]
 
 
 def _states(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Is tired, was very happy, will not be ready."""
+    """Yield sentences such as "I am tired", "she was very happy" or "they will not be ready"."""
     for tense, (state, forms), how in product(TENSES, STATES.items(), ("", "very", "not")):
         being = TO_BE[tense][subject.person]
         if how == "not":
@@ -194,7 +194,7 @@ def _conjugated(subject: Subject, verb: Verb, tense: str, with_be: bool) -> tupl
 
 
 def _motions(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Arrives, came back yesterday, will leave on Monday."""
+    """Yield sentences such as "she arrives", "he came back yesterday" or "we will leave on Monday"."""
     for verb, tense in product(MOTIONS, TENSES):
         english, french = _conjugated(subject, verb, tense, with_be=True)
         for when, quand in (("", ""), *ADVERBS[tense]):
@@ -202,7 +202,7 @@ def _motions(subject: Subject) -> Iterator[tuple[str, str]]:
 
 
 def _actions(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Sees the tree, bought a red hat, will look for these keys."""
+    """Yield sentences such as "she sees the tree", "he bought a red hat" or "I will look for these keys"."""
     objects = product(ARTICLES, THINGS, (False, True), (None, *COLOURS))
     phrases = [_noun_phrase(article, noun, plural, colour) for article, noun, plural, colour in objects]
     for verb, tense in product(ACTIONS, TENSES):
@@ -211,12 +211,12 @@ def _actions(subject: Subject) -> Iterator[tuple[str, str]]:
             yield _sentence(subject, f"{english} {thing}", f"{french} {chose}")
 
 
-@cache  # a second
+@cache  # generating them takes a second
 def sentences(size: int) -> list[tuple[str, str]]:
-    """English-French pairs, a third of each kind of predicate; always the same ones.
+    """Return the same English-French pairs in each call, a third with each kind of predicate.
 
     Raises:
-        DataError: a size that is not between 3 and what the grammar makes.
+        DataError: `size` is not between 3 and the number of sentences in the grammar.
     """
     chosen: list[tuple[str, str]] = []
     generator = random.Random(SEED)
@@ -224,25 +224,25 @@ def sentences(size: int) -> list[tuple[str, str]]:
     for number, kind in enumerate((_motions, _states, _actions)):
         own = [pair for subject in subjects for pair in kind(subject)]
         generator.shuffle(own)
-        # kinds with fewer sentences leave their share to the next
+        # if a kind has too few sentences, the next ones fill its share
         chosen += own[: (size - len(chosen)) // (3 - number)]
     if size < 3 or len(chosen) < size:
-        raise DataError(f"size {size}: the grammar makes 3 to {len(chosen)} pairs")
+        raise DataError(f"size must be between 3 and {len(chosen)} pairs for this grammar, got {size}")
     generator.shuffle(chosen)
     return chosen
 
 
 class ToyGrammar(CarvedData):
-    """Sentences of a small grammar, made in code: no file is read.
+    """Sentence pairs from a small grammar, generated without any files.
 
     Args:
-        size: pairs in all.
-        val_size: pairs of validation.
-        test_size: pairs of test.
-        **kwargs: of `TranslationData`.
+        size: total number of pairs.
+        val_size: number of validation pairs.
+        test_size: number of test pairs.
+        **kwargs: arguments of `TranslationData`.
 
     Raises:
-        DataError: more pairs than the grammar makes.
+        DataError: `size` is below 3 or exceeds the number of sentences in the grammar.
     """
 
     LANGUAGES = ("en", "fr")

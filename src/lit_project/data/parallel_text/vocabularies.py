@@ -1,4 +1,4 @@
-"""Builds the vocabularies of a parallel corpus from its training pairs; trained subword models are kept as files."""
+"""Builds the vocabularies of a parallel corpus from its training pairs, and caches trained subword models."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from lit_project.text.vocabulary import SubwordVocabulary, Vocabulary, WordVocab
 
 Kind = Literal["word", "bpe", "unigram"]
 
-SUBWORDS = 8000  # ids of a subword vocabulary unless the config says otherwise, usual for 30,000 to 200,000 pairs
+SUBWORDS = 8000  # default size of a subword vocabulary, usual for 30,000 to 200,000 pairs
 
 
 @dataclass(frozen=True)
 class VocabularyOptions:
-    """What a config says about vocabularies.
+    """Vocabulary options of a config.
 
     Args:
-        kind: whole words, or subwords of one of two algorithms.
-        size: number of ids of each vocabulary; None: all words, or `SUBWORDS`.
-        joint: one subword vocabulary for both languages.
-        min_freq: rarer words are unknown.
+        kind: `word` for whole words, or the subword algorithm.
+        size: number of ids in each vocabulary; None: all words, or `SUBWORDS`.
+        joint: use one subword vocabulary for both languages.
+        min_freq: words that occur less often are unknown.
 
     Raises:
-        DataError: options that exclude each other or are out of range.
+        DataError: options exclude each other or are out of range.
     """
 
     kind: Kind = "word"
@@ -39,24 +39,24 @@ class VocabularyOptions:
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 5:
-            raise DataError(f"vocabulary_size must be at least 5 (four ids are special), got {self.size}")
+            raise DataError(f"vocabulary_size must be at least 5 (there are four special ids), got {self.size}")
         if self.min_freq < 1:
             raise DataError(f"min_freq must be at least 1, got {self.min_freq}")
         if self.kind == "word" and self.joint:
             raise DataError("joint: true needs subwords: set vocabulary to bpe or unigram")
         if self.kind != "word" and self.min_freq != 1:
-            raise DataError(f"min_freq {self.min_freq} is for vocabulary: word; of subwords set vocabulary_size")
+            raise DataError(f"min_freq {self.min_freq} needs vocabulary: word; for subwords, set vocabulary_size")
 
 
 def build(
     pairs: Pairs, languages: tuple[str, str], options: VocabularyOptions, folder: Path
 ) -> tuple[Vocabulary, Vocabulary]:
-    """Source and target vocabulary (the same object if joint) of prepared training pairs.
+    """Build the source and target vocabulary (the same object if joint) from prepared training pairs.
 
-    `folder` keeps trained subword models, so that a second run need not train them again.
+    Trained subword models are cached in `folder` for later runs.
 
     Raises:
-        DataError: no such vocabulary can be made of this text.
+        DataError: the vocabulary cannot be built from this text.
     """
     sides: list[list[str]] = [[source for source, _ in pairs], [target for _, target in pairs]]
     if options.kind == "word":
@@ -72,13 +72,13 @@ def build(
 
 
 def from_plain(data: Any, languages: tuple[str, str]) -> tuple[Vocabulary, Vocabulary]:
-    """The two vocabularies of a checkpoint.
+    """Return the source and target vocabulary of a checkpoint.
 
     Raises:
-        DataError: malformed, or of other languages.
+        DataError: the data are malformed, or the languages differ.
     """
     if not isinstance(data, dict) or not {"source", "target", "preparation", "max_length"} <= data.keys():
-        raise DataError("vocabularies must hold source, target, preparation and max_length, as a checkpoint has them")
+        raise DataError("vocabularies must contain source, target, preparation and max_length, as in a checkpoint")
     found = Vocabulary.from_dict(data["source"]), Vocabulary.from_dict(data["target"])
     for side, vocabulary, language in zip(("source", "target"), found, languages, strict=True):
         if language not in vocabulary.language.split("+"):
@@ -96,16 +96,16 @@ def _subwords(sentences: Sequence[str], language: str, options: VocabularyOption
     for sentence in sentences:
         digest.update(sentence.encode() + b"\n")
     path = folder / f"{digest.hexdigest()}.model"
-    with suppress(OSError, DataError):  # not there, or damaged: train
+    with suppress(OSError, DataError):  # if the file is missing or damaged, train a new model
         return SubwordVocabulary(path.read_bytes(), language, options.kind)
     vocabulary = SubwordVocabulary.train(sentences, size, options.kind, language=language)
-    with suppress(OSError):  # in a read-only folder or on a full disk, each run trains
+    with suppress(OSError):  # in a read-only folder or on a full disk, each run trains its own model
         write_bytes(path, vocabulary.model)
     return vocabulary
 
 
 def check_languages(name: str, known: Sequence[str], source: str, target: str) -> None:
-    """Raises DataError if `name` has no such translations; without known languages any two will do."""
+    """Raise DataError if `name` has no such translations. If `known` is empty, any two languages are allowed."""
     if source == target or (known and not {source, target} <= set(known)):
-        has = f"it has {', '.join(known)}" if known else "give two different languages"
+        has = f"it has {', '.join(known)}" if known else "set two different languages"
         raise DataError(f"{name} has no translations from {source} to {target}: {has}")

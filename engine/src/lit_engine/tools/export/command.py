@@ -10,11 +10,13 @@ import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from lit_engine.cli.explain import OptionParser
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import program
 from lit_engine.run.directory import RunDir
+from lit_engine.tools.json_output import HELP, json_document
 
 NEEDS = {"pt2": (), "onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors": ("safetensors",)}
 
@@ -23,9 +25,10 @@ def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `export`."""
     parser = OptionParser("export", __doc__)
     parser.add_argument("positional", nargs="?", metavar="RUN", help="run whose checkpoint is exported")
-    parser.add_argument("--run", metavar="RUN", help="the same as RUN")
+    parser.add_argument("--run", metavar="RUN", help="alternative to the positional RUN")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
     parser.add_argument("--format", default="pt2", metavar="LIST", help=f"list of {','.join(NEEDS)} (default: pt2)")
+    parser.add_argument("--json", action="store_true", help=HELP)
     parser.add_argument("--output", type=Path, metavar="DIR", help="default: RUN/export; existing files are replaced")
     return parser
 
@@ -50,6 +53,13 @@ def export(args: Sequence[str]) -> int:
             raise UserError(f"--format: no format {name!r}{did_you_mean(name, NEEDS, others)}")
         if None in map(find_spec, NEEDS[name]):
             raise UserError(f"--format {name} needs {', '.join(NEEDS[name])}: pip install '{program()}[export]'")
+    with json_document(options.json) as document:
+        document.update(_export(options, formats))
+    return 0
+
+
+def _export(options: argparse.Namespace, formats: list[str]) -> dict[str, Any]:
+    """Write the files and return the paths of the checkpoint and the files."""
     from lit_engine.checkpoints.choose import choose_checkpoint
     from lit_engine.tools.export.files import Exporter
 
@@ -61,11 +71,12 @@ def export(args: Sequence[str]) -> int:
         folder = options.output or run.path / "export"
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".export-") as scratch:
-            for name, note in exporter.write(formats, Path(scratch)).items():
+            notes = exporter.write(formats, Path(scratch))
+            for name, note in notes.items():
                 file = folder / name
                 replaced = "; replaces an earlier one" if file.exists() else ""
                 os.replace(Path(scratch, name), file)
                 print(f"{file}: {file.stat().st_size / 1000:,.1f} kB{note}{replaced}")
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}" if error.filename else str(error)) from error
-    return 0
+    return {"run": run.path, "checkpoint": checkpoint, "files": [folder / name for name in notes]}

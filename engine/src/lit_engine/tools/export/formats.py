@@ -17,7 +17,7 @@ from lit_engine._lightning import recurrences_as_loops
 from lit_engine.errors import UserError
 from lit_engine.tools.export.parts import Part, Run
 
-LENGTHS = {"batch": 2, "source": 3, "past": 4}  # of free axes in the example; the graph does not depend on them
+LENGTHS = {"batch": 2, "source": 3, "past": 4}  # example lengths of free axes; the traced graph accepts any length
 
 
 def _quietly(what: str, make: Callable[[], Any]) -> Any:
@@ -35,7 +35,7 @@ def _quietly(what: str, make: Callable[[], Any]) -> Any:
             for context in recurrences_as_loops():  # torch.onnx also needs them
                 stack.enter_context(context)
             return make()
-    except Exception as error:  # a user's model can raise any kind
+    except Exception as error:  # a user's model can raise any exception
         lines = [line.strip(" -") for line in str(error.__cause__ or error).splitlines() if line.strip()]
         reason = next(
             (line.partition(". If")[0] for line in lines if line.startswith("You marked")), "".join(lines[:1])
@@ -59,7 +59,7 @@ def trace(name: str, part: Part) -> ExportedProgram:
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # it contains local paths
         used |= free_symbols(node.meta.get("val"))
-    for symbol in program.range_constraints.keys() - used:  # from loops; torch would warn at each load
+    for symbol in program.range_constraints.keys() - used:  # from loops; torch would warn about them at each load
         del program.range_constraints[symbol]
     return program
 

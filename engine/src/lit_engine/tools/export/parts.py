@@ -19,7 +19,7 @@ class Part(nn.Module):
 
     Args:
         owner: the module with its parameters.
-        function: takes the inputs in order and returns one or several tensors. It must not loop over a free axis.
+        function: accepts the inputs in order and returns one or several tensors. It must not loop over a free axis.
         inputs: example tensors by name. Only their shape and type matter.
         outputs: names of the outputs.
         free: maps an input to the names of its leading axes that may have any length (default: `batch`).
@@ -73,12 +73,12 @@ class Exported:
 
 
 def example_of(task: LightningModule, batch: Any) -> dict[str, Tensor]:
-    """Return the inputs of `forward` in `example_input_array`, if it is set, or in a batch."""
+    """Return the inputs of `forward` from `example_input_array` if it is set, otherwise from a batch."""
     return inputs_of(task, batch if task.example_input_array is None else task.example_input_array)
 
 
 def of_forward(task: LightningModule, batch: Any) -> Exported:
-    """Return the default for a task without an `exported` method, with the inputs and outputs of `forward`."""
+    """Return the default export for a task without an `exported` method: the inputs and outputs of `forward`."""
     inputs = example_of(task, batch)
     names = list(inputs)
     if len(names) == 1:

@@ -75,7 +75,7 @@ def _short(run: Run, key: str) -> str:
 
 
 def _summary(run: Run) -> str:
-    """Return a line with the model, the data, the length of the training and the state of the run."""
+    """Return a line with the model, the data, the size and duration of the training, and the state of the run."""
     what = " of ".join(filter(None, (_short(run, "model"), _short(run, "model.net"))))
     last = run.rows[-1] if run.rows and run.state != "finished" else {}
     known = {name: float(last[name]) + (name == "epoch") for name in ("epoch", "step") if last.get(name)}

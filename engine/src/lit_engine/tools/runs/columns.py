@@ -26,6 +26,11 @@ class Column(NamedTuple):
     short: str = ""  # displayed name
     sds: Sequence[float] = ()  # standard deviations, if the rows are groups
 
+    def is_constant(self) -> bool:
+        """Return whether several rows all have the same value, so that the column tells nothing about them."""
+        texts = [cell if isinstance(cell, str) else cell[0] for cell in self.cells]
+        return len(texts) > 1 and len(set(texts)) == 1
+
     def lines(self) -> list[str]:
         """Return the name and the cells, padded to equal width. Numeric columns are right-aligned."""
         texts = [self.short or self.name, *(cell if isinstance(cell, str) else cell[0] for cell in self.cells)]
@@ -56,7 +61,7 @@ def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> l
 
 
 def table_of(found: Comparison) -> list[Column]:
-    """Return a table with one row per run or group. A single group has one row per metric, also over all folds."""
+    """Return a table with one row per run or group. For a single group, return one row per metric instead."""
     if not found.over or len(found.rows) > 1:
         return columns_of(found, found.rows, found.keys)
     (group,) = found.rows
@@ -67,12 +72,12 @@ def table_of(found: Comparison) -> list[Column]:
 
 
 def in_terminal(columns: Sequence[Column]) -> list[str]:
-    """Return lines with the columns that fit the terminal, and one that lists the others. A file gets all columns."""
+    """Return lines with the columns that fit the terminal, and list the others. Outside a terminal, show all."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     shown: list[Column] = []
-    for column in sorted(columns, key=lambda column: column.rank):
+    for column in sorted(columns, key=lambda column: (column.is_constant(), column.rank)):
         width = len(column.lines()[0])
-        if width <= room or not column.rank:
+        if width <= room or not (column.rank or column.is_constant()):
             shown.append(column)
             room -= width + 2
     lines = ["  ".join(line).rstrip() for line in zip(*(c.lines() for c in columns if c in shown), strict=True)]

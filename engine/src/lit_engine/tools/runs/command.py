@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 from lit_engine.cli.explain import OptionParser
 from lit_engine.errors import UserError
 from lit_engine.project import program
 from lit_engine.run.directory import write_text
+from lit_engine.tools.json_output import HELP, json_document, run_entry
 from lit_engine.tools.runs.columns import as_csv, columns_of, common_folder, in_terminal, labels, table_of
 from lit_engine.tools.runs.differences import Comparison
 from lit_engine.tools.runs.reading import read_runs
@@ -29,6 +31,7 @@ def option_parser() -> argparse.ArgumentParser:
     add("--metric", nargs="+", default=[], metavar="NAME", help="metrics to show, such as accuracy (default: the "
         "monitored metrics, and others that differ)")  # fmt: skip
     add("--csv", type=Path, metavar="FILE", help="also write the table to this file, with all digits")
+    add("--json", action="store_true", help=HELP)
     add("--html", type=Path, metavar="FILE", help="file for the page (default: compare.html in the folder of the runs)")
     return parser
 
@@ -40,19 +43,32 @@ def compare(args: Sequence[str]) -> int:
         UserError: a run, option or metric does not exist, or a file cannot be written.
     """
     options = option_parser().parse_args(list(args))
-    runs = read_runs(options.runs)
-    found = Comparison(runs, options.over, options.metric)
-    print("\n".join([*in_terminal(table_of(found)), "", *found.notes()]))
-    for kind, lines in changes(found).items():
-        print(f"{kind} from {' to '.join(labels(found, found.given))}: {summary(lines)}")
-    folder = common_folder([run.path for run in runs])
-    folder = Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
-    if options.csv is not None:
-        _write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
-    footer = f"{shorten(f'{program()} compare {shlex.join(args)}', 200)} · {datetime.now():%Y-%m-%d %H:%M}"
-    file = options.html or folder / "compare.html"
-    _write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
+    with json_document(options.json) as document:
+        runs = read_runs(options.runs)
+        found = Comparison(runs, options.over, options.metric)
+        print("\n".join([*in_terminal(table_of(found)), "", *found.notes()]))
+        for kind, lines in changes(found).items():
+            print(f"{kind} from {' to '.join(labels(found, found.given))}: {summary(lines)}")
+        folder = common_folder([run.path for run in runs])
+        folder = Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
+        if options.csv is not None:
+            _write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
+        footer = f"{shorten(f'{program()} compare {shlex.join(args)}', 200)} · {datetime.now():%Y-%m-%d %H:%M}"
+        file = options.html or folder / "compare.html"
+        _write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
+        document.update(_document(found, file))
     return 0
+
+
+def _document(found: Comparison, file: Path) -> dict[str, Any]:
+    """Return a comparison as JSON data: its runs, the options in which they differ, and a mean for each group."""
+    rows = []
+    for row in found.rows:
+        values = {name: dict(zip(("mean", "sd", "n"), row.metric(name), strict=True)) for name in found.metrics}
+        options = {key: row.runs[0].options.get(key) for key in found.keys}
+        rows.append({"runs": [run.path for run in row.runs], "options": options, "metrics": values})
+    return {"runs": [run_entry(run) for run in found.runs], "differ": [*found.keys, *found.facts], "rows": rows,
+            "notes": found.notes(), "page": file}  # fmt: skip
 
 
 def _write(what: str, option: str, file: Path, text: str) -> None:

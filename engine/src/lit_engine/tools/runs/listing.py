@@ -1,18 +1,34 @@
-"""`runs [DIR…]`: lists all runs, newest first."""
+"""`runs [DIR…]`: lists all runs, including the runs of repeats and sweeps."""
 
 import argparse
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from lit_engine.cli.explain import OptionParser
-from lit_engine.run.metric_names import counterpart
+from lit_engine.errors import UserError, did_you_mean
+from lit_engine.run.metric_names import base_of, counterpart, stage_of
+from lit_engine.tools.json_output import HELP, json_document, run_entry
+from lit_engine.tools.pages.html import Cell
 from lit_engine.tools.runs.columns import Column, duration, in_terminal, number
 from lit_engine.tools.runs.reading import Run, read_runs
+
+FOLDERS = ("runs", "repeats", "sweeps")
+LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|mse|mae", re.IGNORECASE)
 
 
 def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `runs`."""
     parser = OptionParser("runs", "Lists runs, newest first.")
-    parser.add_argument("runs", nargs="*", default=["runs"], metavar="DIR", help="folders of runs (default: runs)")
+    add = parser.add_argument
+    add("runs", nargs="*", metavar="DIR", help=f"folders of runs (default: those of {', '.join(FOLDERS)} that exist)")
+    add("--metric", nargs="+", default=[], metavar="NAME", help="metrics to show, such as accuracy (default: the "
+        "monitored metric and the main metric of the task)")  # fmt: skip
+    add("--sort", default="begun", metavar="KEY", help="begun, time, name or state, or a metric, best first "
+        "(default: begun, newest first)")  # fmt: skip
+    add("--json", action="store_true", help=HELP)
     return parser
 
 
@@ -20,23 +36,81 @@ def runs(args: Sequence[str]) -> int:
     """List runs and return the exit status.
 
     Raises:
-        UserError: no runs were found.
+        UserError: no runs were found, or no run has a given metric.
     """
-    found = read_runs(option_parser().parse_args(list(args)).runs)
-    found.sort(key=lambda run: run.begun, reverse=True)
-    columns = [
-        Column("run", [str(run.path) for run in found]),
-        Column("state", [run.state for run in found]),
-        Column("begun", [f"{run.begun.astimezone():%Y-%m-%d %H:%M}" for run in found], 4),
-        Column("time", [duration(run.seconds) for run in found], 3),
-        Column("best", [_metric(run, "val") for run in found], 1),
-        Column("test", [_metric(run, "test") for run in found], 2),
-    ]
-    print("\n".join(in_terminal(columns)))
+    options = option_parser().parse_args(list(args))
+    with json_document(options.json) as document:
+        found = read_runs(options.runs or [name for name in FOLDERS if Path(name).is_dir()] or ["runs"])
+        known = {base_of(name) for run in found for name in run.metrics}
+        for name in options.metric:
+            if base_of(name) not in known:
+                raise UserError(f"no run has the metric {name}{did_you_mean(name, known)}")
+        found.sort(key=_sort_key(options.sort, known), reverse=options.sort == "begun")
+        document["runs"] = [run_entry(run) for run in found]
+        print("\n".join(in_terminal(_columns(found, options.metric))))
     return 0
 
 
-def _metric(run: Run, stage: str) -> str:
-    """Return the name and value of the monitored metric for a stage. Without a monitored metric, use the loss."""
-    name = run.monitor if stage == "val" and run.monitor else counterpart(run.monitor or "loss", stage, run.metrics)
-    return f"{name} {number(run.metrics[name])}" if name in run.metrics else ""
+def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
+    columns = [
+        Column("run", [str(run.path) for run in found]),
+        Column("state", [run.state for run in found]),
+        Column("begun", [f"{run.begun.astimezone():%Y-%m-%d %H:%M}" for run in found], 5),
+        Column("time", [duration(run.seconds) for run in found], 4),
+    ]
+    if chosen:
+        for rank, name in enumerate(chosen):
+            for stage in ("val", "test"):
+                columns.append(Column(f"{stage}/{base_of(name)}", [_value(run, name, stage) for run in found], rank))
+        return columns
+    headline = [run.headline if base_of(run.monitor or "loss") != run.headline else "" for run in found]
+    metrics = [
+        Column("best", [_named(run, run.monitor or "loss", "val") for run in found], 2),
+        Column("validation", [_named(run, name, "val") for run, name in zip(found, headline, strict=True)], 3),
+        Column("test", [_named(run, run.headline or run.monitor or "loss", "test") for run in found], 1),
+    ]
+    return [*columns, *(column for column in metrics if any(column.cells))]
+
+
+def _sort_key(key: str, known: set[str]) -> Callable[[Run], Any]:
+    """Return the key function for an order: of a metric, the best run comes first and runs without it come last.
+
+    Raises:
+        UserError: no run has this metric.
+    """
+    keys: dict[str, Callable[[Run], Any]] = {
+        "begun": lambda run: run.begun,
+        "time": lambda run: run.seconds if run.seconds == run.seconds else math.inf,
+        "name": lambda run: str(run.path),
+        "state": lambda run: run.state,
+    }
+    if key in keys:
+        return keys[key]
+    if base_of(key) not in known:
+        raise UserError(f"--sort: no run has the metric {key}{did_you_mean(key, [*keys, *known])}")
+
+    def quality(run: Run) -> float:
+        name = next((name for stage in ("test", "val", "train") if (name := _find(run, key, stage))), None)
+        is_monitored = run.monitor is not None and base_of(run.monitor) == base_of(key)
+        rises = run.maximize if is_monitored else not LOWER_IS_BETTER.search(key)
+        return math.inf if name is None else -run.metrics[name] if rises else run.metrics[name]
+
+    return quality
+
+
+def _find(run: Run, name: str, stage: str) -> str | None:
+    """Return the recorded name of a metric in a stage. If the name contains a stage, such as `val/loss`, only that."""
+    if name in run.metrics or base_of(name) != name:
+        return name if name in run.metrics and stage_of(name) == stage else None
+    return counterpart(name, stage, run.metrics)
+
+
+def _value(run: Run, name: str, stage: str) -> Cell:
+    found = counterpart(name, stage, run.metrics)
+    return (number(run.metrics[found]), run.metrics[found]) if found else ("", None)
+
+
+def _named(run: Run, name: str | None, stage: str) -> str:
+    """Return the name and value of a metric in a stage; empty if the run has no such metric."""
+    found = name and counterpart(name, stage, run.metrics)
+    return f"{found} {number(run.metrics[found])}" if found else ""

@@ -32,28 +32,26 @@ class Run:
     facts: dict[str, str]  # commit, versions, processes, devices, options changed for the test
     monitor: str | None  # metric that selects the best checkpoint
     maximize: bool
+    headline: str | None  # base name of the metric that the task reports first, such as `accuracy`
     metrics: Numbers  # test metrics, validation metrics of the best epoch, training metrics of the last epoch
     parts: dict[str, Numbers]  # test metrics by class or length, such as `class_accuracy`
     rows: list[dict[str, str]]  # rows of metrics.csv
 
     @classmethod
     def read(cls, path: Path) -> "Run":
-        """Read a run.
-
-        Raises:
-            RunError: a file of the run is broken.
-        """
+        """Read a run. Raises RunError if one of its files is broken."""
         run = RunDir(path)
         try:
             state, sections, entries, rows = run.state(), run.metrics(), run.entries(), run.history()[1]
             options = dict(options_of(run.config() if run.config_file.is_file() else {}))
-            if options.get("data.folds") is None:  # `fold` has no effect
+            if options.get("data.folds") is None:  # then `fold` has no effect
                 options.pop("data.fold", None)
             options |= {name: entries[0].get(name) if entries else None for name in ("init_from", "init_prefixes")}
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = monitor_of(options)
             known = fit.get(f"best {monitor}") if state == "finished" else None
-            monitor = monitor or next((name[5:] for name in fit if name.startswith("best ")), None)  # LossCheckpoint
+            # LossCheckpoint has no option for its metric, but records the best value as `best NAME`.
+            monitor = monitor or next((name[5:] for name in fit if name.startswith("best ")), None)
             if monitor:
                 monitor = find_metric(monitor, [*(rows[0] if rows else ()), *fit])
             trained = {n: v for n, v in numbers(fit).items() if stage_of(n) == "train" and not n.startswith("best ")}
@@ -70,6 +68,7 @@ class Run:
                 facts=_facts(entries[-1] if entries else {}, test),
                 monitor=monitor,
                 maximize=maximize,
+                headline=entries[-1].get("headline") if entries else None,
                 metrics={**validated, **numbers(test, "test"), **trained},
                 parts=parts_of(test),
                 rows=rows,
@@ -94,7 +93,7 @@ def read_runs(names: Sequence[str]) -> list[Run]:
     A broken run is skipped with a warning. If it is the only run, it is an error.
 
     Raises:
-        RunError: a name does not exist or contains no runs, or all runs are broken.
+        RunError: a path does not exist or contains no runs, or all runs are broken.
     """
     found: dict[Path, Path] = {}
     for name in names:

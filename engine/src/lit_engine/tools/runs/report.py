@@ -105,7 +105,7 @@ def curves(found: Comparison) -> Figure | None:
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
     """Map each kind of per-class or per-length metric to its largest changes from the first to the second row.
 
-    Each change is (name, before, after, difference), largest gain first. Without exactly two rows, there are none.
+    Changes are (name, before, after, difference), largest gain first. The result is empty unless there are two rows.
     """
     if len(found.given) != 2:
         return {}

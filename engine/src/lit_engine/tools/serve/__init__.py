@@ -1,1 +1,1 @@
-"""`serve`: tries a trained run in the browser."""
+"""`serve`: lets you try a trained run in the browser."""

@@ -44,7 +44,7 @@ def serve(args: Sequence[str]) -> int:
     """Run the command until Ctrl-C and return its exit status.
 
     Raises:
-        UserError: the port is in use, the run has no such weights, or it cannot predict on new samples.
+        UserError: the port is in use, or the run lacks the requested weights or cannot predict on new samples.
     """
     options = option_parser().parse_args(list(args))
     check_early([f"--run={options.run}"], ())  # this and the port are checked before the slow import of torch
@@ -98,7 +98,7 @@ class Server(ThreadingHTTPServer):
         self.close_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # a client disconnected
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):  # the client disconnected
             super().handle_error(request, client_address)
 
 
@@ -109,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 60  # seconds of silence
 
     def parse_request(self) -> bool:
-        """Reject requests from pages of other servers or to unknown host names, since any name can resolve to here."""
+        """Reject requests from other sites or to unknown host names, because any name can resolve to this machine."""
         if not super().parse_request():
             return False
         host = self.headers.get("Host", "")
@@ -145,14 +145,14 @@ class Handler(BaseHTTPRequestHandler):
             text = json.dumps({"rows": self.server.predictor.answer(sample)}, allow_nan=False)
         except UserError as error:
             self._refuse(400, str(error))
-        except Exception as error:  # a user's task can raise any kind
+        except Exception as error:  # a user's task can raise any exception
             traceback.print_exc()
             self._refuse(500, f"{type(error).__name__}: {error} (see the terminal for details)")
         else:
             self._send(200, text, "application/json")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Reports requests that the base class rejects, such as unknown methods, as JSON."""
+        """Report requests that the base class rejects, such as unknown methods, as JSON."""
         self._refuse(code, message or HTTPStatus(code).phrase)
 
     def _refuse(self, status: int, why: str) -> None:

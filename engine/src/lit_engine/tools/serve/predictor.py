@@ -25,7 +25,7 @@ class Predictor:
     """A predictor for a run, which is not modified. Files written by the task are placed in `folder`.
 
     Raises:
-        UserError: the run has no such weights, or cannot predict on new samples.
+        UserError: the run lacks the requested weights, or cannot predict on new samples.
     """
 
     def __init__(self, run: str, checkpoint: str, folder: str) -> None:
@@ -44,7 +44,7 @@ class Predictor:
         task.all_probabilities = True  # for classification tasks
 
     def page(self, most: int) -> str:
-        """Return the HTML of the page. A sample may have at most `most` MB."""
+        """Return the HTML of the page. Samples may be up to `most` MB in size."""
         data, images = self.data, self.kind == "images"
         channels, *sides = getattr(data, "input_shape", (0, 1))
         names, delimiter = getattr(data, "feature_names", ()), getattr(data, "delimiter", ",")
@@ -102,10 +102,10 @@ class Predictor:
     def _rows(self, file: Path, sample: bytes) -> list[dict[str, Any]]:
         if self.kind == "text":
             return [self.task.served(sample.decode(errors="replace"))]
-        shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # of the previous sample
+        shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # from the previous sample
         file.write_bytes(sample)
         inputs = self.data.predict_from(file)
-        # If there are several samples, each row lists its sample.
+        # With several samples, each row identifies its sample.
         table = PredictionTable(self.folder / "table.csv", inputs if len(inputs) > 1 else None)
         reconfigure(self.trainer, callbacks=[table])  # the run's callbacks may write to the run
         self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)

@@ -23,6 +23,7 @@ from lit_engine.cli.explain import CONFIG, OptionParser, at_least, explain, pair
 from lit_engine.cli.main import check_early
 from lit_engine.errors import UserError
 from lit_engine.project import current, program
+from lit_engine.tools.json_output import HELP, json_document
 
 if TYPE_CHECKING:
     from lit_engine.tools.sweep.config import SweepConfig
@@ -44,6 +45,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=at_least(0), default=0, help="seed of the search (default: 0)")
     parser.add_argument("--dry_run", action="store_true", help="only check the sweep and print commands")
     parser.add_argument("--report", action="store_true", help="only write and print the results so far")
+    parser.add_argument("--json", action="store_true", help=HELP)
     return parser
 
 
@@ -65,9 +67,14 @@ def sweep(args: Sequence[str]) -> int:
         _check(config, options.file, options.dry_run)
         if options.dry_run:
             return 0
-    with study_errors(folder, options.storage):
+    with json_document(options.json) as document, study_errors(folder, options.storage):
         study = Study(folder, config, options.seed, options.storage, options.lost_after)
-        return _report(study) if options.report else _run(study, options.workers, most)
+        status = _report(study) if options.report else _run(study, options.workers, most)
+        rows = study.rows()
+        trials = [{**row._asdict(), "error": row.error or None} for row in rows]
+        best = trials[0] if rows and rows[0].good else None
+        document.update(dir=folder, metric=config.metric, best=best, trials=trials, page=folder / "index.html")
+    return status
 
 
 def split_fit_options(parser: argparse.ArgumentParser, args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -25,6 +25,7 @@ from lit_engine.project import current, program
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import stage_of
 from lit_engine.run.options import options_of
+from lit_engine.tools.json_output import HELP, json_document
 from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
 from lit_engine.tools.runs.differences import Comparison, Row
 from lit_engine.tools.runs.reading import Run, monitor_of, read_runs
@@ -48,6 +49,7 @@ def option_parser() -> argparse.ArgumentParser:
     parser.add_argument("--folds", type=int, help="split the data into this many folds, and test one run on each")
     parser.add_argument("--workers", type=at_least(1), default=1, help="concurrent runs (default: 1)")
     parser.add_argument("--dir", type=Path, help="output folder (default: repeats/CONFIG or repeats/CONFIG-5-folds)")
+    parser.add_argument("--json", action="store_true", help=HELP)
     return parser
 
 
@@ -65,22 +67,25 @@ def repeat(args: Sequence[str]) -> int:
     for option in overrides:
         if (key := option.partition("=")[0].replace(".init_args", "").removeprefix("--")) in [*over, "data.folds"]:
             raise UserError(f"--{key} cannot be set, because it differs between the runs")
-    print(f"repeat: {len(points)} runs, {options.workers} at a time", flush=True)
-    name, config = _read(overrides, points, over)
-    folder = options.dir or Path("repeats", name if options.folds is None else f"{name}-{options.folds}-folds")
-    from lit_engine.tools.sweep.study import Study
-    from lit_engine.tools.sweep.worker import Workers
+    with json_document(options.json) as document:
+        print(f"repeat: {len(points)} runs, {options.workers} at a time", flush=True)
+        name, config = _read(overrides, points, over)
+        folder = options.dir or Path("repeats", name if options.folds is None else f"{name}-{options.folds}-folds")
+        from lit_engine.tools.sweep.study import Study
+        from lit_engine.tools.sweep.worker import Workers
 
-    with study_errors(folder):
-        study = Study(folder, config)
-        left = _plan(study, name, points)
-        print(f"repeat: {folder} ({left} of {len(study.rows())} runs left)", flush=True)
-        try:
-            status = Workers(study, name, options.workers, 0, tests=True).run()
-        finally:
-            good = _report(study, name, over, f"{program()} repeat {shlex.join(args)}")
-    if status:
-        print("interrupted; run the same command to continue", flush=True)
+        with study_errors(folder):
+            study = Study(folder, config)
+            left = _plan(study, name, points)
+            print(f"repeat: {folder} ({left} of {len(study.rows())} runs left)", flush=True)
+            try:
+                status = Workers(study, name, options.workers, 0, tests=True).run()
+            finally:
+                good = _report(study, name, over, f"{program()} repeat {shlex.join(args)}")
+        if status:
+            print("interrupted; run the same command to continue", flush=True)
+        if options.json:
+            document.update(dir=folder, **json.loads((folder / "summary.json").read_text(encoding="utf-8")))
     return status or int(not good)
 
 
@@ -220,7 +225,7 @@ def _title(name: str, trials: "Sequence[Trial]") -> str:
 
 
 def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, Any]:
-    """Return data on the runs, and the n, mean, standard deviation (n − 1) and values by run of each metric."""
+    """Return a summary of the runs, and n, mean, standard deviation (n − 1) and values by run for each metric."""
     runs = {run.path.name: run for run in group.runs}
     last = RunDir(group.counted[-1].path).entries()[-1] if group.counted else {}
     metrics: dict[str, dict[str, Any]] = {}

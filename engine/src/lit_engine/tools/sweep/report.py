@@ -52,7 +52,7 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
             writer.writerow([row.number, row.state, row.value, *values, row.seconds, row.run, row.host, row.error])
     best = study.folder / "best.yaml"
     best.unlink(missing_ok=True)
-    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # not removed or on another machine
+    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # may be removed or on another machine
         config = (rows[0].run / "config.yaml").read_text(encoding="utf-8").partition("\n")[2]  # without its header
         config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials skip the test
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"

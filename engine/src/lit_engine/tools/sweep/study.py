@@ -24,13 +24,13 @@ from lit_engine.tools.sweep.config import SweepConfig
 DATABASE = "study.db"
 LOST_AFTER = 60  # seconds without a heartbeat before another worker takes over the trial
 STATES = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "stopped early", TrialState.FAIL: "failed"}
-warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats, retries, TPE's options and plots
+warnings.simplefilter("ignore", ExperimentalWarning)  # due to heartbeats, retries, TPE's options and plots
 warnings.filterwarnings("ignore", ".*reported value is ignored")  # a resumed trial reports its unfinished epoch again
 retry = RetryHeartbeatStaleTrialCallback()
 
 
 class TrialEnded(Exception):
-    """The end of a trial without a result, because it failed, was interrupted, or is surplus."""
+    """An exception for a trial that ended without a result, because it failed, was interrupted, or is surplus."""
 
 
 class Trial(NamedTuple):
@@ -65,7 +65,7 @@ class Study:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.folder, self.config, self.seed = folder, config, seed
-        self.name = folder.name if url else "sweep"  # the folder may be moved
+        self.name = folder.name if url else "sweep"  # a fixed name, because the folder may be moved
         url = url or f"sqlite:///{folder / DATABASE}"
         folder.mkdir(parents=True, exist_ok=True)
         self.lock = FileLock(folder / f"{DATABASE}.lock")

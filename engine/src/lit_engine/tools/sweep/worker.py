@@ -69,7 +69,7 @@ class Workers:
         study = self.study.connect()
         try:
             while not self.status:
-                # Hold the lock until an attempt has begun. SQLite would give a waiting trial to all workers that ask.
+                # Lock until an attempt has begun, because SQLite gives a waiting trial to all workers that ask at once.
                 with self.study.lock:
                     optuna.storages.fail_stale_trials(study)
                     attempts = self.study.attempts()
@@ -135,7 +135,7 @@ class Workers:
     def _fit(self, trial: optuna.Trial, run: RunDir, log: Path, slot: int, curve: "Curve") -> tuple[int, bool]:
         """Train or resume from the last checkpoint. Return the exit status and whether hyperband stopped the trial."""
         while run.path.exists() and not self.status:
-            with contextlib.suppress(RunError):  # a `fit` that outlived its worker is still training it
+            with contextlib.suppress(RunError):  # a `fit` that outlived its worker may still train it
                 run.lock().release()
                 break
             time.sleep(POLL)

@@ -1,0 +1,50 @@
+"""The option `--json` of commands: standard output is one JSON document, and everything else is printed to stderr."""
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from lit_engine.tools.runs.reading import Run
+
+HELP = "print one JSON document to standard output, and all messages to standard error"
+
+
+@contextmanager
+def json_document(wanted: bool) -> Iterator[dict[str, Any]]:
+    """Yield a dictionary that is printed as JSON at the end, if wanted. Non-finite numbers become null."""
+    document: dict[str, Any] = {}
+    if not wanted:
+        yield document
+        return
+    with redirect_stdout(sys.stderr):
+        yield document
+    print(json.dumps(_plain(document), indent=2, allow_nan=False), flush=True)
+
+
+def run_entry(run: Run) -> dict[str, Any]:
+    """Return a run as JSON data: its path, state, start (ISO 8601), seconds, monitored metric, metrics and options."""
+    return {
+        "path": run.path,
+        "state": run.state,
+        "begun": run.begun.isoformat(),
+        "seconds": run.seconds,
+        "monitor": run.monitor,
+        "mode": "max" if run.maximize else "min",
+        "headline": run.headline,
+        "metrics": run.metrics,
+        "options": run.options,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
