@@ -109,7 +109,7 @@ class Session:
         args: the command line.
 
     Attributes:
-        cli: the parsed options, which also creates the data module, the model and the trainer.
+        cli: the parsed command line, which creates the data module, the model and the trainer.
         existing_run: the run to resume or to evaluate; None creates a new run.
         checkpoint: the file to resume from or to evaluate; None starts from initial weights.
         status: the exit status.
@@ -368,7 +368,7 @@ class Session:
         return None if content is None else linked_hparam(content, argument)
 
     def _parts(self, config: Namespace) -> dict[str, Any]:
-        """Return the trainer arguments of this run, which extend the configured callbacks, loggers and plugins."""
+        """Return trainer arguments that add the run's own callbacks, loggers and plugins to the configured ones."""
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
         self.record = RunRecord(self.run, self.config, metrics)
         # the record comes first, because drawing a figure may fail

@@ -70,7 +70,7 @@ class Unfreezing(Callback):
             if epochs is not None and epoch is not None and epoch >= epochs and not fast_dev_run(trainer):
                 raise UserError(
                     f"Unfreezing: {path} would start to train in epoch {epoch}, but the run ends after {epochs} epochs "
-                    f"(0 to {epochs - 1}); to never train it, use null"
+                    f"(0 to {epochs - 1}); use null to never train it"
                 )
         self.on_train_epoch_start(trainer, pl_module)
 

@@ -163,7 +163,7 @@ class RunRecord(Callback):
         self._known: dict[str, Any] = {}  # the newest metrics in the checkpoint
         self._logged: set[str] = set()  # names of the logged training metrics
         self._validated: dict[str, float] = {}  # the recorded metrics of the newest validation
-        self._ended: dict[str, int] = {}  # steps and epochs for loggers, if the run ended mid-epoch
+        self._ended: dict[str, int] = {}  # number of steps and epochs if the run ended mid-epoch
         self._resumed: dict[str, Any] | None = None  # the state of metrics.csv in the checkpoint
         self.checkpoint: Path | None = None  # the checkpoint to evaluate
         self.changed: list[str] = []  # differences between the model and the one that was trained

@@ -139,7 +139,7 @@ def explain(error: Exception, args: Sequence[str]) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return ` (FILE:LINE)` of a bug (the last frame outside libraries and the engine), or "" for a rejected value."""
+    """Return ` (FILE:LINE)` of the last frame outside libraries and the engine, or "" for a rejected value."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, ValueError | OSError | ImportError | UserError):  # raised deliberately, so not a bug
