@@ -16,7 +16,7 @@ README = PAGES[0].read_text()
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Return language and text of all code blocks. Only commands in `bash` blocks are run here, not those in `sh` blocks."""
+    """Return language and text of all code blocks. Commands in `bash` blocks are run here, others are not."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
 
 

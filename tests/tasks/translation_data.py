@@ -17,7 +17,7 @@ def grammar():
 
 
 class Few(TranslationData):
-    """Data with 20 training pairs, and 12 for validation and 12 for testing. Two sources of these have two references."""
+    """20 pairs for training, and 12 each for validation and testing, in which two sources have two references."""
 
     def read(self, split):
         pairs = grammar()

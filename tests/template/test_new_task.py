@@ -1,4 +1,4 @@
-"""In a generated project, scripts/new_task.py writes tasks that can be trained, pass their own tests and follow the style."""
+"""scripts/new_task.py writes tasks that train, pass their own tests and follow the style, in a generated project."""
 
 import json
 import random

@@ -38,7 +38,7 @@ def edit(file, add):
 
 
 def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
-    """Includes files deleted in the project, the template or both, files added in both, an executable bit and umlauts."""
+    """Includes files deleted in the project, the template or both, files added in both, file modes and umlauts."""
     template, project = both
     src = template / "src" / "lit_project"
     # Changes in the template.
