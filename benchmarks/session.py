@@ -21,27 +21,27 @@ from sklearn.datasets import load_digits
 DOCS = ROOT / "docs"
 # Text, command, and numbers of first and last output lines to show.
 STEPS: list[tuple[str, str, int, int]] = [
-    ("The packages of the lock, in an environment of its own:", "make setup", 0, 0),
-    ("Train, test, predict:", "make demo", 3, 9),
-    ("Is it luck? Three seeds:", "lit-project repeat -c configs/quickstart.yaml --seeds 1 2 3 --workers 2", 1, 14),
+    ("Install the locked packages into a new environment:", "make setup", 0, 0),
+    ("Train, test and predict:", "make demo", 3, 9),
+    ("Train with three seeds:", "lit-project repeat -c configs/quickstart.yaml --seeds 1 2 3 --workers 2", 1, 14),
     (
-        "Without dropout, is it better?",
+        "Train with the same seeds and without dropout:",
         "lit-project repeat -c configs/quickstart.yaml --seeds 1 2 3 --workers 2 \\\n"
         "    --dir repeats/no_dropout --model.net.dropout=0 --model.net.head_dropout=0",
         0,
         7,
     ),
-    ("Both side by side:", "lit-project compare repeats --over seed_everything", 0, 12),
-    ("Other rates:", "lit-project sweep configs/sweeps/quickstart_cnn.yaml --workers 2", 0, 9),
-    ("Files for elsewhere:", "lit-project export --run RUN --format pt2,onnx,safetensors", 0, 8),
+    ("Compare both:", "lit-project compare repeats --over seed_everything", 0, 12),
+    ("Search for better hyperparameters:", "lit-project sweep configs/sweeps/quickstart_cnn.yaml --workers 2", 0, 9),
+    ("Export the model:", "lit-project export --run RUN --format pt2,onnx,safetensors", 0, 8),
     (
-        "One digit, as a picture:",
+        "Predict a digit from an image file:",
         "lit-project predict --run RUN --images digit.png\ncat RUN/predictions/images_digit.csv",
         0,
         3,
     ),
     (
-        "The same in an environment that has neither torch nor this project:",
+        "Predict it in an environment that has neither torch nor this project:",
         "uv venv --quiet elsewhere\n"
         "uv pip install --quiet --python elsewhere onnxruntime pillow\n"
         "elsewhere/bin/python classify.py RUN/export/model.onnx digit.png",
@@ -128,8 +128,8 @@ def main() -> None:
         lines = [
             "# A first session",
             "",
-            "From a clone to a file that predicts elsewhere, as `python benchmarks/session.py` recorded it on",
-            f"{about['cores']} cores of {about['cpu'].replace('(R)', '')}. Times are by the clock; {{total}}",
+            "`python benchmarks/session.py` recorded this session, from a clone to a model that runs elsewhere, on",
+            f"{about['cores']} cores of {about['cpu'].replace('(R)', '')}. The times are wall-clock times, {{total}}",
             "",
         ]
         total = 0.0
@@ -147,8 +147,8 @@ def main() -> None:
             if text := shown(printed, first, last, folder):
                 lines += ["```text", text, "```", ""]
             lines += [f"{seconds:.1f} s.", ""]
-        lines += ["The pages need no network and no server:", "", *pictures(folder)]
-    text = "\n".join(lines).replace("{total}", f"all of it took {total / 60:.1f} minutes.")
+        lines += ["The pages work without a network or a server:", "", *pictures(folder)]
+    text = "\n".join(lines).replace("{total}", f"{total / 60:.1f} minutes in total.")
     (DOCS / "session.md").write_text(text.rstrip() + "\n")
 
 
