@@ -112,7 +112,7 @@ def pictures(folder: Path) -> list[str]:
             lines += [f"{title}, `{where}` ({size:,.0f} kB):", ""]
             lines += [
                 f"![{title}](figures/page_{name}_screen.png)",
-                f"![The same on a phone](figures/page_{name}_phone.png)",
+                f"![{title} on a phone](figures/page_{name}_phone.png)",
                 "",
             ]
         chromium.close()
