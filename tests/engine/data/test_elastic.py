@@ -61,7 +61,7 @@ def steps_of(sampler, accumulate, epoch=1):
 @pytest.mark.parametrize("make", [images, pairs])
 @pytest.mark.parametrize("size", [1, 5, 2 * G, 2 * G + 1, 2 * G + 7, 3 * G - 1])
 def test_each_step_has_the_same_samples_for_all_processes_and_micro_batches(make, size):
-    """Similar to MosaicML Streaming's partition test. Each sample occurs once per epoch, also in an incomplete last step."""
+    """Similar to MosaicML Streaming's partition test. Each sample occurs once per epoch, even in an incomplete step."""
     whole = make(size, batch_size=G)
     whole.set_epoch(1)
     expected = torch.full((size,), -1)
