@@ -80,7 +80,7 @@ def test_layers_of_residual_nets_are_their_blocks(module, count):
 
 
 def test_layers_of_nets_from_elsewhere_are_their_blocks():
-    """In timm nets, and in MNASNet, whose blocks have their own `layers`."""
+    """Tests timm nets, and MNASNet, whose blocks have their own `layers`."""
     stages = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
     assert [path for path in stages if "stages" in path] == [f"net.backbone.stages.{stage}" for stage in range(4)]
     assert stages[0].startswith("net.backbone.stem")
