@@ -61,7 +61,7 @@ FAMILIES = {
             MAIN: "feature_names target_names feature_mean feature_std target_mean target_std input_size output_size"
         },
     ),
-    # The next families are kinds of new_task.py.
+    # Task kinds of new_task.py.
     "lightning": Family(files="scripts/task_kinds/lightning/*", keys={}),
     "multilabel": Family(files="scripts/task_kinds/multilabel/*", keys={}),
     "segmentation": Family(files="scripts/task_kinds/segmentation/*", keys={}),

@@ -47,7 +47,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run the command. Return exit status 1 for an error that the user can fix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("name", help="package name of lower-case letters, digits and underscores; the command has dashes instead")
+    add("name", help="package name (lower-case letters, digits, underscores); the command uses dashes")
     add("--dir", type=Path, help="folder of the project, empty or missing; default: next to this one")
     add("--here", action="store_true", help="convert this checkout into the project")
     add("--keep", default=",".join(FAMILIES), help="families of examples to keep; default: %(default)s")

@@ -35,7 +35,7 @@ class TaskError(Exception):
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command. Return exit status 1 for an error that the user can fix."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="name of the task and its files, of lower-case letters, digits and underscores")
+    parser.add_argument("name", help="name of the task and its files (lower-case letters, digits, underscores)")
     kinds = sorted(path.name for path in TEMPLATES.iterdir())
     parser.add_argument("--kind", required=True, choices=kinds, help="kind of the task")
     parser.add_argument("--dry-run", action="store_true", help="only list the files that would be written")

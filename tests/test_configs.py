@@ -45,7 +45,7 @@ def test_fit_validate_test_predict(lit, small_data, image_folder, imagenet_weigh
     run = fit.run
     assert run.parent == Path("runs") / Path(config).stem
     assert {p.name for p in run.iterdir()} >= {"config.yaml", "metrics.csv", "metrics.json", "provenance.json"}
-    # Otherwise, the last checkpoint is used.
+    # Without a monitored metric, the last checkpoint is used.
     monitored = re.findall(r"monitor: ([\w/]+)", (ROOT / "configs" / config).read_text())
     assert len(list((run / "checkpoints").glob("best*.ckpt"))) == len(monitored)
     assert (run / "checkpoints" / "last.ckpt").exists()

@@ -41,7 +41,7 @@ def test_from_one_data_set_to_another(lit, small_data):
         ['{"body.": "net."}'],
     )
     assert unknown.status == 2
-    assert "no weight starts with 'body.'; they start with net" in unknown.err
+    assert "no weight's name starts with 'body.'; names start with net" in unknown.err
 
 
 def test_a_trained_run_needs_no_weights_from_elsewhere(lit, image_folder, imagenet_weights, tmp_path):
@@ -98,7 +98,7 @@ def test_what_users_get_wrong(lit, small_data, command, message):
 
 
 def test_folders_without_a_test_split_are_trained_on_and_not_tested(lit, image_folder, imagenet_weights):
-    """Even though the config requests a test after training."""
+    """The config requests a test after training."""
     split = image_folder.parent / "split"
     for name in ("cat", "dog"):
         shutil.copytree(image_folder / name, split / "train" / name)

@@ -1,6 +1,6 @@
-"""A net in shards, as the first of two processes sees it; run by test_sharding.py, in a process of its own.
+"""A sharded net as seen by the first of two processes. test_sharding.py runs this file in a separate process.
 
-After torch has sharded a tensor, processes that are forked, as some tests do, cannot compute gradients any more.
+After torch has sharded a tensor, forked processes, which some tests use, can no longer compute gradients.
 """
 
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
 
 @pytest.fixture
 def two():
-    """A mesh on which this is the first of two processes; the other is not there, and nothing is sent."""
+    """A mesh in which this process is the first of two. The other process does not exist, and nothing is sent."""
     distributed.init_process_group("fake", rank=0, world_size=2)
     yield lambda data, tensor: init_device_mesh(
         "cpu", (data, tensor), mesh_dim_names=("data_parallel", "tensor_parallel")
@@ -30,7 +30,7 @@ def two():
 
 
 class Part(nn.Module):
-    """What `shard` needs of a task."""
+    """The parts of a task that `shard` needs."""
 
     def __init__(self, net):
         super().__init__()
@@ -85,7 +85,7 @@ def test_weights_beside_the_net_another_strategy_and_averages(two):
 
 
 def test_norms_of_shards_beside_whole_tensors_and_shards_of_whole_ones(two):
-    mesh = two(2, 1)["tensor_parallel"]  # of one process, which has all
+    mesh = two(2, 1)["tensor_parallel"]  # one process, which has everything
     plain = [torch.tensor([3.0, 0.0]), torch.tensor([[0.0, 4.0]])]
     mixed = [plain[0].clone(), as_sharded(plain[1], distribute_tensor(torch.zeros(1, 2), mesh, [Shard(1)]))]
     assert isinstance(mixed[1], DTensor)
@@ -93,7 +93,7 @@ def test_norms_of_shards_beside_whole_tensors_and_shards_of_whole_ones(two):
     clip_norm(mixed, 1.0)
     torch.testing.assert_close(gather_full_tensors(mixed, keep=True), [value / 5 for value in plain], rtol=1e-5, atol=0)
     assert gather_full_tensors({"step": 3, "states": mixed}, keep=False) == {"step": 3, "states": [None, None]}
-    assert as_sharded(torch.tensor(3.0), mixed[1]) == 3.0  # a counter of the optimizer stays whole
+    assert as_sharded(torch.tensor(3.0), mixed[1]) == 3.0  # an optimizer's counter is not sharded
 
 
 @pytest.mark.parametrize(

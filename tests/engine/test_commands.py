@@ -64,7 +64,7 @@ def counted(code: str, folder: Path, program: bool = True, **settings: str) -> i
 
 @pytest.mark.slow
 def test_large_tensors_lie_in_huge_pages(tmp_path):
-    """Unless the user disables them, and if Linux provides huge pages on request."""
+    """This applies if Linux provides huge pages on request and the user does not disable them."""
     given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not given.exists() or "[madvise]" not in given.read_text():
         pytest.skip("this kernel gives huge pages to everyone, or to no one")
@@ -73,7 +73,7 @@ def test_large_tensors_lie_in_huge_pages(tmp_path):
         "kept = torch.ones(2**24)\n"
         "print(re.search(r'AnonHugePages: +([0-9]+) kB', open('/proc/self/smaps_rollup').read())[1])\n"
     )
-    assert counted(code, tmp_path) >= 60_000  # of 65,536 kB
+    assert counted(code, tmp_path) >= 60_000  # out of 65,536 kB
     assert counted(code, tmp_path, THP_MEM_ALLOC_ENABLE="0") < 10_000
 
 

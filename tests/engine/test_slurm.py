@@ -174,7 +174,7 @@ def test_a_requeued_job_ends_as_one_that_went_through(cluster, lit, monkeypatch,
     out, status = cluster.finish(job)
     assert status == 0, out
     assert "Traceback" not in out
-    assert "interrupted; the same command continues\n" in out
+    assert "interrupted; repeat the command to continue\n" in out
     assert "auto-requeue" not in out  # Lightning's own, whose checkpoint is never used
     assert cluster.asked() == ["requeue incomplete 1234567"]
     run = cluster.folder / "runs" / "quickstart" / "fit-1234567"

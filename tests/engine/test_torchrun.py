@@ -159,7 +159,7 @@ def test_a_signal_saves_the_run_and_ends_it(launch, tmp_path, to):
     os.kill(agent.pid if to == "agent" else workers[1], signal.SIGTERM)
     assert agent.wait(100) != 0
     assert all_end(workers)
-    assert "interrupted; the same command continues" in log.read_text()
+    assert "interrupted; repeat the command to continue" in log.read_text()
     saved = read(tmp_path / RUN / "checkpoints" / "last.ckpt")
     assert saved["global_step"] > 5
     assert json.loads((tmp_path / RUN / "provenance.json").read_text())[-1]["status"] == 143

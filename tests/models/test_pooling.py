@@ -29,7 +29,7 @@ def test_its_vectors_have_length_one_and_gradients_also_at_zero():
 
 
 def test_half_precision_has_the_gradients_of_float_up_to_rounding():
-    """Even if channels or entire images are zero."""
+    """Some channels and one image may be zero."""
     dtype = torch.float16
     torch.manual_seed(0)
     features = torch.randn(3, 4, 2, 2).relu().to(dtype)

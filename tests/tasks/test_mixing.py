@@ -146,7 +146,7 @@ def test_half_the_l2_penalty_is_weight_decay_under_sgd(trainer):
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.9])
 def test_a_rectangle_of_cutmix_has_the_area_that_its_share_leaves(share):
-    """If the centre is far from the edges. Other rectangles are cropped."""
+    """Rectangles near the edges are cropped, so the largest one is compared."""
     inside, left = rectangles(torch.full((4000,), share), 64, 64)
     largest = inside.flatten(1).sum(1).max().item() / 64**2
     assert largest == pytest.approx(1 - share, abs=0.05)

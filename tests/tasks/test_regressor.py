@@ -60,7 +60,7 @@ def test_forward_standardises_features_and_gives_the_units_of_the_targets():
     blind = regressor(data, nn.Sequential(nn.Linear(3, 2)))
     nn.init.zeros_(blind.net[0].weight)
     nn.init.zeros_(blind.net[0].bias)
-    assert blind(x[:1])[0].tolist() == pytest.approx(data.target_mean)  # 0 means the mean
+    assert blind(x[:1])[0].tolist() == pytest.approx(data.target_mean)  # an output of 0 becomes the mean
 
 
 def test_large_offsets_lose_no_digits(trainer):
@@ -160,7 +160,7 @@ def test_a_checkpoint_is_enough_to_predict_and_keeps_its_statistics_when_the_tab
     for name in STATISTICS:
         assert getattr(task, name).tolist() == pytest.approx(hyper_parameters[name])
     grown = [f"{a},5,{rest}" for a, rest in (line.split(",", 1) for line in lines)]
-    # A different mean and an additional column.
+    # The new table has a different mean and an additional column.
     file.write_text("\n".join(["a,new,b,y", *grown, *["900,1,5,2695"] * 20]))
     predict = lit(f"predict --run {fit.run}")
     assert predict.status == 0, predict.err

@@ -186,7 +186,7 @@ def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
         if path == "requirements.lock":
             continue
         named = re.findall(r"(?<![\w./$}-])((?:configs|docs|tests|scripts|benchmarks|src|\.github)/[\w./-]*\w)", text)
-        named = [name for name in named if name != "scripts/update_project.py"]  # which is in the template
+        named = [name for name in named if name != "scripts/update_project.py"]  # part of the template
         if not path.startswith("scripts/"):  # new_task.py mentions files that it will write
             assert [name for name in named if name not in names and f"{name}.yaml" not in names] == [], path
         assert sorted(word for word in lost if re.search(rf"\b{word}\b", text)) == [], path

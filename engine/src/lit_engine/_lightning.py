@@ -76,7 +76,7 @@ def disable_requeue(trainer: Trainer) -> None:
 
 
 def save_after_validation(callback: ModelCheckpoint) -> None:
-    """Make a ModelCheckpoint save after each validation. At the end of an epoch, a newer metric may have its name.
+    """Make a ModelCheckpoint save after each validation, before a newer metric with the same name may be logged.
 
     The constructor has an argument for this, but it would become an option of every subclass. Since 1.6.
     """
@@ -182,7 +182,7 @@ def has_validated(trainer: Trainer) -> bool:
 
     `max_steps` may end an epoch before its validation, and `check_val_every_n_epoch` may skip it.
     """
-    batches: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total  # of this epoch
+    batches: Any = trainer.fit_loop.epoch_loop.val_loop.batch_progress.total  # counts only this epoch
     return bool(batches.processed)
 
 
@@ -296,7 +296,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values to the first batch's values, before which Lightning resets them. Since 1.2."""
+    """Add the restored values again after the first batch, before which Lightning resets them. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]
@@ -309,7 +309,7 @@ def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def metric_states(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Return CPU copies of the states of all torchmetrics in a module, which no state_dict contains, by name."""
+    """Return CPU copies of the states of all torchmetrics in a module by name. No state_dict contains them."""
     found = {}
     for name, metric in module.named_modules():
         if isinstance(metric, Metric):

@@ -109,7 +109,7 @@ class Session:
         args: the command line.
 
     Attributes:
-        cli: the parsed options, which also creates the data module, the model and the trainer.
+        cli: the parsed command line, which creates the data module, the model and the trainer.
         existing_run: the run to resume or to evaluate; None creates a new run.
         checkpoint: the file to resume from or to evaluate; None starts from initial weights.
         status: the exit status.
@@ -279,7 +279,7 @@ class Session:
         return trainer, model, self.cli.datamodule
 
     def close(self, status: int) -> None:
-        """Pass the exit status to the loggers, and print the run's path, or remove a new run without content."""
+        """Finish the loggers and release the lock, then print the run's path, or remove a new run without content."""
         os.environ.pop(variable("RUN_DIR"), None)
         self.signals.remove()
         for logger in self.loggers:
@@ -297,13 +297,13 @@ class Session:
             if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
                 how = "interrupted" if status > 128 else "failed"
                 again = f"continue with: {program()} fit --run {shlex.quote(str(self.run.path))}"
-                print(f"{how}; {'the same command continues' if self.options.resume else again}")
+                print(f"{how}; {'repeat the command to continue' if self.options.resume else again}")
             changed = self.is_page_outdated if status == 0 else self.command == "fit" and self.has_content
             if changed and self.project.after_command:
                 resolve_name(self.project.after_command)(self.run.path)
 
     def _named_run(self) -> RunDir | None:
-        """Return the existing run to continue with `--resume`. A run killed before its first save starts again.
+        """Return the run to continue with `--resume`, if it exists. A run killed before its first save starts again.
 
         Raises:
             UserError: the run has a different config, or its config.yaml is broken.
@@ -367,7 +367,7 @@ class Session:
         return None if content is None else linked_hparam(content, argument)
 
     def _parts(self, config: Namespace) -> dict[str, Any]:
-        """Return the trainer arguments of this run, which extend the configured callbacks, loggers and plugins."""
+        """Return trainer arguments that add the run's own callbacks, loggers and plugins to the configured ones."""
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
         self.record = RunRecord(self.run, self.config, metrics)
         # the record comes first, because drawing a figure may fail
@@ -431,7 +431,7 @@ def _described(model: LightningModule) -> list[str]:
 
 
 def _with_checkpoint(config: Namespace) -> list[Any]:
-    """Return the configured callbacks and one that saves `last.ckpt`, and the best checkpoint if no other does."""
+    """Return the configured callbacks. If none is a Checkpoint, add one for `last.ckpt` and, if needed, the best."""
     callbacks = _listed(config.callbacks)
     others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
     if config.enable_checkpointing is False or config.barebones or any(isinstance(one, Checkpoint) for one in others):

@@ -167,7 +167,7 @@ class Fails(Callback):
 
 
 def test_a_task_whose_fit_failed_is_saved_by_its_next_trainer_alone(trainer, tmp_path):
-    """In a notebook, for example, the same object may be trained again."""
+    """The same object may be trained again, for example in a notebook."""
     mine, kept = task(), {"monitor": None, "every_minutes": 1e-9}
     first, second = (
         trainer(callbacks=[Saver(), Checkpoint(**kept), *others], max_epochs=1, enable_checkpointing=True,

@@ -196,7 +196,7 @@ def test_scaled_gradients_are_clipped_as_others(trainer, fused):
 
 
 def test_a_resume_in_another_memory_order_computes_the_same(trainer, tmp_path):
-    """For example on a different device, because fused steps pair weights and momenta by their memory order."""
+    """Devices may differ in memory format, and fused steps pair weights and momenta by their positions in memory."""
     file, weights = tmp_path / "first.ckpt", []
     for before, after in ((False, False), (False, True), (True, False)):
         for last, epochs in ((before, 1), (after, 2)):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 
 class RandomHorizontalFlip(nn.Module):
-    """Flips each image of a batch horizontally with probability `p`. Supports any dtype."""
+    """Random horizontal flip of each image in a batch, with probability `p`. Supports any dtype."""
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class RandomHorizontalFlip(nn.Module):
 
 
 class RandomCrop(nn.Module):
-    """Pads each image with `padding` pixels of value `fill` on all sides, and crops it randomly to the original size.
+    """Random crop of each image to its original size, after padding each side with `padding` pixels of value `fill`.
 
     It supports any dtype and is usual for small images (He et al. 2016, section 4.2), with `padding=4` for 32×32.
     """
@@ -46,12 +46,12 @@ class RandomCrop(nn.Module):
 
 
 class RandomResizedCrop(nn.Module):
-    """Crops a random region of each image and resizes it: the usual augmentation for ImageNet (Szegedy et al. 2015).
+    """Random crop of each image, resized to a fixed size: the usual augmentation for ImageNet (Szegedy et al. 2015).
 
-    The area of the region and the logarithm of its aspect ratio (width / height) are uniform in the given ranges, and
-    so is its position. If none of ten draws fits into the image, the region is the largest centred one that does. It
-    works like torchvision's transform of this name (bilinear, no antialiasing), but processes a whole batch at once,
-    with different random parameters for each image.
+    The area of the crop and the logarithm of its aspect ratio (width / height) are uniform in the given ranges, and its
+    position is uniform in the image. If none of ten draws fits into the image, the largest centred crop that fits is
+    used. The transform works like torchvision's transform of this name (bilinear, no antialiasing), but processes a
+    whole batch at once, with different random parameters for each image.
 
     Args:
         size: output height and width in pixels.
@@ -66,7 +66,7 @@ class RandomResizedCrop(nn.Module):
         self.size, self.scale, self.ratio = size, scale, ratio
 
     def boxes(self, count: int, height: int, width: int) -> Tensor:
-        """Draw top, left, height and width of the regions of `count` images. Returns int64 `(count, 4)`."""
+        """Draw top, left, height and width of the crops of `count` images. Returns int64 `(count, 4)`."""
         tries = 10
         area = height * width * torch.empty(count, tries).uniform_(*self.scale)
         ratio = torch.empty(count, tries).uniform_(math.log(self.ratio[0]), math.log(self.ratio[1])).exp()
@@ -90,7 +90,7 @@ class RandomResizedCrop(nn.Module):
         """Augment uint8 or float images `(B, C, H, W)`. Returns `(B, C, size, size)` with the same dtype."""
         height, width = images.shape[2:]
         top, left, h, w = self.boxes(len(images), height, width).to(images.device, non_blocking=True).float().unbind(1)
-        # centres of the output pixels in source coordinates, clamped to the edges of the region
+        # centres of the output pixels in source coordinates, clamped to the edges of the crop
         steps = (torch.arange(self.size, device=images.device) + 0.5) / self.size
         y = (top[:, None] + (steps * h[:, None] - 0.5).clamp(min=0).minimum(h[:, None] - 1) + 0.5) * 2 / height - 1
         x = (left[:, None] + (steps * w[:, None] - 0.5).clamp(min=0).minimum(w[:, None] - 1) + 0.5) * 2 / width - 1
@@ -101,7 +101,7 @@ class RandomResizedCrop(nn.Module):
 
 
 class RandomAffine(nn.Module):
-    """Rotates, scales, shears and shifts each image about its centre, and fills the outside with black.
+    """Random rotation, scaling, shear and shift of each image, about its centre and on a black background.
 
     It works like torchvision's transform of this name (bilinear), but processes a whole batch at once, with different
     random parameters for each image. All parameters are uniform in their ranges.
@@ -163,7 +163,7 @@ class ImageNetTrain(nn.Sequential):
 
 
 class ImageNetEval(nn.Sequential):
-    """Resizes the shorter side and crops the centre.
+    """Resizing by the shorter side, followed by a centre crop.
 
     Args:
         size: output height and width in pixels.

@@ -36,7 +36,7 @@ class Pictures(Dataset):
             here, there = set(self.classes), set(class_names)
             sides = (("no", there - here), ("also", here - there))
             facts = [f"{word} {', '.join(sorted(names))}" for word, names in sides if names]
-            why = "; ".join(facts) or "their order must be sorted"
+            why = "; ".join(facts) or "class_names must be sorted"
             raise DataError(f"the classes in {folder} are not as expected: {why}")
         found = {name: pictures_in(folder / name) for name in self.classes}
         if empty := [name for name, files in found.items() if not files]:
@@ -81,7 +81,7 @@ class ImageFolder(DatasetImages):
 
     Raises:
         DataError: the folder does not exist or has no class folders; classes differ from `class_names` or between
-            splits; the training folder is missing, or a split has two folders; an invalid `channels` or `test_size`.
+            splits; the training folder is missing, or a split has two folders; `channels` or `test_size` is invalid.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
     if not root.is_dir():
         if class_names:
             return {}
-        raise DataError(f"no such folder of images: {root}")
+        raise DataError(f"the image folder {root} does not exist: set data.root")
     folders = _split_folders(root)
     if not folders:
         classes = _folders_in(root)

@@ -31,7 +31,7 @@ class FashionMNIST(ImageData):
     CLASSES: ClassVar[list[str]] = [
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     ]  # fmt: skip
-    MEAN_STD: ClassVar[tuple[float, float]] = (0.2860, 0.3530)  # of the 60,000 training images
+    MEAN_STD: ClassVar[tuple[float, float]] = (0.2860, 0.3530)  # computed on the 60,000 training images
 
     def __init__(self, val_size: int = 5000, **kwargs: Any) -> None:
         super().__init__(**kwargs)

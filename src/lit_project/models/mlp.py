@@ -63,7 +63,7 @@ class MLP(nn.Module):
         return self.layers(x)
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
-        """Split the hidden layers by their outputs, which are then gathered, because norms need all of them."""
+        """Split the hidden layers by their outputs, which are then gathered, as norms and dropout need all of them."""
         linear = [f"layers.{number}" for number, layer in enumerate(self.layers) if isinstance(layer, nn.Linear)]
         return {name: ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}
 

@@ -11,8 +11,8 @@ class BilinearPool(nn.Module):
     """Bilinear pooling of a network with itself (Lin, RoyChowdhury & Maji 2015).
 
     For features `x_p` at P positions, it computes `z = Σ_p x_p x_pᵀ / P`, `y = sign(z) √|z|` and `y / ‖y‖`. This
-    distinguishes fine-grained classes by which features occur together. The head has as many weights per class as the
-    square of the number of channels, so `channels` can reduce them first.
+    distinguishes fine-grained classes by which features occur together. As the head needs K² weights per class, the
+    number of channels can be reduced first.
 
     Args:
         in_channels: number of channels of the features, C.
@@ -31,7 +31,7 @@ class BilinearPool(nn.Module):
         with torch.autocast(x_BKP.device.type, enabled=False):  # in half precision, 1e-10 would be 0
             x_BKP = x_BKP if given == torch.double else x_BKP.float()
             z_BKK = x_BKP @ x_BKP.mT / x_BKP.shape[2]
-            # add a value that is negligible for features, because the root has no derivative at 0
+            # add a negligible value, because the root has no derivative at 0
             root = z_BKK.sign() * (z_BKK.abs() + 1e-10).sqrt()
             return nn.functional.normalize(root.flatten(1), dim=1).to(given)
 

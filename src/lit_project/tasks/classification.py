@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Classifier(Task):
-    """Trains a network that returns logits `(B, num_classes)` on batches of `(inputs, targets, indices)`.
+    """Classification task for batches `(inputs, targets, indices)` and networks with logits `(B, num_classes)`.
 
     Logged at the end of each epoch, over all samples and processes: `train/loss` and `train/accuracy`; for `val` and
     `test` also `top{k}_accuracy`, `class_accuracy/NAME` (recall) and `samples`. Only `train/loss` uses label smoothing.
@@ -122,7 +122,7 @@ class Classifier(Task):
         return {**totals.means(), **accuracies(counts, self.class_names)}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
-        """Return probabilities `(B, num_classes)`, as metrics mistake logits in [0, 1] for them, and targets `(B,)`."""
+        """Return probabilities `(B, num_classes)` and targets `(B,)`. Logits in [0, 1] would confuse metrics."""
         return outputs["logits"].softmax(dim=1), outputs["targets"]
 
     def test_logits(self, inputs: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class ImageClassifier(Classifier):
         if mixing is not None:
             check_soft_targets(self.loss, len(class_names))
         self.mixing, self.penalty = mixing, penalty
-        self.notes["task"] = "image-classification"  # as the Hugging Face Hub calls it
+        self.notes["task"] = "image-classification"  # name of the task on the Hugging Face Hub
         self.test_time_flips, self.test_time_shift = test_time_flips, test_time_shift
         self.epochs: int | None = None  # length of the run; None if it is unlimited
         self.mean: Tensor

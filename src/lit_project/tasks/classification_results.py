@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Calibration(Metric):
-    """Counts samples, confidence and correct predictions in 15 equal bins of the confidence (Guo et al. 2017)."""
+    """Sums of samples, confidence and correct predictions in 15 equal bins of the confidence (Guo et al. 2017)."""
 
     sums: Tensor  # (3, 15)
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 @dataclass
 class Mixing:
-    """Mixes each image of a batch with another image, and their targets in the same proportion λ ~ Beta(α, α).
+    """Mixup and cutmix, which mix pairs of images, and their targets in the same proportion λ ~ Beta(α, α).
 
     - mixup (Zhang et al. 2018): `λ x + (1 - λ) x'`
     - cutmix (Yun et al. 2019): a rectangle that covers `1 - λ` of the area is copied from x'. It is clipped at the
@@ -22,7 +22,7 @@ class Mixing:
         cutmix_alpha: α of cutmix; 0 disables it.
         cutmix_share: probability of cutmix instead of mixup, if both are enabled.
         probability: probability that a batch is mixed.
-        off_last_epochs: number of epochs without mixing at the end of the run, which may be set by `max_steps`.
+        off_last_epochs: number of epochs without mixing at the end of the run, even if `max_steps` ends the run.
 
     Raises:
         ValueError: if both methods are disabled, or a value is out of range.
@@ -43,7 +43,7 @@ class Mixing:
             raise ValueError("mixing: cutmix_share and probability must be in [0, 1], off_last_epochs at least 0")
 
     def active(self, epoch: int, epochs: int | None) -> bool:
-        """Return whether to mix in epoch number `epoch` (from 0) of `epochs`, which is None for an unlimited run."""
+        """Return whether an epoch, counted from 0, uses mixing. `epochs` is the length of the run (None: unlimited)."""
         return not self.off_last_epochs or epochs is None or epoch < epochs - self.off_last_epochs
 
     def __call__(self, images: Tensor, targets: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ class Mixing:
 
 
 def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return cutmix masks (bool `(B, H, W)`, true where the other image shows) and the remaining shares `(B,)`.
+    """Return masks (bool `(B, H, W)`, true for pixels of the other image) and the remaining shares λ `(B,)`.
 
     Each rectangle has √(1 - λ) times the image's height and width, around a uniformly drawn centre (Yun et al. 2019,
     eq. 2).

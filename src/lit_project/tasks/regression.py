@@ -15,11 +15,11 @@ from lit_engine.training.task import Task
 if TYPE_CHECKING:
     from lit_engine.tools.export.parts import Exported
 
-SUMS = ("residual", "absolute", "first", "second")  # of each target; see `Regressor.evaluation_step`
+SUMS = ("residual", "absolute", "first", "second")  # sums for each target; see `Regressor.evaluation_step`
 
 
 class Regressor(Task):
-    """Trains a model that maps F standardised features `(B, F)` to T standardised targets `(B, T)`.
+    """Regression task for models that map F standardised features `(B, F)` to T standardised targets `(B, T)`.
 
     Names and statistics are set from the data and stored in the checkpoint, so prediction needs no other file.
     `forward` standardises the features and returns predictions in the units of the targets.
@@ -30,7 +30,7 @@ class Regressor(Task):
     - `mse` and `mae` in the unit of the target. With several targets they are logged per target, as `mse/NAME` and
       `mae/NAME`; `mse_standardised` and `mae_standardised` are their means over the targets in units of `target_std`.
     - `r2`, the mean over the targets of 1 - SS_res / SS_tot, where SS_tot is relative to the mean of the evaluated
-      split. A target that is constant in this split has no R² and is left out. If all are, `r2` is not logged.
+      split. Targets that are constant in this split have no R² and are ignored; without others, `r2` is not logged.
 
     Args:
         net: model that maps `(B, F)` to `(B, T)`.
@@ -78,7 +78,7 @@ class Regressor(Task):
             ("target_mean", target_mean), ("target_std", target_std),
         ):  # fmt: skip
             self.register_buffer(name, torch.tensor(list(values), dtype=WIDE), persistent=False)
-        self.notes["task"] = "tabular-regression"  # as the Hugging Face Hub calls it
+        self.notes["task"] = "tabular-regression"  # name of the task on the Hugging Face Hub
         self.r2: dict[str, float] = {}
 
     def setup(self, stage: str) -> None:

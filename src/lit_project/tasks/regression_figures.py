@@ -55,7 +55,7 @@ def predicted_against_true(
 
 
 class PredictedAgainstTrue(DrawsEvaluation):
-    """Writes `figures/SPLIT_predicted.png` and `SPLIT_residuals.png` after `validate` and `test` if the task's
+    """Callback that writes `figures/SPLIT_predicted.png` and `SPLIT_residuals.png` after `validate` and `test`, if
     evaluation steps return `predictions` and `targets` `(B, T)`. TensorBoard and W&B loggers get the figures too.
     """
 

@@ -130,7 +130,7 @@ class SeveralOptimizers(Task):
                 config.scheduler.step()  # type: ignore[call-arg]
 
     def log_reduced(self, values: Mapping[str, float]) -> None:
-        """Log values at the current optimizer step. By default, Lightning would log at the number of micro-batches."""
+        """Log values at the current optimizer step. Lightning would use the number of micro-batches as the step."""
         if (self.accumulate or 1) > 1:
             # like Lightning, number training steps from 0, and log a test after training at the next step
             step = self.trainer.global_step - (self.trainer.state.fn == "fit")

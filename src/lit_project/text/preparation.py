@@ -14,7 +14,7 @@ _STRAIGHT_QUOTES = re.compile(r'"\s*([^"]*?)\s*"')
 
 @dataclass(frozen=True)
 class Preparation:
-    """Normalises sentences for the vocabularies.
+    """Normalisation of sentences for the vocabularies.
 
     Unicode composition (NFC) and single spaces always apply, so French non-breaking spaces equal ordinary spaces.
 

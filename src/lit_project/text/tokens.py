@@ -93,6 +93,6 @@ def split_words(sentence: str, language: str = "") -> list[str]:
 
 
 def join_words(tokens: Iterable[str]) -> str:
-    """Join the tokens of `split_words` to the original sentence."""
+    """Join the tokens of `split_words` into the original sentence."""
     text = " ".join(tokens)
     return text.replace(JOINER + " ", "").replace(" " + JOINER, "").replace(JOINER, "")

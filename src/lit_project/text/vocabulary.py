@@ -12,7 +12,7 @@ from lit_project.text.tokens import BOS, EOS, JOINER, PAD, SPECIALS, UNK, join_w
 
 
 class Vocabulary(ABC):
-    """The tokens of one or several languages, where ids start with the four special tokens.
+    """The tokens of one or several languages, with the four special tokens as the first ids.
 
     Attributes:
         language: language code, such as "en", or "en+fr" for a joint vocabulary.

@@ -168,7 +168,7 @@ class OfParts(SeveralOptimizers, ImageClassifier):
 
 @pytest.mark.parametrize("several", [False, True])
 def test_forward_backward_and_optimizer_of_accumulated_batches(trainer, tmp_path, several):
-    """There are 8 batches and 4 steps, except that three batches and one step are used for measuring."""
+    """Of 8 batches and 4 steps, three batches and one step are used for measuring."""
     if several:
         task = OfParts([Part("all", ["net"], lambda p: SlowSGD(p, 0.1))], 2, net=SlowNet(16, 2), class_names=["a", "b"])
     else:
@@ -184,7 +184,7 @@ def test_forward_backward_and_optimizer_of_accumulated_batches(trainer, tmp_path
 
 
 def test_validation_and_saving_are_measured(trainer, tmp_path):
-    """They are timed even next to measuring batches, which are all batches except the first."""
+    """Batches used for measuring are next to them, which are all except the first."""
 
     class Slow(ImageClassifier):
         def validation_step(self, batch, batch_idx):

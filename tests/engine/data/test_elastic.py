@@ -51,7 +51,7 @@ def steps_of(sampler, accumulate, epoch=1):
                 steps += [place // accumulate] * len(batch)
             else:
                 assert len(batch) == 1
-    assert len(set(*places)) == len(places) == 1  # all have the announced number of batches
+    assert len(set(*places)) == len(places) == 1  # all have the same length and as many batches
     indices, found = torch.cat(counted), torch.full((sampler.size,), -1)
     assert len(indices.unique()) == len(indices)
     found[indices] = torch.tensor(steps)
@@ -61,7 +61,7 @@ def steps_of(sampler, accumulate, epoch=1):
 @pytest.mark.parametrize("make", [images, pairs])
 @pytest.mark.parametrize("size", [1, 5, 2 * G, 2 * G + 1, 2 * G + 7, 3 * G - 1])
 def test_each_step_has_the_same_samples_for_all_processes_and_micro_batches(make, size):
-    """Like MosaicML Streaming's partition test. Each sample occurs once per epoch, also in an incomplete last step."""
+    """Similar to MosaicML Streaming's partition test. Each sample occurs once per epoch, even in an incomplete step."""
     whole = make(size, batch_size=G)
     whole.set_epoch(1)
     expected = torch.full((size,), -1)
@@ -113,7 +113,7 @@ def test_every_step_may_be_followed_by_another_split(make):
         assert torch.equal(torch.cat(seen).sort().values, expected.sort().values), (processes, accumulate)
         assert all(one == states[0] for one in states)
         state = states[0]
-    assert state["position"] == 0  # of the next epoch
+    assert state["position"] == 0  # the start of the next epoch
 
 
 def test_every_position_is_found_in_every_other_split():

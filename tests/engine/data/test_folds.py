@@ -83,7 +83,7 @@ def test_images_with_several_labels_have_parts_too(options):
 
 
 def test_no_sentence_is_in_two_folds():
-    """Nor is a sentence in two splits of a fold. The vocabulary is built from the training pairs."""
+    """No sentence is in two splits of a fold either. The vocabulary is built from the training pairs."""
     make = {"size": 900, "val_size": 40, "source": "en", "target": "fr"}
     tests = []
     for k in range(3):
@@ -106,7 +106,7 @@ def test_connected_sentences_stay_together():
     fold = leak_free_folds(pairs, 2).numpy()
     assert len(set(fold[:9])) == 1
     assert np.bincount(fold).tolist() == [10, 10]
-    with pytest.raises(DataError, match="9 pairs in 1 groups that share sentences cannot be 2 folds"):
+    with pytest.raises(DataError, match="9 pairs in 1 groups that share sentences are too few for 2 folds"):
         leak_free_folds(pairs[:9], 2)
 
 

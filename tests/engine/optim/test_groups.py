@@ -80,7 +80,7 @@ def test_layers_of_residual_nets_are_their_blocks(module, count):
 
 
 def test_layers_of_nets_from_elsewhere_are_their_blocks():
-    """In timm nets, and in MNASNet, whose blocks have their own `layers`."""
+    """Tests timm nets, and MNASNet, whose blocks have their own `layers`."""
     stages = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
     assert [path for path in stages if "stages" in path] == [f"net.backbone.stages.{stage}" for stage in range(4)]
     assert stages[0].startswith("net.backbone.stem")
@@ -101,12 +101,12 @@ def test_layers_of_an_encoder_of_transformers_are_its_blocks():
     ("make", "message"),
     [
         (lambda: ParameterGroups(layer_decay=0.5)(nn.ModuleDict({"only": nn.Linear(2, 2)})), "only one layer, only"),
-        (lambda: ParameterGroups([Group("a", ["tail"])])(net()), "'tail' of a matches no parameter"),
+        (lambda: ParameterGroups([Group("a", ["tail"])])(net()), "'tail' of group a matches no parameter"),
         (
             lambda: ParameterGroups([Group("a", ["head"]), Group("b", ["*.bias"])])(net()),
             "head.bias is matched by a and by b",
         ),
-        (lambda: ParameterGroups([Group("a", ["head"])], layer_decay=0.5), "not with groups"),
+        (lambda: ParameterGroups([Group("a", ["head"])], layer_decay=0.5), "set either groups or a layer_decay"),
         (lambda: ParameterGroups([Group("a", ["head"]), Group("a", ["body"])]), "names must be unique"),
     ],
     ids=["one layer", "nothing", "overlap", "both", "names"],

@@ -35,7 +35,7 @@ class Average(WeightAveraging):
             if isinstance(trainer.strategy, ModelParallelStrategy):
                 raise UserError(f"{names[0]} does not support sharded weights: remove it, or use the strategy ddp")
             if str(trainer.precision).endswith("-true") and trainer.precision != "32-true":
-                raise UserError(f"{names[0]} needs float32 weights, which precision {trainer.precision} does not use")
+                raise UserError(f"{names[0]} needs float32 weights: use 32-true or mixed, not {trainer.precision}")
         with warnings.catch_warnings():  # the warning is about sharding, which was rejected above
             warnings.filterwarnings("ignore", message=".*overrides the configure_model")
             super().setup(trainer, pl_module, stage)

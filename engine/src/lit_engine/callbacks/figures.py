@@ -162,7 +162,7 @@ class DrawsEvaluation(Callback):
 
 
 class Figures(DrawsEvaluation):
-    """Figures of a run, as PNG files in `figures/`, which are also passed to the loggers of TensorBoard and W&B.
+    """Figures of a run, as PNG files in `figures/`. They are also logged to TensorBoard and W&B if in use.
 
     `fit` draws learning curves, learning rates and the first training images. `validate` and `test` draw the confusion
     matrix, a reliability diagram, and the most confidently wrong images.
@@ -295,7 +295,7 @@ def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, d
     for base in dict.fromkeys(map(base_of, metrics)):
         names = {stage: counterpart(base, stage, known) for stage in ("train", "val")}
         curves[base] = _curves(rows, "epoch", {stage: name for stage, name in names.items() if name})
-        if "train" in curves[base]:  # average by epoch the metrics that were logged by step only
+        if "train" in curves[base]:  # average the values of an epoch if they were logged only by step
             steps: dict[float, list[float]] = {}
             for epoch, value in curves[base]["train"]:
                 steps.setdefault(epoch, []).append(value)

@@ -10,7 +10,7 @@ from lit_engine.training.task import Task
 
 
 class Unfreezing(Callback):
-    """Freezing of parts of the task, with their batch-norm statistics, until a given epoch of each part.
+    """Callback that freezes each part of the task, including its batch-norm statistics, until a given epoch.
 
     The frozen parts depend only on the epoch, so a resumed run continues as if it had not been interrupted. Parameters
     that are frozen temporarily are in the optimizer's groups from the first step, but without gradients and optimizer
@@ -70,7 +70,7 @@ class Unfreezing(Callback):
             if epochs is not None and epoch is not None and epoch >= epochs and not fast_dev_run(trainer):
                 raise UserError(
                     f"Unfreezing: {path} would start to train in epoch {epoch}, but the run ends after {epochs} epochs "
-                    f"(0 to {epochs - 1}); to never train it, use null"
+                    f"(0 to {epochs - 1}); use null to never train it"
                 )
         self.on_train_epoch_start(trainer, pl_module)
 

@@ -17,7 +17,7 @@ class NonFiniteError(UserError):
 
 
 class NaNGuard(Callback):
-    """Check of all gradients before each optimizer step.
+    """Callback that checks all gradients before each optimizer step.
 
     If a gradient is NaN or infinite, the run stops with an error that names the epoch, the step, the parameters and the
     samples. The weights before the step are saved in `checkpoints/before-nan.ckpt`, but batch norms have already seen

@@ -18,7 +18,7 @@ from lit_engine.run.directory import write_text
 
 
 class PredictionTable(BasePredictionWriter):
-    """Table of the values that `predict_step` returns, with one row per sample, sorted by index.
+    """Callback that writes the values returned by `predict_step` to a table, with one row per sample sorted by index.
 
     `columns_of` describes which return values become columns. All others are saved unchanged, as a list with the values
     of all batches, in a `.pt` file of the same name. With several dataloaders, each has its own file (`test_0.csv`, …).

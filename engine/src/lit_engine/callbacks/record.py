@@ -136,7 +136,7 @@ class MetricsCSV(Logger):
 
 
 class RunRecord(Callback):
-    """Record of the final metrics of `fit`, `validate` and `test` and the number of samples, in metrics.json.
+    """Callback that writes the final metrics and number of samples of `fit`, `validate` and `test` to metrics.json.
 
     It also stops a training run whose loss is NaN or infinite before a checkpoint of such weights is saved.
 
@@ -163,7 +163,7 @@ class RunRecord(Callback):
         self._known: dict[str, Any] = {}  # the newest metrics in the checkpoint
         self._logged: set[str] = set()  # names of the logged training metrics
         self._validated: dict[str, float] = {}  # the recorded metrics of the newest validation
-        self._ended: dict[str, int] = {}  # steps and epochs for loggers, if the run ended mid-epoch
+        self._ended: dict[str, int] = {}  # number of steps and epochs if the run ended mid-epoch
         self._resumed: dict[str, Any] | None = None  # the state of metrics.csv in the checkpoint
         self.checkpoint: Path | None = None  # the checkpoint to evaluate
         self.changed: list[str] = []  # differences between the model and the one that was trained
@@ -215,14 +215,14 @@ class RunRecord(Callback):
         self.started = True
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save metrics.csv, so that it is in step with the checkpoint."""
+        """Save metrics.csv together with the checkpoint."""
         if self.metrics is not None:
             self.metrics.save()
             checkpoint["metrics_csv"] = self.metrics.state_dict()
         checkpoint["processes"] = trainer.world_size
         if self.hyper_parameters:
             checkpoint["hyper_parameters"] = self.hyper_parameters
-        checkpoint.pop("datamodule_hyper_parameters", None)  # in config.yaml, and here they may contain objects
+        checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml has them, and they may contain objects
         checkpoint["logged"] = {"train": sorted(self._logged), "val": self._validated}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -260,7 +260,7 @@ class RunRecord(Callback):
         if trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         if not self.started and trainer.ckpt_path is None:
-            raise UserError("no step to train: see trainer.max_epochs, max_steps and limit_train_batches")
+            raise UserError("there are no steps to train: check trainer.max_epochs, max_steps and limit_train_batches")
         if not trainer.is_global_zero:
             return
         if not self.started:
@@ -327,7 +327,7 @@ class RunRecord(Callback):
 
 
 def _samples(trainer: Trainer, before: int) -> str:
-    """Describe how the number of samples per step changes if there were `before` processes."""
+    """Describe how the number of samples per step changes from `before` processes to the current number."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     if getattr(data, "global_batch_size", None):
         return f"a step still has {data.global_batch_size} samples"

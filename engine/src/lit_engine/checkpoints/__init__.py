@@ -1,1 +1,1 @@
-"""Checkpoints: reading, writing and choosing them; weights that fit a model."""
+"""Reading, writing and selecting checkpoints, and loading weights that fit a model."""

@@ -72,7 +72,7 @@ class Checkpoint(ModelCheckpoint):
         super().setup(trainer, pl_module, stage)
 
     def keep_epoch(self, trainer: Trainer) -> None:
-        """Keep `last.ckpt` under the name of the epoch that just ended, and delete the oldest beyond `keep_last`."""
+        """Keep `last.ckpt` under the name of the epoch that just ended, and delete old files beyond `keep_last`."""
         last, epoch = Path(str(self.dirpath), "last.ckpt"), trainer.current_epoch - 1
         if not self.keep_last or not trainer.is_global_zero or epoch < 0 or not last.exists():
             return

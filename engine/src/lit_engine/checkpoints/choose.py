@@ -47,7 +47,7 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
     if which == "average":
         epochs = sorted(run.checkpoints.glob("epoch*.ckpt"))
         if not epochs:
-            raise RunError(f"{run.path} has no epochs to average: set keep_last of the Checkpoint callback in fit")
+            raise RunError(f"{run.path} has no epochs to average: set keep_last of the Checkpoint callback to train")
         return average(epochs, run.checkpoints / NAME)
     if which != "best":
         inside = run.checkpoints / which
@@ -62,7 +62,7 @@ def weights_of(source: str | Path) -> Path:
 
 
 def _best(run: RunDir) -> Path:
-    """Return the best checkpoint according to the newest one's callback state or metrics.json, else the newest one."""
+    """Return the best checkpoint according to the callback's saved state or metrics.json, or else the newest one."""
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
     recorded = None
     with contextlib.suppress(RunError):  # a broken metrics.json

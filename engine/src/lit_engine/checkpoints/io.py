@@ -71,7 +71,7 @@ def by_age(paths: Iterable[Path]) -> list[Path]:
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Checkpoint plugin that writes to a temporary file and renames it, so that a crash or full disk does no damage.
+    """Checkpoint plugin that writes, syncs and renames a temporary file, so that a crash or full disk does no damage.
 
     Lightning's own plugin copies from the system's temporary folder, which leaves a truncated file if interrupted.
 

@@ -15,7 +15,7 @@ class Match:
     loaded: list[str]
     missing: list[str]  # only in the model, ignoring batch counts
     unexpected: list[str]  # only in the checkpoint
-    other_shape: list[str]  # in both with different shapes, which are included
+    other_shape: list[str]  # in both, but with different shapes; includes the shapes
     meaningless: list[str] = field(default_factory=list)  # not loaded, because they belong to other data
 
     @property
@@ -73,7 +73,7 @@ def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> 
     for prefix in prefixes:
         if prefix not in used:
             beginnings = sorted({name.partition(".")[0] for name in state})
-            raise CheckpointError(f"no weight starts with {prefix!r}; they start with {', '.join(beginnings)}")
+            raise CheckpointError(f"no weight's name starts with {prefix!r}; names start with {', '.join(beginnings)}")
     return found
 
 
@@ -89,7 +89,7 @@ def load_fitting(
     Args:
         model: model that receives the weights.
         state: weights on any device.
-        source: name of their source in messages.
+        source: name of the source, for messages.
         strict: whether to raise an error if anything does not fit.
         meaningless: names of weights that are not loaded, because they belong to other data.
 
@@ -105,7 +105,7 @@ def load_fitting(
         raise CheckpointError(f"no weight of {source} fits the model:\n{found}")
     if strict and not found.complete:
         raise CheckpointError(f"the weights of {source} do not match the model:\n{found}")
-    own = model.state_dict()  # keeps the version, without which some torchvision models rename weights
+    own = model.state_dict()  # its version metadata stops some torchvision models from renaming weights
     own.update((name, state[name]) for name in found.loaded)
     model.load_state_dict(own)
     return found

@@ -33,7 +33,7 @@ from lit_engine.project import current, package_folder
 LIBRARY = "lit_engine"
 Made = TypeVar("Made")
 
-# the defaults of jsonargparse 5: modules that can run programs, such as `os`, are denied, and `Any` values stay as is
+# the defaults of jsonargparse 5: modules that can run programs, such as `os`, are denied, and `Any` values stay plain
 set_parsing_settings(import_path_denylist=[], instantiate_subclass_spec_in_any=False)
 
 
@@ -67,7 +67,7 @@ def resolve_class_name(name: str) -> str:
     name = current().functions.get(name, name)
     package, _, rest = name.partition(".")
     other = bool(rest) and package not in (own, LIBRARY)
-    if other and "." not in rest:  # a class of a single file, such as houses.CSV, and not of a package
+    if other and "." not in rest:  # a class in a single-file module, such as houses.CSV
         return name
     paths = classes_by_name().get(name.rpartition(".")[2], [])
     # of several classes with this name, use the one at this path
@@ -157,7 +157,7 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
 
 
 def drop_weights(model: Any) -> None:
-    """Disable the download of pretrained weights in a model's config, for when a checkpoint provides the weights."""
+    """Disable the download of pretrained weights in a model's config, because a checkpoint provides the weights."""
     net = model.get("net")
     given = {} if isinstance(net, str) else (net or {}).get("init_args") or {}
     for name, none in {"weights": None, "pretrained": False}.items():

@@ -24,7 +24,7 @@ CLASS_MODULES = (
     "torchmetrics.classification", "torchmetrics.regression",
 )  # fmt: skip
 _ELSEWHERE = {
-    "--ckpt_path": "fit has no --ckpt_path: --run DIR resumes a run, --init_from FILE starts from its weights",
+    "--ckpt_path": "fit has no --ckpt_path: use --run DIR to resume, or --init_from FILE to load weights",
     "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
     "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
     "arguments are required: ": "a config with data and model is missing, such as -c configs/quickstart.yaml",
@@ -63,7 +63,7 @@ class OptionParser(argparse.ArgumentParser):
         """Stop parsing with an error.
 
         Raises:
-            UserError: always. A `UsageError` allows a suggestion of a similar word.
+            UserError: always, as a `UsageError` if a similar word can be suggested.
         """
         _, required, missing = message.partition("arguments are required: ")
         if required:
@@ -94,7 +94,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield options with their values, in any spelling, and None as the value of other words or if there is none."""
+    """Yield each option, in any spelling, with its value, which is None for other words and if there is no value."""
     rest = list(reversed(args))
     while rest:
         word = rest.pop()
@@ -139,7 +139,7 @@ def explain(error: Exception, args: Sequence[str]) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """Return ` (FILE:LINE)` of a bug (the last frame outside libraries and the engine), or "" for a rejected value."""
+    """Return ` (FILE:LINE)` of the last frame outside libraries and the engine, or "" for a rejected value."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, ValueError | OSError | ImportError | UserError):  # raised deliberately, so not a bug

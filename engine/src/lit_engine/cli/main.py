@@ -229,7 +229,7 @@ def version(args: Sequence[str]) -> int:
 
 
 def quiet_lightning() -> None:
-    """Hide advertisements, and notices that the command line prints itself, but no other warnings and errors."""
+    """Hide advertisements, and notices that the command line prints itself. Other messages are still shown."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed"):  # fmt: skip
         logging.getLogger(name).addFilter(_wanted)

@@ -24,13 +24,13 @@ class Option(NamedTuple):
 _EVALUATION = ("validate", "test", "predict")
 OPTIONS = (
     Option("run", str | None, None, "A run directory or `latest`. `fit` resumes it, the other commands evaluate it."),
-    Option("run_name", str | None, None, "Name of a new run. Default: the time."),
+    Option("run_name", str | None, None, "Name of a new run. Default: the current time."),
     Option("runs_dir", str, "runs", "Folder of new runs, which become RUNS_DIR/CONFIG/NAME."),
     Option("resume", bool, False, "Resume the run with this run_name if it exists.", ("fit",)),
-    Option("init_from", str | None, None, "A run or checkpoint whose weights to start from.", ("fit",)),
+    Option("init_from", str | None, None, "A run or checkpoint to load initial weights from.", ("fit",)),
     Option("init_prefixes", dict[str, str | None] | None, None,
-           "Prefixes of those weights' names, mapped to the names in this model, or to null to drop them.", ("fit",)),
-    Option("init_strict", bool, False, "Raise an error if any of those weights does not fit.", ("fit",)),
+           "Maps name prefixes of those weights to prefixes in this model, or to null to skip them.", ("fit",)),
+    Option("init_strict", bool, False, "Raise an error if any of those weights do not fit.", ("fit",)),
     Option("find", Literal["lr", "batch_size"] | None, None, "Search for a learning rate or batch size, then stop.",
            ("fit",)),
     Option("plot_lr", bool, False, "Plot the planned learning rate, then stop.", ("fit",)),

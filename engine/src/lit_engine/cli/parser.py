@@ -81,7 +81,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         elif option == CONFIG:
             if begun and run is None and is_complete(value):
                 raise UserError(
-                    f"{value} is a complete config, which would replace the config before it: pass only one, and first"
+                    f"{value} is a complete config and would replace the one before it: pass only one, as the first"
                 )
             words += _config(value, alone=not begun)
             begun = True
@@ -103,7 +103,7 @@ def prepare(args: Sequence[str]) -> Invocation:
 
 
 def _config(file: str, alone: bool) -> list[str]:
-    """Return the options that represent a config file or the text of a config, which comes first if it is `alone`."""
+    """Return the options for a config file or the text of a config. No config comes before it if it is `alone`."""
     content = content_of(file)
     if content is None:
         return [f"{CONFIG}={file}"]
@@ -227,7 +227,7 @@ def check(subcommand: str, options: Namespace) -> None:
     if options.run and options.find:
         raise UserError("--find starts from initial weights: use a config instead of --run")
     if options.resume and not options.run_name:
-        raise UserError("--resume continues or creates the run called --run_name: set --run_name")
+        raise UserError("--resume needs the name of the run to continue or create: set --run_name")
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: remove --init_from")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
@@ -256,7 +256,7 @@ def _callbacks(options: Namespace) -> list[Namespace]:
 
 
 def check_early_stopping(given: Namespace) -> None:
-    """Raise UserError for an `EarlyStopping` whose mode is not set explicitly, without regard to defaults.
+    """Raise UserError for an `EarlyStopping` without a mode in options that were parsed without defaults.
 
     Lightning's default is `min`, which would stop a run whose metric improves by increasing.
     """
@@ -328,7 +328,7 @@ class LitCLI(ParsingCLI):
         raise AssertionError
 
     def needs_options(self, subcommand: str) -> bool:
-        """Return whether a subcommand was given, or none was, as in completion. Adding options is slow."""
+        """Return whether this subcommand or none was given. Unneeded options would take a third of the parsing time."""
         return not self.given or subcommand in self.given
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -423,7 +423,7 @@ class LitCLI(ParsingCLI):
 
 
 def _options_in(word: str) -> dict[str, Any]:
-    """Return the options that a word of the command line sets, which are all options of a config for `--config`."""
+    """Return the options that a word of the command line sets. For `--config`, these are all options of the config."""
     name, _, value = word[2:].partition("=")
     content = {name: _parsed(value)} if f"--{name}" != CONFIG else content_of(value) or _parsed(value)
     return {key.replace(".init_args", "").replace("+", ""): value
@@ -467,7 +467,7 @@ def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str])
 
 
 def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> dict[str, Any]:
-    """Add linked arguments that were set explicitly to a dumped model, from which the dump omits them."""
+    """Add explicitly set linked arguments to a dumped model config, because the dump omits them."""
     for (_, argument, owner), (_, _, source) in zip(_linked(dumped, links), _linked(parsed, links), strict=True):
         value = source.get("init_args", {}).get(argument.name)
         if value is not None and _plain(value) != _plain(argument.default):

@@ -53,7 +53,7 @@ class BatchTransforms(nn.Sequential):
         Mask pixels from outside the image, for example after a rotation, are -1 (unknown).
 
         Raises:
-            DataError: if there is any other transform, because it would only move the images.
+            DataError: if there is any other transform, because it would transform only the images.
         """
         from torchvision.transforms import v2
         from torchvision.tv_tensors import Image as OfImage
@@ -125,7 +125,7 @@ def to_8bit_upright(image: Image.Image) -> Image.Image:
 
 
 def is_picture(path: Path) -> bool:
-    """Return whether a file has the suffix of an image and is not hidden, as some files of macOS and notebooks are."""
+    """Return whether a path has an image suffix and is not hidden. macOS and notebooks create hidden files."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
@@ -215,7 +215,7 @@ class Samples(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch | DataError:
-        """Return a batch for indices `(b,)`, or a DataError, of which only the traceback would survive in a worker."""
+        """Return a batch, or a DataError. If a worker raised it, only the text of its traceback would be passed on."""
         try:
             samples = [self.dataset[index] for index in indices.tolist()]
             images = [self.fit(image) for image, _ in samples]
@@ -253,12 +253,12 @@ class ImageData(SplitData):
     """Base class for image data, in which a split is a pair of tensors or a map-style dataset.
 
     A subclass implements `load` and sets the four attributes below in its constructor. The config links them to the
-    model. `mean` and `std` refer to values in [0, 1]. They are saved in checkpoints, because the task normalises.
+    model. `mean` and `std` refer to values in [0, 1]. Checkpoints contain them, because the task normalises images.
 
     Args:
         root: folder of the data.
         train_transforms: transforms of the uint8 training batches `(B, C, H, W)` on the device. Transforms in
-            `data/augmentation.py` and your own modules receive the whole batch; torchvision's receive each image.
+            `data/augmentation.py` and your own modules receive the whole batch; torchvision's receive single images.
         eval_transforms: transforms for validation, test and prediction. All of them receive the whole batch.
         on_device: keep tensors on the accelerator to avoid copying batches; they need one byte per value there.
         num_workers: number of processes that load the batches of a dataset; 0 uses the main process, as for tensors.
@@ -401,14 +401,14 @@ class DatasetImages(ImageData):
     """Images from map-style datasets, such as torchvision's.
 
     Without `val`, a fixed part of `train` (`val_size`) is used for validation. It is stratified by class if the dataset
-    has `targets`, like torchvision's. Without `test`, the test split is a part of `train` chosen in the same way
+    has `targets`, as torchvision's do. Without `test`, the test split is a part of `train` chosen in the same way
     (`test_size`), or a fold of `folds`. With neither, only `fit` and `validate` work.
 
     Args:
         train: training samples.
         val: validation samples.
         test: test samples.
-        val_size: number of validation samples if `val` is not given; below 1, a fraction of `train` without the test.
+        val_size: number of validation samples if `val` is not given; below 1, a fraction of the remaining `train`.
         class_names: names of the classes; defaults to the `classes` of `train`.
         input_shape: `(C, H, W)` to which images are resized.
         mean: mean of each channel, for values in [0, 1].

@@ -130,7 +130,7 @@ class SplitData(LightningDataModule):
         raise NotImplementedError
 
     def loaded(self, split: Split) -> Any:
-        """Return the result of `load` as it is stored in `splits`, for example checked or encoded."""
+        """Return the result of `load` in the form that is stored in `splits`, for example after checks or encoding."""
         return self.load(split)
 
     def setup(self, stage: str) -> None:
@@ -150,7 +150,7 @@ class SplitData(LightningDataModule):
         """Return the indices of `size` samples outside and inside the test split, ascending and the same in every run.
 
         The test split is a random part of `test_size`, or the fold. If `labels` contains classes `(size,)`, each fold
-        contains an equal share of each class, to within one sample, and so does the random part if it is `stratified`.
+        contains an equal share of each class, to within one sample. With `stratified`, so does the random part.
         """
         if not self.folds:
             return (
@@ -257,7 +257,7 @@ class SplitData(LightningDataModule):
         if changed:
             what = f"the data changed since training: {', '.join(changed)}"
             if training:
-                raise DataError(f"{what}; start a new run, which can use the old weights with --init_from")
+                raise DataError(f"{what}; start a new run, optionally from its weights with --init_from")
             print_once(f"warning: {what}; if splits are random, the test split may contain training samples")
         if training and "position" in state_dict:
             if trainer.train_dataloader is None:
@@ -266,7 +266,7 @@ class SplitData(LightningDataModule):
                 trainer.train_dataloader.load_state_dict(state_dict)
 
     def __str__(self) -> str:
-        """Return the class name for jsonargparse's messages. Lightning's method would create all loaders to count."""
+        """Return the class name, which jsonargparse prints. Lightning's method would create all loaders."""
         return type(self).__name__
 
 
@@ -309,7 +309,7 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
 
 
 def folds_of(labels: Tensor, folds: int) -> Tensor:
-    """Return the fold of each sample `(N,)`, from 0. Classes in `labels` `(N,)` are spread evenly, to within one.
+    """Return each sample's fold `(N,)`, from 0. Classes in `labels` `(N,)` are spread evenly, to within one sample.
 
     Raises:
         DataError: if there are more folds than samples.

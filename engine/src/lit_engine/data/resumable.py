@@ -55,7 +55,7 @@ class ResumableLoader:
         loader: The DataLoader. Its sampler and dataset are replaced.
         seed: The seed of the run.
         rank: The rank of this process.
-        place: Returns the epoch and the first batch when an iteration starts.
+        place: Function that returns the epoch and the first batch of an iteration.
     """
 
     def __init__(self, loader: DataLoader, seed: int, rank: int, place: Place) -> None:
@@ -89,7 +89,7 @@ class ResumableLoader:
         set_worker_iterator(self.loader, iterator)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing, because the position follows from Lightning's loop counters."""
+        """Return an empty state, because the position follows from Lightning's loop counters."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

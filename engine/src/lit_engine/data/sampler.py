@@ -75,8 +75,8 @@ class EpochBatches(Sampler[Tensor]):
         fillers: indices of the batches in this epoch that have weight 0.
 
     Raises:
-        DataError: if there are too few samples for equally many batches in all processes, or the global batch size is
-            not divisible by the number of processes and micro-batches.
+        DataError: if there are too few samples to give all processes the same number of batches, or the global batch
+            size is not divisible by the number of processes and micro-batches.
     """
 
     step: int | str
@@ -196,7 +196,7 @@ class Places(Sampler[tuple[int, Tensor]]):
 
 
 class SeededBatches:
-    """Batches of a dataset that may draw random numbers, seeded so that the draws depend only on the seed of the batch.
+    """Batches of a dataset whose random draws, if it has any, depend only on the seed of the batch.
 
     A batch is requested as `(seed, indices)`. The seed is set for torch's CPU generator, `random`, NumPy and attributes
     of the dataset with a `set_random_seed`, such as transforms of albumentations. In the main process, the state of the
@@ -241,7 +241,7 @@ class Loader:
     """
 
     def __init__(self, dataset: Any, sampler: EpochBatches, num_workers: int = 0, pin_memory: bool = False) -> None:
-        self.samples = dataset  # named `dataset`, it would get a sampler from Lightning with `overfit_batches`
+        self.samples = dataset  # not `dataset`, for which Lightning would create a sampler to overfit batches
         self.sampler = sampler  # Lightning calls its set_epoch before each epoch
         self.batch_sampler = None  # Lightning also reads this
         self.position = self.epoch = 0  # number of batches yielded, and their epoch; workers are ahead
@@ -256,7 +256,7 @@ class Loader:
                 pin_memory=pin_memory,
                 persistent_workers=num_workers > 0,
                 worker_init_fn=outlive_signals,
-                # By default, Python 3.14 forks from a server, which takes seconds and also receives signals.
+                # Python 3.14 defaults to a fork server, which takes seconds to start and also receives signals.
                 multiprocessing_context="fork" if num_workers and sys.platform == "linux" else None,
                 generator=torch.Generator(),  # seeds the workers, so that the global generator is not used
             )

@@ -54,7 +54,7 @@ class CSVFile:
 
         Raises:
             DataError: if there are no rows, a column does not exist or is not unique, or a line has the wrong length.
-                Also if a value is missing or not a number; this message ends with the `advice`.
+                If a value is missing or not a number, the message ends with `advice`.
         """
         chosen = self._places(columns)
         rows = [
@@ -92,7 +92,7 @@ class CSVFile:
             raise DataError(f"{self.file} has a header but no rows")
 
     def _lines(self) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield the records that are not blank: how many precede each one, the line on which it starts, its cells."""
+        """Yield the position of each record that is not blank, the line on which it starts, and its cells."""
         if len(self.delimiter) != 1:
             raise DataError(f"delimiter must be one character, got {self.delimiter!r}")
         if not self.file.is_file():
@@ -146,7 +146,7 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
 
 class TabularData(SplitData):
-    """Table whose test split is a fixed random part of the rows, and validation split a fixed part of the rest.
+    """Table with a fixed random part of its rows for testing, and a fixed random part of the rest for validation.
 
     Batches contain values in their original units. The task standardises them by the statistics of the training split,
     which it reads from the attributes below.
@@ -158,7 +158,7 @@ class TabularData(SplitData):
         target_names: names of the columns of `targets`.
         test_size: number of test rows; below 1, a fraction of all rows. Not used with `folds`.
         val_size: number of validation rows; below 1, a fraction of the rows outside the test split.
-        feature_mean: mean of each feature; defaults to the training split's, or the evaluated checkpoint's.
+        feature_mean: mean of each feature; defaults to the mean in the training split or the evaluated checkpoint.
         feature_std: standard deviation of each feature, with the same default; 1 for a constant feature.
         target_mean: mean of each target, with the same default.
         target_std: standard deviation of each target, with the same default.
@@ -219,7 +219,7 @@ class TabularData(SplitData):
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
-        """Return the given or computed mean and standard deviation of the features (part 0) or the targets (part 1)."""
+        """Return mean and standard deviation of features (part 0) or targets (1), computed from training if None."""
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)

@@ -1,1 +1,1 @@
-"""Several processes: who is first, how they find each other, and sharded models."""
+"""Distributed training: ranks, connecting the processes of a run, and sharded models."""

@@ -31,10 +31,10 @@ SAME = ("torch", "lightning", "lit-engine")  # packages with the same version in
 
 
 def follow_launcher(trainer: Namespace) -> None:
-    """Set `devices` and `num_nodes` as in torchrun if they are not set, or as in `srun` if `devices` is not set.
+    """Fill in `devices` and `num_nodes` from torchrun if they are not set, or from `srun` if `devices` is not set.
 
     Raises:
-        UserError: if they are set to other numbers than the launcher started, or MASTER_PORT is not a number.
+        UserError: if they differ from the launcher's numbers, or MASTER_PORT is not a number.
     """
     if not (port := os.environ.get("MASTER_PORT", "0")).isdecimal():
         raise UserError(f"MASTER_PORT must be a number, got {port!r}")
@@ -55,7 +55,7 @@ def follow_launcher(trainer: Namespace) -> None:
             trainer[name] = started
         elif given != started:
             raise UserError(
-                f"trainer.{name} is {given}, but {launcher} started {started} {what}: use the number of {launcher} "
+                f"trainer.{name} is {given}, but {launcher} started {started} {what}: let {launcher} decide "
                 f"(--trainer.{name}={default}), or set both to the same number"
             )
 
@@ -268,13 +268,13 @@ def reachable(address: tuple[str, int]) -> bool:
 
 
 def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
-    """Return an error message if versions differ between processes (their hosts and versions by rank), else ''."""
+    """Return an error message if the versions of processes (hosts and versions by rank) differ, else an empty one."""
     first = processes[0]
     for rank, other in enumerate(processes):
         for name in (name for name in (*SAME, program()) if other[name] != first[name]):
             return (
                 f"the processes of this run have different versions: {name} {first[name]} in rank 0 "
-                f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): install the same one everywhere"
+                f"({first['host']}) and {other[name]} in rank {rank} ({other['host']}): install one version everywhere"
             )
     return ""
 

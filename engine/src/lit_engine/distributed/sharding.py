@@ -38,8 +38,8 @@ class Sharded(ModelParallelStrategy):
 
     Args:
         tensor_parallel_size: number of processes that split the layers of one network and receive the same batches
-            (Shoeybi et al. 2019). Groups of such processes receive different batches and shard weights, gradients and
-            optimizer state (FSDP2; Zhao et al. 2023).
+            (Shoeybi et al. 2019). Groups of such processes receive different batches, and weights, gradients and
+            optimizer state are sharded between them (FSDP2; Zhao et al. 2023).
         process_group_backend: backend of torch.distributed; by default, the one for the device.
         timeout: timeout of a collective operation.
 
@@ -115,7 +115,7 @@ class Sharded(ModelParallelStrategy):
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return whole tensors on the CPU in the first process and None in the others, which must all call this."""
+        """Return whole tensors on the CPU in the first process, None in the others. All processes must call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
         once = {id(value): value.detach() for value in own.values()}  # gathers tied weights once
         found = dict(zip(once, gather_full_tensors([*once.values()], self.is_global_zero), strict=True))
@@ -127,7 +127,7 @@ class Sharded(ModelParallelStrategy):
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         return gather_full_tensors(optimizer.state_dict(), self.is_global_zero)
 
-    lightning_restore_optimizer = True  # by `load_optimizer_state_dict`
+    lightning_restore_optimizer = True  # through `load_optimizer_state_dict`
     load_checkpoint = ParallelStrategy.load_checkpoint
 
     def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
@@ -181,7 +181,7 @@ def shard(task: LightningModule, mesh: DeviceMesh) -> None:
             "overlays fsdp2 and tensor_parallel do"
         )
     if scales_loss(task.trainer):
-        raise UserError(f"precision {precision.precision} is not supported with sharding: use bf16-mixed")
+        raise UserError(f"sharding does not support the loss scaling of {precision.precision}: use bf16-mixed")
     if has_layer_sync(strategy):
         raise UserError("sync_batchnorm is not supported with sharding: use layer norm, or the overlay ddp")
     data, tensor = mesh["data_parallel"], mesh["tensor_parallel"]

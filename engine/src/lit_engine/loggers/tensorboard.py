@@ -9,7 +9,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 
 class TensorBoardExtras(Callback):
-    """One-time log of a grid of 64 augmented images from the first training batch and of the model's graph."""
+    """Callback that logs the model's graph and a grid of 64 augmented images from the first training batch, once."""
 
     _done = False
 

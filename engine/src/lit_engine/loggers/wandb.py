@@ -1,4 +1,4 @@
-"""Weights & Biases logger of the overlay `wandb`, whose errors and timeouts never stop or fail the training run."""
+"""Weights & Biases logger of the overlay `wandb`, whose failures never stop a training run."""
 
 import contextlib
 import json
@@ -118,7 +118,7 @@ class WandbLogger(LightningWandbLogger):
     @rank_zero_only
     @guarded
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Log the metrics. Those of a separate evaluation, for which Lightning passes step 0, use the last step."""
+        """Log metrics. A separate evaluation, for which Lightning passes step 0, is logged at the run's last step."""
         if self._experiment is None:
             self._start()
         self._resend_rows(before=step or math.inf)

@@ -1,4 +1,4 @@
-"""The directory of a run, which contains everything that one training run reads and writes.
+"""The directory of a run: config, checkpoints, metrics, predictions, figures and provenance of one training run.
 
 runs/CONFIG/STAMP/
     config.yaml        the complete config; `fit -c` on it repeats the run
@@ -117,7 +117,7 @@ class RunDir:
 
     @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
-        """Return the run that was started or resumed last, of all runs that have checkpoints (and this config).
+        """Return the most recently started or resumed run that has checkpoints and, if given, this config.
 
         The time comes from provenance.json, because copying or touching a file changes its modification time.
 
@@ -131,7 +131,7 @@ class RunDir:
 
     @classmethod
     def newest(cls, runs: str | Path, config: str | None = None) -> list["RunDir"]:
-        """Return the runs with checkpoints, of this config if one is given, in the order of their last start."""
+        """Return the runs with checkpoints and, if given, this config, with the most recently started run first."""
         files = Path(runs).expanduser().glob(f"{config or '*'}/*/config.yaml")
         found = [cls(file.parent) for file in files if (file.parent / "checkpoints").is_dir()]
         return sorted(found, key=lambda run: (run._last_start(), run.path), reverse=True)
@@ -158,8 +158,8 @@ class RunDir:
     def describe(self, config: str, provenance: Mapping[str, Any]) -> None:
         """Write config.yaml and add an entry to provenance.json.
 
-        If the config has changed, the earlier one is renamed config.1.yaml, then config.2.yaml and so on. The same
-        applies to code.patch. The entry lists the files in code.patch as `patch`.
+        If the config has changed, the earlier one is renamed to config.1.yaml, then config.2.yaml and so on. The
+        same applies to code.patch. The entry lists the files in code.patch as `patch`.
         """
         patch = b""
         if (provenance.get("git") or {}).get("dirty"):

@@ -39,8 +39,8 @@ def _has_class(value: Any) -> bool:
 def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
-    Options that exist in only some of the runs count only if they are classes in a list, such as callbacks. All others
-    belong to a class that differs, and is reported itself, or did not exist in an earlier version.
+    Options that exist in only some of the runs count only if they are classes in a list, such as callbacks. Other
+    options belong to a class that differs and is reported itself, or did not exist in an earlier version.
     """
     found: list[str] = []
     for key in dict.fromkeys(key for one in options for key in one):

@@ -63,7 +63,7 @@ def _version(package: str) -> str | None:
 
 
 def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
-    """Return a patch that `git apply` can apply to the commit to restore the running code, and the files in the patch.
+    """Return a patch for `git apply` that turns the commit into the running code, and the files in the patch.
 
     The patch includes all changes to tracked files, and small new source files in src/ and configs/. Its first lines
     list the new files that it omits. The repository itself is not changed.

@@ -13,7 +13,7 @@ from lit_engine.distributed.sharding import gradients, local_shards
 
 
 class Totals:
-    """Sums over samples and the sample count, so that means are exact for uneven batches and several processes."""
+    """Running sums and sample count, which give exact means for uneven batches and several processes."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -29,7 +29,7 @@ class Totals:
         for name, value in sums.items():
             value = value.detach()
             if name in self.sums:
-                self.sums[name] = self.sums[name].to(value.device) + value  # on the CPU after a resume
+                self.sums[name] = self.sums[name].to(value.device) + value  # restored sums are on the CPU
             else:
                 self.sums[name] = value.to(_wide(value.device))
 
@@ -48,12 +48,12 @@ class Totals:
         return names, torch.stack([value.to(device, _wide(device)) for value in values])
 
     def scatter(self, state: dict[str, Any], here: Replicas) -> None:
-        """Restore this replica's share. If their number changed, the first one gets everything and the others zeros."""
+        """Restore this replica's share. If the number of replicas changed, the first one gets everything."""
         self._total = None
         shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
             self.sums, self.count = {name: share[here.rank] for name, share in shares.items()}, int(counts[here.rank])
-        else:
+        else:  # the others get zeros, because all need the same names to gather
             first = here.rank == 0
             self.sums, self.count = {n: share.sum() * first for n, share in shares.items()}, int(counts.sum()) * first
 
@@ -122,7 +122,7 @@ class StepMean:
         self._unit: int | Tensor = 1
 
     def weigh(self, loss: Tensor, count: int | Tensor, replicas: int) -> Tensor:
-        """Return the scalar mean over `count` samples, weighted so that the gradients of a step's losses add up."""
+        """Weight `loss`, a mean over `count` samples, so that the gradients of a step's micro-batches can be summed."""
         if self._count is None:
             self._count = count
             self._unit = count if replicas == 1 else COMMON_UNIT
@@ -142,7 +142,7 @@ class StepMean:
             return
         accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)
         if self._count is not self._unit or accumulated > 1:
-            # With one process, use double on the CPU, because Apple's GPUs lack it. Float is exact up to 16 million.
+            # One process uses double on the CPU, because Apple's GPUs lack it. Float counts are exact up to 16 million.
             count = self._count.cpu() if size == 1 and isinstance(self._count, Tensor) else self._count
             total = torch.as_tensor(count, dtype=torch.double if size == 1 else torch.float)
             if size > 1:

@@ -27,7 +27,7 @@ def compile_in_place(net: nn.Module, backend: str) -> None:
 def wrong_in_channels_last(layer: nn.Module) -> bool:
     """Return whether oneDNN 3.13 writes out of bounds in this layer's gradient (uxlfoundation/oneDNN, issue 6035).
 
-    Strided 1×1 convolutions with fewer channels than an AVX-512 vector holds then get wrong weights or crash.
+    Strided 1×1 convolutions with fewer channels than an AVX-512 vector holds get wrong weights or crash.
     """
     if not isinstance(layer, nn.Conv2d):
         return False

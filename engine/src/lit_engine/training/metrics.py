@@ -1,4 +1,4 @@
-"""The torchmetrics of a task by name, as given by `model.metrics` in a config."""
+"""Evaluation metrics from torchmetrics, as given by `model.metrics` in a config."""
 
 import inspect
 import re
@@ -32,11 +32,11 @@ class Metrics:
     weights. A config may add or remove metrics when a run is resumed.
 
     Args:
-        given: a list of metrics, which are named after their classes (`multiclass_f1_score`), or a dict by name.
+        given: a list of metrics named after their classes (`multiclass_f1_score`), or a dict with names as keys.
         parts: names of the classes, labels or targets, used for metrics that return one value for each.
 
     Raises:
-        UserError: if a name is invalid or not unique. Also later, if a metric rejects its input or returns no numbers.
+        UserError: if a name is invalid or not unique. Methods raise it if a metric rejects its input or fails.
     """
 
     def __init__(self, given: GivenMetrics | None = None, parts: Sequence[str] = ()) -> None:
@@ -49,7 +49,7 @@ class Metrics:
             if not re.fullmatch(r"[\w.-]+", name):
                 raise UserError(f"model.metrics: {name!r} is not a valid name: use letters, digits, '_', '-' and '.'")
             if name in self.named:
-                raise UserError(f"model.metrics: duplicate name {name}: choose names, {{NAME: {{class_path: …}}, …}}")
+                raise UserError(f"model.metrics: duplicate name {name}: set names as in {{NAME: {{class_path: …}}, …}}")
             self.named[name] = metric
 
     def _made(self, factory: Any) -> Metric:
@@ -71,7 +71,7 @@ class Metrics:
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
-        """Return the values over all processes, which must all call this; vectors as `NAME/PART`, without NaN."""
+        """Return all metrics. Vectors are split into `NAME/PART` without NaN values. All processes must call this."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
             with _naming(type(metric), self.shapes):

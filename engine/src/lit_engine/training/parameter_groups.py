@@ -42,9 +42,9 @@ class ParameterGroups:
     Args:
         groups: groups selected by module path or pattern. All other parameters form the group `base`.
         layer_decay: ratio of each layer's learning rate to the rate of the next layer; the last layer has the full
-            rate (Howard & Ruder 2018, "discriminative fine-tuning"; usually 0.65 to 0.9). Replaces `groups`. Layers
-            are found by `layers`, such as residual blocks or the blocks of a vision Transformer. Norms and single
-            parameters, such as a position embedding, belong to the layer before them.
+            rate (Howard & Ruder 2018, "discriminative fine-tuning"; usually 0.65 to 0.9). Replaces `groups`. The
+            function `layers` finds the layers, such as residual blocks or the blocks of a vision Transformer. Norms and
+            single parameters, such as a position embedding, belong to the layer before them.
         decay_norms_and_biases: set to false to disable weight decay for biases and the scales of norms, which are the
             parameters with fewer than two axes (He et al. 2019, "Bag of tricks", 3.1).
 
@@ -58,7 +58,7 @@ class ParameterGroups:
 
     def __post_init__(self) -> None:
         if self.layer_decay is not None and (self.groups or not 0 < self.layer_decay <= 1):
-            raise GroupError(f"parameter_groups: layer_decay {self.layer_decay} must be in (0, 1], and not with groups")
+            raise GroupError(f"parameter_groups: set either groups or a layer_decay in (0, 1], got {self.layer_decay}")
         names = ["base", *(group.name for group in self.groups)]
         if len({*names}) < len(names):
             raise GroupError(f"parameter_groups: group names must be unique: {', '.join(names)}")
@@ -97,7 +97,7 @@ class ParameterGroups:
         for group in self.groups:
             for pattern in group.match:
                 if (group.name, pattern) not in used:
-                    raise GroupError(f"parameter_groups: {pattern!r} of {group.name} matches no parameter")
+                    raise GroupError(f"parameter_groups: {pattern!r} of group {group.name} matches no parameter")
         return [(group, members[group.name]) for group in (Group("base", []), *self.groups)]
 
     def _by_layer(self, module: nn.Module) -> Shares:
@@ -124,7 +124,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def layers(module: nn.Module, path: str = "") -> list[str]:
-    """Return the paths of the layers from input to output: all children with parameters, including those in containers.
+    """Return the paths of the layers from input to output: children with parameters, also inside containers.
 
     Containers are `nn.Sequential`, `nn.ModuleList`, children named `net`, `backbone` or `model`, and modules whose
     `layers` or `layer` is a list, such as the encoder of a vision Transformer or of BERT. An element of a list is a

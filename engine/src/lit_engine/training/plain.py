@@ -37,7 +37,7 @@ def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
 
 
 def complete_prediction(module: LightningModule, data: Any) -> None:
-    """Add a `predict_step` that calls `forward`, and a `predict_dataloader` for the test split, where they are missing.
+    """Add a `predict_step` that calls `forward`, and a `predict_dataloader` for the test split, if they are missing.
 
     Lightning's default `predict_step` passes the whole batch to `forward`, even if it is a tuple of images and targets.
     """

@@ -67,7 +67,7 @@ class Signals:
     """Handlers for the signals that end a run: Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP.
 
     Outside of training, a signal raises Interrupted immediately. During training, signals are `deferred` until the run
-    can be saved, except for a second Ctrl-C. Signals that were ignored at the start of the process (`nohup`) stay so.
+    can be saved, except for a second Ctrl-C. Signals that the process ignored at its start (`nohup`) stay ignored.
 
     Attributes:
         number: the first signal received, or 0.
@@ -115,7 +115,7 @@ class Saver(Callback):
     If training ends within an epoch (`max_steps`, `max_time`, early stopping), the state after the last step is saved.
 
     The callback runs before all others at the start of an epoch, so that it can save the previous epoch. After a step,
-    it runs after all other hooks, the last of which belongs to the task. Processes agree on each decision.
+    it runs after all other hooks, the last of which belongs to the task. All processes agree on each decision.
 
     The command line adds this callback. For your own `Trainer`, use `callbacks=[Saver(), Checkpoint(…)]`.
 
@@ -177,7 +177,7 @@ class Saver(Callback):
             )
         if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
             print_once(
-                "warning: the training data cannot continue within an epoch, and start again from the first batch"
+                "warning: the training data cannot continue within an epoch, so they start again from the first batch"
             )
 
     def _defer(self) -> None:
@@ -289,7 +289,7 @@ class Saver(Callback):
             exception.add_note(ONE_SAMPLE)
 
     def _agreed(self, trainer: Trainer) -> tuple[int, bool]:
-        """Return the signal that any process received, and whether a save is due by rank 0's clock or by steps."""
+        """Return the signal that any process received, and whether a save is due by rank 0's clock or the steps."""
         number, due = self.signals.number, False
         if self.checkpoint is not None:
             due = monotonic() - self._saved_at >= self.checkpoint.seconds
@@ -339,7 +339,7 @@ class Saver(Callback):
             swap_average(one, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add what a resume needs, and adjust Lightning's counters, which could resume elsewhere or not at all."""
+        """Add state for a resume, and adjust Lightning's counters so that training resumes at the saved moment."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         if not isinstance(pl_module, Task):
             states = metric_states(pl_module) if self._states is None else self._states

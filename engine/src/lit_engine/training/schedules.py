@@ -19,7 +19,7 @@ from lit_engine.training.parameter_groups import check_options
 
 
 class ScheduleError(UserError):
-    """A learning rate schedule contradicts itself or the length of the run."""
+    """Learning rate schedule that contradicts itself or the length of the run."""
 
 
 @dataclass
@@ -91,13 +91,13 @@ class PolynomialLR(lr_scheduler.PolynomialLR):
 
 
 class OneCycleLR(lr_scheduler.OneCycleLR):
-    """Increase of the rate to `max_lr` and decrease over the rest of the run (Smith & Topin 2018).
+    """Learning rate that rises to `max_lr` and falls over the rest of the run (Smith & Topin 2018).
 
-    Momentum (β₁ of Adam) moves from 0.95 to 0.85 and back. With `cycle_momentum: false`, it stays as in the optimizer.
+    Momentum (β₁ of Adam) moves from 0.95 to 0.85 and back. With `cycle_momentum: false`, it stays unchanged.
 
     Args:
         optimizer: provided by the task.
-        max_lr: the peak rate; by default, each parameter group's rate in the optimizer. A single number applies to the
+        max_lr: the peak rate; by default, the optimizer's rate for each parameter group. A single number applies to the
             group with the largest rate, and the other groups keep their proportions to it.
         kwargs: the other arguments of torch's OneCycleLR.
     """
@@ -196,7 +196,7 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
     for scheduler in schedulers if len(schedulers) > 1 else ():
         if isinstance(scheduler, _ABSOLUTE) or getattr(scheduler, "eta_min", 0) > 0:
             raise ScheduleError(
-                f"{type(scheduler).__name__} sets an absolute learning rate (as eta_min does) and cannot be "
+                f"{type(scheduler).__name__} sets an absolute learning rate, possibly by eta_min, and cannot be "
                 "multiplied with other schedulers: use it alone, or combine schedulers in sequence with SequentialLR"
             )
 

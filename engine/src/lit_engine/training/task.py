@@ -198,7 +198,7 @@ class Task(LightningModule):
             **kwargs: arguments of the task that replace the ones in the checkpoint, such as an `optimizer`.
 
         Raises:
-            CheckpointError: if the checkpoint is damaged, is of a different task or refers to a class that it may not.
+            CheckpointError: if the checkpoint is damaged, is of a different task or refers to a forbidden class.
         """
         return load_module(cls, checkpoint_path, map_location, strict, **kwargs)
 
@@ -208,7 +208,7 @@ class Task(LightningModule):
         Args:
             mean: mean loss over the samples or tokens of this batch, a scalar.
             count: number of samples or tokens.
-            **sums: sums of other values to log. Pass `loss` if the loss to log is not all of `mean`.
+            **sums: sums of other values to log. Pass `loss` if the logged loss should differ from `mean`.
 
         Raises:
             ValueError: if gradients are accumulated for an optimizer that computes the loss several times per step, or
@@ -217,7 +217,7 @@ class Task(LightningModule):
         if "loss" not in sums:
             sums = {"loss": mean.detach() * count, **sums}
         if self._counted and not (self.trainer.training and self._computes_again()):
-            raise ValueError("step was called twice for a batch, which counts it twice: add further sums with add_sums")
+            raise ValueError("step was called twice for a batch, which would count it twice: use add_sums instead")
         trainer = trainer_of(self)
         self._counted = trainer is not None
         if trainer is not None and not trainer.training:

@@ -31,8 +31,8 @@ class TranslationData(SplitData):
 
     Args:
         root: folder of the data; trained subword models are cached in `root/vocabularies`.
-        source: code of the source language.
-        target: code of the target language.
+        source: language code of the source, such as `en`.
+        target: language code of the target, such as `fr`.
         batch_tokens: maximum number of positions per micro-batch and process, including padding, in the longer of
             source and target. Each batch contains pairs of similar length.
         batch_size: pairs per micro-batch and process; default: 128 if no other size is set.
@@ -53,8 +53,8 @@ class TranslationData(SplitData):
         prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these;
             `classic`: I am, he is, …
         seed: seed for the order of the training pairs; `null` follows `seed_everything`.
-        vocabularies: the property of this name from a checkpoint, whose vocabularies, preparation and maximum length
-            replace those of the data.
+        vocabularies: value of the property of this name, stored in a checkpoint. The data then use these vocabularies,
+            preparation and maximum length.
         keep_vocabularies: with `--init_from`, use the vocabularies of that run, for further training on similar data.
             Otherwise they are built from the new data, and embeddings of different vocabularies are not loaded.
         folds: number of folds of a corpus without a test split; they share no sentence.
@@ -232,7 +232,7 @@ class CarvedData(TranslationData):
     only on the data, after filtering by prefixes and length, and not on a seed or the direction.
 
     Args:
-        val_size: approximate number of validation pairs, because components of the sentence graph are never divided.
+        val_size: number of validation pairs; approximate, because components of the sentence graph are never divided.
         test_size: approximate number of test pairs, if there are no folds.
         **kwargs: arguments of `TranslationData`.
     """

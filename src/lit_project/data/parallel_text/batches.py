@@ -41,7 +41,7 @@ class PairBatch(NamedTuple):
 
 
 class TokenBatches(EpochBatches):
-    """Yields this process's batches of pair indices for one epoch, with similar lengths in each batch.
+    """Sampler for this process's batches of pair indices in one epoch, with similar lengths in each batch.
 
     The pairs are sorted by (target length, source length) and cut into batches. Shuffling permutes pairs of equal
     lengths and the order of the batches, depending on seed and epoch. The sorted lengths are the same in each epoch, so

@@ -23,8 +23,8 @@ def read_aligned(source: Path, target: Path) -> list[tuple[str, str]]:
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
         raise DataError(
-            f"{source} has {len(sources)} lines and {target} has {len(targets)}: line n of one must translate line n "
-            "of the other"
+            f"{source} has {len(sources)} lines and {target} has {len(targets)}: line n of one file must be the "
+            "translation of line n of the other"
         )
     for path, lines in ((source, sources), (target, targets)):
         if not lines:
@@ -62,7 +62,7 @@ def fetch(path: Path, address: str) -> None:
     """Download `address` to `path`, and check that it is a readable archive of UTF-8 text.
 
     Raises:
-        DataError: the download fails or is not such an archive. The message says where to put the file.
+        DataError: the download fails or is not readable. The message says where to put the file.
     """
     part = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the suffix, which determines how it is read
     print_once(f"downloading {address} to {path}")
@@ -90,8 +90,8 @@ class ParallelText(CarvedData):
     """Your own parallel corpus in UTF-8, plain or compressed (`.gz`).
 
     A split is either one file with lines `source<TAB>target`, or a list of two files whose lines correspond. A missing
-    validation or test split is taken from the training pairs without leaks. Training pairs that share a sentence with
-    the other, given split are then dropped and counted. If both splits are given, all three are used unchanged, and the
+    validation or test split is taken from the training pairs without leaks. In this case, training pairs that share a
+    sentence with a given split are dropped and counted. If both splits are given, all three are used unchanged, and the
     report shows how much they overlap.
 
     Args:

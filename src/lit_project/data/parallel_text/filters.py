@@ -21,8 +21,8 @@ def filter_by_length(
         targets: token ids of the translations, also without BOS and EOS.
         pairs: the pairs as text, for error messages.
         max_length: maximum number of tokens per side.
-        overlong: how to treat longer training pairs; None for evaluation pairs, whose sources are truncated. Their
-            targets never are, because scores depend on them.
+        overlong: how to treat longer training pairs; None for evaluation pairs, where only sources are truncated,
+            because scores depend on the targets.
 
     Raises:
         DataError: a pair is too long and `overlong` is "error", or no pairs remain.
@@ -49,7 +49,7 @@ def filter_by_length(
     return [s[:max_length] for s in sources], [t[:max_length] for t in targets] if train else targets, counts
 
 
-# with a space instead of the apostrophe, as in text without punctuation, and with the apostrophe
+# each contraction is listed with an apostrophe, and with a space instead, as in text without punctuation
 CLASSIC_PREFIXES = (
     "i am ", "i m ", "i'm ",
     "he is", "he s ", "he's ",

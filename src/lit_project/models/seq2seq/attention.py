@@ -10,7 +10,7 @@ def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
 
     Args:
         scores: any real numbers, `(…, T, S)`.
-        mask: bool, broadcastable to the scores. It is true where there is a token, which each row must have.
+        mask: bool, broadcastable to the scores, true where there is a token; each row needs at least one.
     """
     return at_least_float32(scores).masked_fill(~mask, float("-inf")).softmax(dim=-1)  # half precision is too coarse
 

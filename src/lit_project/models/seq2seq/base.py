@@ -52,8 +52,8 @@ def select(tree: Any, index_B: Tensor) -> Any:
 class TokenEmbedding(nn.Embedding):
     """An embedding whose vectors have a Euclidean norm of at most `max_length` (None: unlimited).
 
-    `nn.Embedding(max_norm=...)` instead changes the weights of the looked-up tokens in place. With tied weights,
-    step-by-step training then fails, results depend on the rest of the batch, and processes drift apart.
+    `nn.Embedding(max_norm=...)` instead changes the weights of the looked-up tokens in place. Token-by-token training
+    with tied weights then fails, results depend on the rest of the batch, and processes drift apart.
     """
 
     def __init__(self, size: int, embedding_size: int, max_length: float | None = None) -> None:

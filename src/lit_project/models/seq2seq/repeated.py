@@ -8,7 +8,7 @@ from torch.autograd import Function
 
 
 class Repeated:
-    """Computes x M for a matrix M that is used in each step of a loop.
+    """The product x M with a matrix M that is used in each step of a loop.
 
     Autograd would compute a gradient of M in each step and sum them up. A single product over all steps needs less time
     and memory traffic: d/dM = [x_1; x_2; …]ᵀ [g_1; g_2; …]. Only one backward pass is supported.
@@ -30,7 +30,7 @@ class Repeated:
 
 
 class _Gradient(Function):
-    """Computes the gradient of M. Its output, a zero, is an input of each product, so its backward pass runs last."""
+    """The gradient of M. Its output, a zero, is an input of each product, so its backward pass runs last."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:

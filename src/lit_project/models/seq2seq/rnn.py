@@ -48,7 +48,7 @@ def recurrence(rnn: Any, x: Any, *state: Tensor) -> tuple[Any, tuple[Tensor, ...
 class RNNEncoder(nn.Module):
     """A GRU or LSTM over packed sequences, so padding never changes a result. See `RNNSeq2Seq` for the arguments.
 
-    The size D of its states is `hidden_size`, or 2 × `hidden_size` if it is bidirectional.
+    Its states have size D = `hidden_size`, or 2 × `hidden_size` if it is bidirectional.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class RNNDecoder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def read_out(self, seen_BTX: Tensor) -> Tensor:
-        """Combine concatenated states, contexts and inputs to `(B, T, O)`."""
+        """Map concatenated states, contexts and inputs to `(B, T, O)`."""
         return self.dropout(torch.tanh(self.combine(seen_BTX)))
 
 
@@ -158,9 +158,9 @@ class AttentionAfter(RNNDecoder):
 class AttentionBefore(RNNDecoder):
     """Decoder in which the previous state attends to the source, and the context is an input of the next RNN step.
 
-    With additive attention, it is the decoder of Bahdanau et al. 2015; with location attention, the decoder of the
-    classic PyTorch tutorial, whose query also includes the embedded input. The steps are written out with the weights
-    of `self.rnn`, so the loop only contains what depends on previous steps, and no gradients of large matrices.
+    With additive attention, it is the decoder of Bahdanau et al. 2015. With location attention, it is the decoder of
+    the classic PyTorch tutorial, whose query also includes the embedded input. The loop uses the weights of `self.rnn`
+    and computes only what depends on previous steps, but no gradients of large matrices.
     """
 
     FEEDS = True

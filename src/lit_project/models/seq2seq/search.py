@@ -10,13 +10,13 @@ from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.base import Memory, Seq2Seq, select
 from lit_project.text.tokens import BOS, EOS, PAD
 
-MOST_HYPOTHESES = 1000  # limits memory and time; much smaller beams already translate worse
+MOST_HYPOTHESES = 1000  # limits memory and time; quality peaks at much smaller beam sizes
 ROWS_ON_CPU, ROWS = 320, 8192  # hypotheses decoded at a time; 320 fit in the caches of a CPU
 
 
 @dataclass
 class Decoding:
-    """Options for the search for translations.
+    """Search options for translations.
 
     Args:
         beam_size: number of hypotheses per step; 1 is greedy search.

@@ -49,8 +49,8 @@ def attend(
 class EncoderLayer(nn.Module):
     """Self-attention and a feed-forward network, both with pre-norm. See `DecoderLayer` for the arguments.
 
-    The results are the same as in `nn.TransformerEncoderLayer`, but faster to compute: in its backward pass,
-    `nn.MultiheadAttention` fills and adds a separate tensor for query, key and value.
+    The results are the same as in `nn.TransformerEncoderLayer`. This layer is faster, because the backward pass of
+    `nn.MultiheadAttention` fills and adds a separate tensor for each of query, key and value.
     """
 
     def __init__(self, size: int, heads: int, feedforward_size: int, dropout: float) -> None:
@@ -174,7 +174,7 @@ class TransformerSeq2Seq(Seq2Seq):
             self.output.weight = self.target_embedding.weight
 
     def blocks(self) -> list[nn.Module]:
-        """Return the layers for FSDP2 to shard. Each runs once per forward pass, and one at a time is unsharded."""
+        """Return the layers for FSDP2, which run once per forward pass. Only one at a time needs to be unsharded."""
         return [*self.encoder, *self.decoder]
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:

@@ -84,7 +84,7 @@ class FromFiles(Seq2Seq):
 def exported(task: Translator, batch: Any) -> Exported:
     """Return the encoder, one step of the decoder, and a script that searches with them.
 
-    `encoder` maps padded `source` `(B, S)` to `states`, `mask`, `keys` (not always) and the initial state `state_0`….
+    `encoder` maps padded `source` `(B, S)` to `states`, `mask`, `keys` (if any) and the initial state `state_0`….
     `step` maps `token` `(B, 1)` and these outputs to `logits` `(B, V)` and `next_0`…, the state for the next token.
     """
     net = copy(task.net)

@@ -61,7 +61,7 @@ def attention_map(
 
 
 def bleu_by_length(groups: Sequence[tuple[str, float, int]], title: str = "") -> Figure:
-    """Draw BLEU as one bar per group of sentences, with its size on top; `groups` come from `scores.by_length`."""
+    """Draw BLEU as one bar per group of `scores.by_length`, labelled with the number of sentences."""
     labels, scores, counts = zip(*groups, strict=True)
     figure = new_figure(max(4.5, 0.65 * len(groups) + 1.5), 4)
     axes = figure.add_subplot()
@@ -76,7 +76,7 @@ def bleu_by_length(groups: Sequence[tuple[str, float, int]], title: str = "") ->
 
 
 class Translations(Callback):
-    """Writes figures and tables of the translations that a `Translator` produces in evaluation; ignores other tasks.
+    """Callback that writes figures and tables of a `Translator`'s translations. It ignores other tasks.
 
     In training it draws attention maps of the first validation sentences, `figures/attention/epochNNN_K.png`. Epochs
     are counted from 0, as in checkpoint names. After `validate` and `test` it writes `figures/SPLIT_attention_K.png`,

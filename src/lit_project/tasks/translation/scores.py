@@ -16,7 +16,7 @@ class Row:
 
     Attributes:
         index: index of the pair in its split.
-        text: source, target, references and memory, as text.
+        text: the pair as text, a `PairText`.
         hypothesis: the model's translation.
         score: search score of the hypothesis.
         tokens: token ids of the hypothesis.

@@ -43,7 +43,7 @@ class Translation(NamedTuple):
 
 
 class Translator(Task):
-    """Trains a model from `lit_project.models.seq2seq` on sentence pairs.
+    """Translation task for models from `lit_project.models.seq2seq`, trained on sentence pairs.
 
     The loss is the cross-entropy per target token without padding, averaged over *all* tokens of an optimizer step,
     regardless of how they are split into micro-batches and processes.
@@ -103,7 +103,7 @@ class Translator(Task):
         self.label_smoothing = label_smoothing
         self.decoding = decoding or Decoding(beam_size=5)
         self.validation_decoding = validation_decoding or Decoding()
-        self.notes["task"] = "translation"  # as the Hugging Face Hub calls it
+        self.notes["task"] = "translation"  # name of the task on the Hugging Face Hub
         self.vocabularies = vocabularies
         self.preparation = Preparation(**vocabularies["preparation"])
         self.source_vocabulary = Vocabulary.from_dict(vocabularies["source"])
@@ -113,7 +113,7 @@ class Translator(Task):
         self.rows: list[Row] = []  # results of the last evaluation, sorted by index
         self.by_length: list[tuple[str, float, int]] = []  # BLEU by length in the last `validate` or `test`
         self._found: dict[str, Hypothesis] = {}  # translates each distinct source only once
-        self._baselines: dict[int, dict[str, float]] = {}  # scores by a hash of the texts
+        self._baselines: dict[int, dict[str, float]] = {}  # baseline scores by a hash of the texts
 
     def configure_model(self) -> None:
         """Shard the model, which must then run each of its parts exactly once per step.
