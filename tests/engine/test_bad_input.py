@@ -49,7 +49,7 @@ def test_resume_passes_over_a_truncated_checkpoint_and_says_so(lit):
     assert result.status == 0, result.err
     assert "last.ckpt is damaged" in result.err
     assert "best-epoch000.ckpt" in result.out
-    assert "epoch 1/2" in result.out
+    assert "epoch 1 (2 of 3)" in result.out
     assert read(last)["global_step"] == 30
 
 

@@ -15,10 +15,11 @@ from lit_engine.run.directory import RunDir
 from tiny import TINY
 
 
-def test_run_is_named_after_config_and_time_and_printed_first_and_last(lit):
+def test_run_is_named_after_config_and_time_and_printed_once(lit):
     result = lit(f"fit -c configs/quickstart.yaml {TINY} -c configs/overlays/debug.yaml")
     lines = result.out.splitlines()
-    assert lines[0] == lines[-1] == f"run: {result.run}"
+    assert [line for line in lines if line.startswith("run: ")] == lines[:1] == [f"run: {result.run}"]
+    assert lines[-1] == f"page: {result.run}/index.html"
     assert re.fullmatch(r"runs/quickstart/\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d", str(result.run))
 
 

@@ -135,7 +135,7 @@ def test_two_nodes_train_one_run_and_one_goes_on_when_the_other_is_lost(launch, 
     first, log = launch(command)
     wait_for(lambda: taken(port), first, log)
     second, _ = launch(command)  # not the agent that hosts the store
-    wait_for(lambda: "epoch 3/" in log.read_text(), first, log)
+    wait_for(lambda: "epoch 3 (" in log.read_text(), first, log)
     kill(second.pid)
     assert first.wait(300) == 0, log.read_text()[-3000:]
     assert "error: rank 0 ended because it lost another process: " in log.read_text()
@@ -154,7 +154,7 @@ def test_two_nodes_train_one_run_and_one_goes_on_when_the_other_is_lost(launch, 
 def test_a_signal_saves_the_run_and_ends_it(launch, tmp_path, to):
     command = documented(ALONE, "--trainer.max_epochs=3000", nproc_per_node=2, max_restarts=0)
     agent, log = launch(command)
-    wait_for(lambda: "epoch 1/" in log.read_text(), agent, log)
+    wait_for(lambda: "epoch 1 (" in log.read_text(), agent, log)
     workers = [pid for pid in family(agent.pid)[1:] if b"lit_project" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(agent.pid if to == "agent" else workers[1], signal.SIGTERM)
     assert agent.wait(100) != 0

@@ -151,7 +151,7 @@ def test_a_checkpoint_is_enough_to_predict_and_keeps_its_statistics_when_the_tab
     data = f"--data=CSV --data.file={file} --data.target_names=y --data.batch_size=16"
     fit = lit(f"fit -c configs/regression_quickstart.yaml {data} --trainer.max_epochs=2 --run_name=mine")
     assert fit.status == 0, fit.err
-    assert re.search(r"^epoch 1/1 .* val/r2 \S+", fit.out, re.MULTILINE)
+    assert re.search(r"^epoch 1 \(2 of 2\) .* val/r2 \S+", fit.out, re.MULTILINE)
     checkpoint = fit.run / "checkpoints" / "last.ckpt"
     hyper_parameters = torch.load(checkpoint, weights_only=True)["hyper_parameters"]
     task = Regressor.load_from_checkpoint(checkpoint, weights_only=True)
