@@ -57,7 +57,7 @@ def test_schedules_of_the_documentation(lit, block):
 def test_a_run_without_end_has_no_plan(lit):
     result = lit(RUN, "--trainer.max_epochs=-1 --model.schedulers=null --plot_lr=true")
     assert result.status == 2
-    assert "has no plan" in result.err
+    assert "cannot plan the rates of an unlimited run" in result.err
 
 
 def test_the_plan_has_a_line_a_group_and_an_optimizer(lit):
