@@ -371,7 +371,9 @@ def _check_watched(trainer: Trainer) -> None:
 def headline_first(values: Mapping[str, float], module: Any) -> dict[str, float]:
     """Move the validation or test value of the task's main metric, the last in `headline_metrics`, to the front."""
     headline = next(reversed(getattr(module, "headline_metrics", ())), None)
-    return dict(sorted(values.items(), key=lambda one: base_of(one[0]) != headline or split_stage(one[0])[0] == "train"))
+    return dict(
+        sorted(values.items(), key=lambda one: base_of(one[0]) != headline or split_stage(one[0])[0] == "train")
+    )
 
 
 def one_line(metrics: Mapping[str, Tensor], module: Any) -> str:

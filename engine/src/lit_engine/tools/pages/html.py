@@ -60,6 +60,9 @@ figure { margin: 0; flex: 1 1 calc(.55 * var(--width)); max-width: min(100%, .75
   border: 1px solid var(--line); border-radius: 6px; box-sizing: border-box; }
 figure img { width: 100%; }
 figcaption { color: var(--soft); font-size: .85rem; padding: .3rem .7rem; position: sticky; left: 0; }
+div.samples { display: flex; flex-wrap: wrap; gap: .8rem; margin: .5rem 0; }
+div.samples figure { flex: 0 0 8rem; } div.samples img { image-rendering: pixelated; min-width: 0; }
+div.samples figcaption { white-space: pre-line; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: .5rem 0; }
 dt { color: var(--soft); } dd { margin: 0; } summary { cursor: pointer; }
 pre { background: var(--band); border-radius: 6px; padding: .7rem; white-space: pre-wrap; font-size: .85rem; }
@@ -134,6 +137,16 @@ def _render_file(file: Path) -> tuple[str, str]:
     what = escape(file.stem.replace("_", " "))
     shown = f'<img class="{kind}" alt="{what}" src="{embed_png(file.read_bytes())}"><figcaption>{what}</figcaption>'
     return kind, f'<figure tabindex="0" style="--width: {width}px">{shown}</figure>'
+
+
+def samples(images: Iterable[tuple[bytes, str]]) -> str:
+    """Return small images, given as PNG files with captions of one or more lines, side by side."""
+    shown = "".join(
+        f'<figure><img alt="{escape(caption)}" src="{embed_png(image)}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        for image, caption in images
+    )
+    return f'<div class="samples">{shown}</div>'
 
 
 def paragraph(text: str, soft: bool = False) -> str:
