@@ -27,7 +27,7 @@ from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
-from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
+from lit_engine.checkpoints.choose import checkpoint_to_fork, choose_checkpoint, newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
 from lit_engine.cli.explain import explain
@@ -40,6 +40,7 @@ from lit_engine.project import Project, is_debugging, program, variable
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import provenance, versions
+from lit_engine.training.fork import Fork
 from lit_engine.training.layout import emulated
 from lit_engine.training.plain import complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
@@ -112,6 +113,7 @@ class Session:
         cli: the parsed command line, which creates the data module, the model and the trainer.
         existing_run: the run to resume or to evaluate; None creates a new run.
         checkpoint: the file to resume from or to evaluate; None starts from initial weights.
+        fork: adapts the checkpoint of the parent run with `--fork`.
         status: the exit status.
         connection: the connection to the other processes, set once there is a trainer; None for a single process.
     """
@@ -127,6 +129,7 @@ class Session:
         self.cli = LitCLI(project, words)
         self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
         self.checkpoint: Path | None = None
+        self.fork: Fork | None = None
         self.status = 0
         self.loggers: list[Any] = []
         self.lock: BaseFileLock | None = None
@@ -144,11 +147,14 @@ class Session:
         named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
         named |= {name: options[name] for name in ("init_from", "init_prefixes") if options[name]}
         named["headline"] = next(reversed(getattr(model, "headline_metrics", ())), None)
+        named |= {"fork": self.fork.origin} if self.fork else {}
         facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
                 logger.description = {**self.cli.plain, "provenance": facts}
-        if self.checkpoint is not None:
+        if self.fork is not None:
+            self.fork.adapt(run.path, self.cli.plain, trainer, model)
+        elif self.checkpoint is not None:
             check_kept(run.path, self.cli.plain)
             print_once(f"resuming from {self.checkpoint}")
         elif options.init_from:
@@ -192,6 +198,8 @@ class Session:
         tests = options.test_after_fit and not smoke and has_test(datamodule)
         if not self.record.started:
             done = f"{trainer.current_epoch} epochs ({trainer.global_step} steps)"
+            if self.fork is not None:
+                raise UserError(f"--fork: the run has already trained {done}: increase --epochs or trainer.max_steps")
             print_once(f"nothing to do: the run has already finished, after {done}")
             tests = tests and "test" not in trainer.strategy.broadcast(run.metrics())
         best, last = best_checkpoint(trainer), run.checkpoints / "last.ckpt"
@@ -256,7 +264,13 @@ class Session:
             self.checkpoint, damaged = newest_checkpoint(self.run)
             for path in damaged:
                 print(f"warning: {path} is damaged and was skipped", file=sys.stderr)
+        parent = None
+        if self.options.get("fork") and self.checkpoint is None:
+            parent, which = RunDir.to_fork(self.options.fork)
+            self.checkpoint = checkpoint_to_fork(parent, which)
         content = None if self.checkpoint is None else read(self.checkpoint)
+        if parent is not None and self.checkpoint is not None and content is not None:
+            self.fork = Fork(parent, self.checkpoint, content)
         data = self.options.data.get("init_args", {})
         for name, argument in self.cli.links.items():
             if name in data and data[name] is None:  # such as the class names of a folder that is missing
@@ -269,7 +283,7 @@ class Session:
         self.connection = Connection.of(trainer.strategy)
         print_once(f"run: {self.run.path}")
         print_once("\n".join(_described(model)))
-        if self.checkpoint is not None and content is not None:
+        if self.checkpoint is not None and content is not None and self.fork is None:
             different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters)
             if self.command != "fit":
                 print_once(f"checkpoint: {self.checkpoint}")
@@ -371,7 +385,7 @@ class Session:
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
         self.record = RunRecord(self.run, self.config, metrics)
         # the record comes first, because drawing a figure may fail
-        callbacks = [self.record, Saver(self.signals), *_with_checkpoint(config)]
+        callbacks = [self.record, Saver(self.signals), *_listed(self.fork), *_with_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
         if config.enable_progress_bar is not False and not config.barebones and not own_bar:
             callbacks.append(TerminalProgress() if sys.stdout.isatty() else ProgressLines())

@@ -1,13 +1,15 @@
 """Selects the checkpoint of a run to resume from or to evaluate."""
 
 import contextlib
+import re
 import sys
 from pathlib import Path
 
+from lit_engine._lightning import epochs_in
 from lit_engine.checkpoints.average import NAME, average
 from lit_engine.checkpoints.io import by_age, is_intact, read
 from lit_engine.distributed.processes import is_first
-from lit_engine.errors import RunError
+from lit_engine.errors import RunError, UserError
 from lit_engine.run.directory import BEFORE_NAN, RunDir
 
 
@@ -53,6 +55,30 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
         inside = run.checkpoints / which
         return inside if inside.is_file() else _existing(run, Path(which))
     return _best(run)
+
+
+def checkpoint_to_fork(run: RunDir, which: str) -> Path:
+    """Return the checkpoint for `--fork RUN@WHICH`: `best`, `last`, or the number of an epoch, as in file names.
+
+    Raises:
+        RunError: if there is no such checkpoint.
+        UserError: if `which` is something else.
+    """
+    if which in ("best", "last"):
+        return _best(run) if which == "best" else newest_checkpoint(run)[0]
+    if not which.isdecimal():
+        raise UserError(f"--fork {run.path}@{which}: write @best, @last or @ with the number of an epoch")
+    last = newest_checkpoint(run)[0]
+    files = sorted(run.checkpoints.glob("*.ckpt"))  # epoch005.ckpt comes after best-epoch005.ckpt and is preferred
+    named = [one for one in files if re.fullmatch(rf"(best-)?epoch0*{int(which)}(-step\d+)?", one.stem)]
+    if not named and epochs_in(read(last))[1] == int(which) + 1:
+        named = [last]
+    if not named:
+        names = ", ".join(file.name for file in files)
+        raise RunError(
+            f"{run.path} has no checkpoint of epoch {which}, only {names}; keep_last of Checkpoint keeps more"
+        )
+    return named[-1]
 
 
 def weights_of(source: str | Path) -> Path:
