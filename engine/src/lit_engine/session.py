@@ -153,7 +153,7 @@ class Session:
             if hasattr(logger, "description"):  # W&B
                 logger.description = {**self.cli.plain, "provenance": facts}
         if self.fork is not None:
-            self.fork.adapt(run.path, self.cli.plain, trainer, model)
+            self.fork.adapt(run.path, self.cli.plain, trainer, model, datamodule)
         elif self.checkpoint is not None:
             check_kept(run.path, self.cli.plain)
             print_once(f"resuming from {self.checkpoint}")
@@ -198,8 +198,6 @@ class Session:
         tests = options.test_after_fit and not smoke and has_test(datamodule)
         if not self.record.started:
             done = f"{trainer.current_epoch} epochs ({trainer.global_step} steps)"
-            if self.fork is not None:
-                raise UserError(f"--fork: the run has already trained {done}: increase --epochs or trainer.max_steps")
             print_once(f"nothing to do: the run has already finished, after {done}")
             tests = tests and "test" not in trainer.strategy.broadcast(run.metrics())
         best, last = best_checkpoint(trainer), run.checkpoints / "last.ckpt"

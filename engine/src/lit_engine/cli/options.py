@@ -58,7 +58,7 @@ SHORT = {
 _OF_EVALUATION = ("batch_size", "devices", "precision")  # the short options that are useful without training
 
 _ABOUT = {
-    "fit": "Train in a new run directory, or resume a run.",
+    "fit": "Train in a new run directory, or resume or fork a run.",
     "validate": "Evaluate a run on the validation split.",
     "test": "Evaluate a run on the test split.",
     "predict": "Write the predictions of a run for the test split, or for new samples.",
@@ -70,7 +70,7 @@ _EXAMPLES = {
         "fit quickstart --lr 0.01 --epochs 20": "short options",
         "fit quickstart --model.net.hidden 128": "any option of a class",
         "fit runs/quickstart/first": "resume this run",
-        "fit --fork runs/quickstart/first --lr 1e-4": "continue as a new run",
+        "fit --fork latest@best --lr 0.001": "continue as a new run",
     },
     "validate": {"validate runs/quickstart/first": "the best checkpoint", "validate latest --ckpt_path last": ""},
     "test": {"test runs/quickstart/first": "the best checkpoint", "test latest --ckpt_path last": ""},

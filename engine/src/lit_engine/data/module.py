@@ -246,8 +246,8 @@ class SplitData(LightningDataModule):
         """Continue training at the saved position.
 
         Raises:
-            DataError: if training continues but the number of samples in a split has changed. Evaluation only warns
-                that held-out samples may have been used for training.
+            DataError: if training continues but the number of samples in a split has changed. Evaluation, and a fork
+                between epochs (`may_change`), only warn that held-out samples may have been used for training.
         """
         trainer: Any = self.trainer
         training = trainer is not None and trainer.training
@@ -256,9 +256,10 @@ class SplitData(LightningDataModule):
                    for split in before if split in self.splits and self.size_of(split) != before[split]]  # fmt: skip
         if changed:
             what = f"the data changed since training: {', '.join(changed)}"
-            if training:
+            if training and not state_dict.get("may_change"):
                 raise DataError(f"{what}; start a new run, optionally from its weights with --init_from")
-            print_once(f"warning: {what}; if splits are random, the test split may contain training samples")
+            split = "validation" if training else "test"
+            print_once(f"warning: {what}; if splits are random, the {split} split may contain training samples")
         if training and "position" in state_dict:
             if trainer.train_dataloader is None:
                 self._resume = state_dict

@@ -18,6 +18,7 @@ from lit_engine._lightning import epochs_in
 from lit_engine.checkpoints.warm_start import FROM_CHECKPOINT, warm_start
 from lit_engine.classes.names import resolve_class_paths
 from lit_engine.distributed.processes import is_first, print_once
+from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.options import iterate_changes
 from lit_engine.training.schedules import steps_of_epochs
@@ -40,18 +41,23 @@ class Fork(Callback):
         parent: the parent run, which does not change.
         checkpoint: path of its checkpoint.
         content: content of the checkpoint, which is changed in place.
+
+    Raises:
+        CheckpointError: the checkpoint contains only weights.
     """
 
     def __init__(self, parent: RunDir, checkpoint: Path, content: dict[str, Any]) -> None:
-        self.content, self.checkpoint = content, checkpoint
+        if "optimizer_states" not in content:
+            raise CheckpointError(f"{checkpoint} contains only weights: use --init_from instead of --fork")
+        self.parent, self.content, self.checkpoint = parent, content, checkpoint
         self.finished, self.trained = epochs_in(content)
-        self.origin = {"run": str(parent.path), "checkpoint": checkpoint.name, "epoch": self.finished,
+        epochs = self.finished if self.trained is None else self.trained
+        self.origin = {"run": str(parent.path), "checkpoint": checkpoint.name, "epochs": epochs,
                        "step": content["global_step"]}  # fmt: skip
         self._config: Any = resolve_class_paths(yaml.safe_load(parent.config_file.read_text(encoding="utf-8")))
-        self._history = parent.path / "metrics.csv"
         self._changed: list[str] = []  # options that determine the optimizer and the schedules
 
-    def adapt(self, run: Path, config: Mapping[str, Any], trainer: Trainer, model: LightningModule) -> None:
+    def adapt(self, run: Path, config: Mapping[str, Any], trainer: Trainer, model: LightningModule, data: Any) -> None:
         """Copy the metrics up to the checkpoint to the new run, and adapt weights, callbacks and data.
 
         Args:
@@ -59,14 +65,16 @@ class Fork(Callback):
             config: the config of the new run.
             trainer: the trainer of the new run.
             model: the model of the new run.
+            data: the data module of the new run.
 
         Raises:
             CheckpointError: no weight fits the model.
         """
         content, callbacks = self.content, trainer.callbacks  # type: ignore[attr-defined]
-        if is_first() and "metrics_csv" in content and self._history.exists():
-            lines = self._history.read_text(encoding="utf-8").splitlines(keepends=True)
-            write_text(run / "metrics.csv", "".join(lines[: 1 + content["metrics_csv"]["rows"]]))
+        if is_first() and (rows := self.parent.history()[1]) and (history := content.get("metrics_csv")):
+            lines = (self.parent.path / "metrics.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+            write_text(run / "metrics.csv", "".join(lines[: 1 + history["rows"]]))
+            history["last"] = rows[: history["rows"]][-1:]  # may have received the means of the epoch after the save
         found = iterate_changes(self._config["model"], config["model"], "model")
         # any option of other modules may concern the optimizer that they create
         owns = FROM_CHECKPOINT if isinstance(model, Task) else ()
@@ -81,8 +89,8 @@ class Fork(Callback):
             content["state_dict"] = content["current_model_state"]  # the trained weights instead of their average
         if self.trained is not None:  # in a new epoch, the data may change
             content.pop("batches", None)
-            if isinstance(data := content.get(type(trainer.datamodule).__qualname__), dict):  # type: ignore[attr-defined]
-                data.pop("samples", None)
+            if "samples" in (state := content.get(type(data).__qualname__, {})):
+                state["may_change"] = True
         weights = warm_start(model, self.checkpoint, content=content)
         if not weights.complete:
             _report(f"some weights do not fit, so the optimizer starts without state:\n{weights}")
@@ -91,8 +99,16 @@ class Fork(Callback):
                 content.pop(name, None)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Adapt the states of optimizers and schedules, which Lightning restores after this hook."""
+        """Adapt the states of optimizers and schedules, which Lightning restores after this hook.
+
+        Raises:
+            UserError: there are no steps left to train.
+        """
         content, configs = self.content, trainer.lr_scheduler_configs
+        epochs, step = self.origin["epochs"], self.origin["step"]
+        which = f"{self.checkpoint} after {epochs} epochs ({step} steps)"
+        if 0 < (trainer.max_epochs or 0) <= epochs or 0 < trainer.max_steps <= step:
+            raise UserError(f"--fork {which}: increase --epochs or trainer.max_steps to continue training")
         saved = content["optimizer_states"]
         fits = len(saved) == len(trainer.optimizers) and all(map(_fits, trainer.optimizers, saved))
         if saved and (not fits or any(key.endswith("optimizer.class_path") for key in self._changed)):
@@ -110,8 +126,7 @@ class Fork(Callback):
             _merged(state, old, options if restores else None) for state, old in zip(states, saved, strict=True)
         ] if saved else states  # fmt: skip
         schedule = "continue" if restores else "are built from the new options and moved to this position"
-        which = f"forked {self.checkpoint} after {self.finished} epochs ({content['global_step']} steps)"
-        print_once(f"{which}; learning rates {schedule}")
+        print_once(f"forked {which}; learning rates {schedule}")
 
     def _move_schedules(self, trainer: Trainer, module: LightningModule) -> None:
         """Step the new schedules to the position. A changed batch size moves them to the same epoch."""
