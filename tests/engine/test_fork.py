@@ -251,11 +251,12 @@ def test_resume_continues_a_fork_that_exists(lit):
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ("--fork RUN@7 --epochs 9", "has no checkpoint of epoch 7, only best-epoch002.ckpt, last.ckpt"),
+    ("--fork RUN@7 --epochs 9", "has no checkpoint of epoch 7 (available: 2;"),
     ("--fork RUN@first --epochs 9", "write @best, @last or @ with the number of an epoch"),
     ("--fork RUN --run RUN", "remove --run"),
     ("--fork RUN --init_from RUN", "remove --init_from"),
     ("--fork RUN --find lr", "remove --find"),
+    ("--fork RUN --plot_lr", "remove --plot_lr"),
     ("--fork RUNS", "no such run directory"),
     ("--fork", "--fork needs a value"),
     ("--fork RUN --trainer.max_epoch 9", "did you mean --trainer.max_epochs"),
@@ -280,6 +281,15 @@ def test_a_checkpoint_with_weights_only_cannot_be_forked(lit, trained):
     result = lit(f"fit --fork {trained} --epochs 9")
     assert result.status == 2
     assert f"{last} contains only weights: use --init_from" in result.err
+
+
+def test_the_printed_config_is_that_of_the_fork(lit, trained, capfd):
+    with pytest.raises(SystemExit):
+        lit(f"fit --fork {trained} --epochs 9 --print_config")
+    config = yaml.safe_load(capfd.readouterr().out)
+    assert config["trainer"]["max_epochs"] == 9
+    assert config["model"]["init_args"]["net"]["init_args"]["hidden_sizes"] == [32]
+    assert config["fork"] is None
 
 
 def test_a_run_without_checkpoints_cannot_be_forked(lit, trained):

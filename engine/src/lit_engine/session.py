@@ -27,7 +27,7 @@ from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
-from lit_engine.checkpoints.choose import checkpoint_to_fork, choose_checkpoint, newest_checkpoint, weights_of
+from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
 from lit_engine.cli.explain import explain
@@ -262,13 +262,10 @@ class Session:
             self.checkpoint, damaged = newest_checkpoint(self.run)
             for path in damaged:
                 print(f"warning: {path} is damaged and was skipped", file=sys.stderr)
-        parent = None
-        if self.options.get("fork") and self.checkpoint is None:
-            parent, which = RunDir.to_fork(self.options.fork)
-            self.checkpoint = checkpoint_to_fork(parent, which)
         content = None if self.checkpoint is None else read(self.checkpoint)
-        if parent is not None and self.checkpoint is not None and content is not None:
-            self.fork = Fork(parent, self.checkpoint, content)
+        if self.options.get("fork") and self.checkpoint is None:
+            self.fork = Fork(self.options.fork)
+            self.checkpoint, content = self.fork.checkpoint, self.fork.content
         data = self.options.data.get("init_args", {})
         for name, argument in self.cli.links.items():
             if name in data and data[name] is None:  # such as the class names of a folder that is missing

@@ -1,7 +1,6 @@
 """Selects the checkpoint of a run to resume from or to evaluate."""
 
 import contextlib
-import re
 import sys
 from pathlib import Path
 
@@ -68,17 +67,14 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
         return _best(run) if which == "best" else newest_checkpoint(run)[0]
     if not which.isdecimal():
         raise UserError(f"--fork {run.path}@{which}: write @best, @last or @ with the number of an epoch")
-    last = newest_checkpoint(run)[0]
-    files = sorted(run.checkpoints.glob("*.ckpt"))  # epoch005.ckpt comes after best-epoch005.ckpt and is preferred
-    named = [one for one in files if re.fullmatch(rf"(best-)?epoch0*{int(which)}(-step\d+)?", one.stem)]
-    if not named and epochs_in(read(last))[1] == int(which) + 1:
-        named = [last]
-    if not named:
-        names = ", ".join(file.name for file in files)
+    files = by_age(path for path in run.checkpoints.glob("*.ckpt") if path.name not in (NAME, BEFORE_NAN))
+    of_epoch = {trained - 1: file for file in files if (trained := epochs_in(read(file))[1])}
+    if int(which) not in of_epoch:
+        known = ", ".join(map(str, sorted(of_epoch))) or "none"
         raise RunError(
-            f"{run.path} has no checkpoint of epoch {which}, only {names}; keep_last of Checkpoint keeps more"
+            f"{run.path} has no checkpoint of epoch {which} (available: {known}; see keep_last of Checkpoint)"
         )
-    return named[-1]
+    return of_epoch[int(which)]
 
 
 def weights_of(source: str | Path) -> Path:

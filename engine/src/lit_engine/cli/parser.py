@@ -103,8 +103,8 @@ def prepare(args: Sequence[str]) -> Invocation:
             of_data = option == "--data" or option.rstrip("+").endswith("transforms")
             is_class = named and (of_data or option.startswith(("--model", "--trainer")))
             words.append(f"{option}={resolve_class_name(value) if is_class else value}")
-    if run is not None and any(word.startswith("--print_config") for word in words):
-        words.append("--run=null")  # because a config must not contain `run`
+    if any(word.startswith("--print_config") for word in words):  # a config must not contain `run` or `fork`
+        words += ["--run=null"] * (run is not None) + ["--fork=null"] * (parent is not None)
     source = run or parent
     return Invocation(words, run, source.path.absolute().parent.name if source else name_of(first_config))
 
@@ -235,9 +235,9 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("--find starts from initial weights: use a config instead of --run")
     if options.resume and not options.run_name:
         raise UserError("--resume needs the name of the run to continue or create: set --run_name")
-    for name in ("run", "init_from", "find"):
+    for name in ("run", "init_from", "find", "plot_lr"):
         if options.fork and options[name]:
-            raise UserError(f"--fork starts a new run from the state of another run: remove --{name}")
+            raise UserError(f"--fork continues the training of a run in a new run: remove --{name}")
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: remove --init_from")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
