@@ -62,27 +62,13 @@ def same(one, other):
     torch.testing.assert_close(one["optimizer_states"], other["optimizer_states"], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("moment", ["@0", "@1", "@best", "@3"])
-def test_without_changes_a_fork_repeats_the_rest_of_its_parent(lit, moment):
-    """Each checkpoint of the parent is a moment from which the fork ends bit for bit like the parent."""
-    options = ["--model.schedulers", f"[{{scheduler: {STEP}, interval: epoch}}]", "--trainer.max_epochs=4"]
-    if moment == "@3":  # `last.ckpt` of a run that was stopped later
-        options += ["--model.optimizer.lr=1e-9"]
-    parent = fit(lit, options)
-    if moment == "@best":  # as if a middle epoch was the best
-        for file in (parent / "checkpoints").glob("best*"):
-            shutil.copyfile(parent / "checkpoints" / "epoch001.ckpt", file)
-        (parent / "metrics.json").unlink()
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_without_changes_a_fork_repeats_the_rest_of_its_parent(lit, epoch):
+    parent = fit(lit, ["--model.schedulers", f"[{{scheduler: {STEP}, interval: epoch}}]", "--trainer.max_epochs=4"])
     before = files(parent)
-    result = lit(f"fit --fork {parent}{moment} --name child")
+    result = fork(lit, f"{parent}@{epoch}")
+    assert f"after {epoch + 1} epochs ({10 * (epoch + 1)} steps); learning rates continue" in result.out
     assert files(parent) == before
-    if moment == "@3":
-        assert result.status == 2
-        assert "after 4 epochs (40 steps): increase --epochs" in result.err
-        assert not Path("runs/quickstart/child").exists()
-        return
-    assert result.status == 0, result.err
-    assert "learning rates continue" in result.out
     same(parent, result.run)
     assert rows(result.run) == rows(parent)
 
@@ -121,6 +107,16 @@ def test_a_new_rate_and_length_move_the_schedule_to_the_position(lit):
     assert entry["changed"] == {"model.optimizer.lr": [0.004, 0.001], "trainer.max_epochs": [2, 5]}
     state = read(result.run / "checkpoints" / "last.ckpt")["optimizer_states"][0]["state"]
     assert state[0]["step"] == 50  # Adam's moments continue
+
+
+def test_later_rows_of_the_parent_are_not_copied(lit, monkeypatch):
+    parent = fit(lit, "--epochs 3", CONSTANT)
+    copies = []
+    monkeypatch.setattr("lit_engine.training.fork.write_text", lambda file, text: copies.append(text))
+    result = lit(f"fit --fork {parent}@1 --epochs 9 --name child --trainer.logger=false")
+    assert result.status == 0, result.err
+    (copy,) = copies
+    assert copy.splitlines() == (parent / "metrics.csv").read_text().splitlines()[:21]
 
 
 def test_a_new_batch_size_moves_the_schedule_to_the_same_epoch(lit):

@@ -1,6 +1,5 @@
 """The W&B logger with the real client: offline, with a server in this process, and when W&B fails."""
 
-import csv
 import json
 import os
 import shutil
@@ -208,18 +207,16 @@ def test_translations_are_a_table_and_attention_maps_images(lit):
     assert list(Path(media).glob("images/test_attention_1_*.png"))
 
 
-def test_a_fork_also_sends_the_curves_of_its_parent(lit, server):
-    parent = lit(FIT, "--trainer.max_epochs=2 --trainer.log_every_n_steps=1").run
-    rows = list(csv.DictReader((parent / "metrics.csv").open()))
-    with (parent / "metrics.csv").open("a") as file:
-        file.write(",".join(["99", *["9"] * (len(rows[0]) - 1)]) + "\n")  # a row after the checkpoint
-    result = lit(f"fit --fork {parent} --lr 0.001 --epochs 3 --name child")
-    assert result.status == 0, result.err
-    before, after = server.runs.values()
-    sent, own = (
-        [(row["trainer/global_step"], row["train/loss_step"]) for row in run.rows if "train/loss_step" in row]
-        for run in (after, before)
-    )
-    assert [step for step, _ in sent] == list(range(len(own) // 2 * 3))
-    assert [loss for _, loss in sent[: len(own)]] == pytest.approx([loss for _, loss in own], rel=1e-6)
-    assert len(after.logged("val/loss")) == 3
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_fork_also_sends_the_rows_of_its_parent(server, tmp_path, forks):
+    table = MetricsCSV(tmp_path)
+    for step in range(3):
+        table.log_metrics({"loss": step / 8}, step)
+    table.save()
+    logger = WandbLogger(str(tmp_path))
+    logger.description = {"provenance": {"fork": {"step": 3}} if forks else {}}
+    logger.log_metrics({"loss": 1.0}, 3)
+    logger.log_metrics({"loss": 2.0}, 4)
+    logger.finish(0)
+    (run,) = server.runs.values()
+    assert run.logged("loss") == [0.0, 0.125, 0.25, 1.0, 2.0][0 if forks else 3 :]
