@@ -137,7 +137,7 @@ def count_batches(trainer: Trainer) -> None:
 
 
 def is_between_epochs(trainer: Trainer) -> bool:
-    """Return whether the counters were restored from a checkpoint that was saved between two epochs. Since 1.5."""
+    """Return whether the loop counters come from a checkpoint saved between two epochs. Since 1.5."""
     epochs: Any = trainer.fit_loop.epoch_progress.current
     return epochs.ready == epochs.started == epochs.processed
 
@@ -296,7 +296,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values again after the first batch, before which Lightning resets them. Since 1.2."""
+    """Add the restored values after the first batch, because Lightning resets them before it. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Totals | None) -> dict[str, float]:
-    """Return the means of the totals `running`, and the newest headline and monitored validation metrics."""
+    """Return the means of the totals `running`, and the latest values of the main and monitored validation metrics."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
     known = trainer.callback_metrics
     for name in (*(f"val/{name}" for name in getattr(pl_module, "headline_metrics", ())), *monitored(trainer)):
@@ -183,7 +183,7 @@ class TerminalProgress(ProgressLines):
             self._show(stage, batch_idx + 1, total, [], "")
 
     def _remaining(self, trainer: Trainer, batches: int, now: float) -> str:
-        """Return the estimated time until the end of the fit, from the time per share of the run in this process."""
+        """Return the estimated time until the end of the fit, extrapolated from this process's progress so far."""
         start, before = self._first
         done = _progress(trainer, batches)
         if done <= before:

@@ -47,7 +47,7 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
     if which == "average":
         epochs = sorted(run.checkpoints.glob("epoch*.ckpt"))
         if not epochs:
-            raise RunError(f"{run.path} has no epochs to average: set keep_last of the Checkpoint callback to train")
+            raise RunError(f"{run.path} has no checkpoints to average: set keep_last in the Checkpoint callback")
         return average(epochs, run.checkpoints / NAME)
     if which != "best":
         inside = run.checkpoints / which

@@ -186,7 +186,7 @@ class SplitData(LightningDataModule):
         return len(self.dataset(split))
 
     def has_split(self, split: Split) -> bool:
-        """Return whether a split exists, as far as this is known before `setup`."""
+        """Return whether a split may exist. Can be called before `setup`."""
         return True
 
     def shuffles(self, split: Split) -> bool:
@@ -206,7 +206,7 @@ class SplitData(LightningDataModule):
         }
 
     def batch_sampler(self, dataset: Any, split: Split) -> EpochBatches:
-        """Return the sampler of this process's batches of a dataset."""
+        """Return a sampler of the batches that this process reads from a dataset."""
         train = split == "train"
         return EpochBatches(
             len(dataset),
@@ -282,7 +282,7 @@ class SplitData(LightningDataModule):
 
 
 def has_test(datamodule: Any) -> bool:
-    """Return whether there is a test split, as far as this is known before `setup`. Print a message if not."""
+    """Return whether the data may have a test split, and print a message if not. Can be called before `setup`."""
     own = getattr(type(datamodule), "test_dataloader", None) is not LightningDataModule.test_dataloader
     has = own and (not hasattr(datamodule, "has_split") or datamodule.has_split("test"))
     if not has:

@@ -32,7 +32,7 @@ def global_seed() -> int:
 
 
 def seed_step(*parts: int | str, device: torch.device) -> None:
-    """Seed torch's generators for one step, on the CPU and on `device`, within microseconds.
+    """Seed torch's generators on the CPU and on `device` for one step. This takes microseconds.
 
     `torch.manual_seed` seeds all devices and takes 60 µs.
     """
@@ -155,7 +155,7 @@ class EpochBatches(Sampler[Tensor]):
         yield from self.batches()[start:]
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, and drop a saved position if it changed. Lightning calls this before each epoch."""
+        """Set the epoch, which Lightning does before each one. In a new epoch, a saved position is dropped."""
         if epoch != self.epoch:
             self.start = 0
         self.epoch = epoch

@@ -157,5 +157,5 @@ class WandbLogger(LightningWandbLogger):
 
 
 def _is_close(received: Any, value: float) -> bool:
-    """Return whether the server has received a value. metrics.csv has seven digits, and W&B stores NaN as a string."""
+    """Return whether the server has received a value, compared with seven digits. W&B stores NaN as a string."""
     return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)

@@ -202,7 +202,7 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
 
 
 def check_groups(scheduler: LRScheduler, rates: Sequence[float]) -> None:
-    """Raise ScheduleError if parameter groups with these rates would lose their proportions."""
+    """Raise ScheduleError if a schedule would not preserve the ratios between the groups' learning rates."""
     name, lowest = type(scheduler).__name__, min(rates)
     if isinstance(scheduler, lr_scheduler.CyclicLR) and len({*rates}) > len({*scheduler.base_lrs}):
         raise ScheduleError(f"{name}: one base_lr for parameter groups with different rates; list one for each group")

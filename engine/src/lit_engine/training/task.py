@@ -203,7 +203,7 @@ class Task(LightningModule):
         return load_module(cls, checkpoint_path, map_location, strict, **kwargs)
 
     def step(self, mean: Tensor, count: int | Tensor, **sums: Tensor) -> Tensor:
-        """Count a batch for the means of the epoch or the evaluation, and return the loss for `training_step`.
+        """Add a batch to the epoch's or evaluation's means, and return the loss for `training_step`.
 
         Args:
             mean: mean loss over the samples or tokens of this batch, a scalar.
