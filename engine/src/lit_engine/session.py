@@ -35,11 +35,11 @@ from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
 from lit_engine.distributed.processes import first_if_alone, is_first, print_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
-from lit_engine.errors import UserError, first_of, no_access
+from lit_engine.errors import NonFiniteError, UserError, first_of, no_access
 from lit_engine.project import Project, is_debugging, program, variable
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
-from lit_engine.run.provenance import provenance, versions
+from lit_engine.run.provenance import hide, provenance, versions
 from lit_engine.training.fork import Fork
 from lit_engine.training.layout import emulated
 from lit_engine.training.plain import complete_prediction
@@ -47,6 +47,7 @@ from lit_engine.training.saver import Interrupted, Saver, Signals
 
 # Tools for the options --find and --plot_lr of `fit`, which are imported only when needed.
 FIND, PLOT_LR = "lit_engine.tools.lr_finder:find", "lit_engine.tools.lr_finder:plot_lr"
+NOTIFY = "lit_engine.tools.notify:notify"  # for --notify
 
 
 def run(project: Project, args: Sequence[str]) -> int:
@@ -62,6 +63,7 @@ def run(project: Project, args: Sequence[str]) -> int:
         if session is not None:
             # torchrun sends a signal to the remaining processes, which must not interrupt the report
             connection, session.signals.deferred = session.connection, True
+            session.event = "diverged" if isinstance(error, NonFiniteError) else "failed"
         if connection is not None:
             connection.stop_watching()
         first = None if connection is None else connection.failed_before(error)
@@ -78,6 +80,8 @@ def run(project: Project, args: Sequence[str]) -> int:
             connection.end(first is None)
     except Interrupted as ended:
         status = ended.status
+        if session is not None:
+            session.event = f"received {ended}"
         if session is not None and session.connection is not None:
             session.connection.stop_watching()
     finally:
@@ -116,6 +120,7 @@ class Session:
         fork: adapts the checkpoint of the parent run with `--fork`.
         status: the exit status.
         connection: the connection to the other processes, set once there is a trainer; None for a single process.
+        event: how the command ended, for `--notify`.
     """
 
     # set by `prepare`
@@ -128,9 +133,10 @@ class Session:
         words, self.existing_run, self.config_name = prepare(args)
         self.cli = LitCLI(project, words)
         self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
+        hide(self.options.notify or ())
         self.checkpoint: Path | None = None
         self.fork: Fork | None = None
-        self.status = 0
+        self.status, self.event = 0, "finished"
         self.loggers: list[Any] = []
         self.lock: BaseFileLock | None = None
         self.connection: Connection | None = None
@@ -190,6 +196,7 @@ class Session:
             raise UserError(f"{str(error).partition(' Pass in')[0]} Available metrics: {known}") from error
         finally:
             self.has_content = self.record.started and not smoke
+        self.event = "stopped early" if trainer.should_stop else self.event
         self.signals.deferred = False
         if self.signals.number:  # received while the last figures were drawn
             raise Interrupted(self.signals.number)
@@ -310,6 +317,8 @@ class Session:
             changed = self.is_page_outdated if status == 0 else self.command == "fit" and self.has_content
             if changed and self.project.after_command:
                 resolve_name(self.project.after_command)(self.run.path)
+        if self.options.notify:
+            resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
 
     def _named_run(self) -> RunDir | None:
         """Return the run to continue with `--resume`, if it exists. A run killed before its first save starts again.

@@ -35,7 +35,7 @@ from lit_engine.run.options import options_of, same_value
 from lit_engine.training.task import Task
 
 NEED_A_VALUE = (
-    CONFIG, "--run", "--run_name", "--runs_dir", "--fork", "--init_from", "--ckpt_path", "--images", "--table",
+    CONFIG, "--run", "--run_name", "--runs_dir", "--fork", "--init_from", "--ckpt_path", "--images", "--table", "--notify",
 )  # fmt: skip
 
 # Options of predict for new samples → their content. Data modules declare in `predicts_on` which option they support.
@@ -91,6 +91,8 @@ def prepare(args: Sequence[str]) -> Invocation:
                 )
             words += _config(value, alone=not begun)
             begun = True
+        elif option == "--notify":
+            words.append(f"{option}+={value}")
         else:
             content = _parsed(value) if value[:1] in ("[", "{") else None
             if isinstance(content, list) and not option.endswith("+") and _holds_mappings(content):
@@ -240,6 +242,8 @@ def check(subcommand: str, options: Namespace) -> None:
             raise UserError(f"--fork continues the training of a run in a new run: remove --{name}")
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: remove --init_from")
+    if any(not re.match(r"https?://[\w.-]", os.path.expandvars(url)) for url in options.notify or ()):
+        raise UserError("notify: a URL must start with http:// or https:// and a host; a variable in it must be set")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
     if isinstance(strategy, str) and strategy.lower() not in known:
         name = strategy.rpartition(".")[2]
