@@ -35,7 +35,8 @@ from lit_engine.run.options import options_of, same_value
 from lit_engine.training.task import Task
 
 NEED_A_VALUE = (
-    CONFIG, "--run", "--run_name", "--runs_dir", "--fork", "--init_from", "--ckpt_path", "--images", "--table", "--notify",
+    CONFIG, "--run", "--run_name", "--runs_dir", "--fork", "--init_from", "--ckpt_path", "--images", "--table",
+    "--notify",
 )  # fmt: skip
 
 # Options of predict for new samples → their content. Data modules declare in `predicts_on` which option they support.
