@@ -152,6 +152,18 @@ def test_seeds_are_paired(make_run, say):
     assert say("compare runs/x/b runs/x/a --test val/loss")[0] == 4
 
 
+def test_folds_are_paired_and_their_seeds_averaged(make_run, say):
+    for name, best in (("a", 0.3), ("b", 0.2)):
+        for fold in range(3):
+            for seed in (1, 2):
+                loss = best + fold / 10 + (name == "b") * fold * seed / 1000
+                config = {**make_run.config, "seed_everything": seed,
+                          "data": {"class_path": "p.Data", "init_args": {"folds": 3, "fold": fold}}}  # fmt: skip
+                make_run(f"{name}/{fold}-{seed}", (loss,), config=config)
+    status, out, _ = say("compare runs/x/a runs/x/b --test val/loss")
+    assert (status, "(corrected t test for folds)" in out, "3 folds" in out) == (0, True, True)
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
