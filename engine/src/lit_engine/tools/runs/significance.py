@@ -75,7 +75,7 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
 
     The p-value is from approximate randomization: in each trial, the outputs of a random half of the samples are
     swapped. Trials with the same difference count as well, unlike in sacrebleu, so that equal outputs have p = 1.
-    The interval consists of percentiles of the paired bootstrap, whose p-value is computed as in sacrebleu. This p-value
+    The interval consists of percentiles of the paired bootstrap, whose p-value is computed as in sacrebleu. It
     is too small (11 % false positives in a simulation with 40 samples), so it does not decide.
 
     Args:
