@@ -145,9 +145,11 @@ class Session:
         named |= {name: options[name] for name in ("init_from", "init_prefixes") if options[name]}
         named["headline"] = next(reversed(getattr(model, "headline_metrics", ())), None)
         facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
+        best = best_checkpoint(trainer)
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
-                logger.description = {**self.cli.plain, "provenance": facts}
+                logger.description, logger.command = {**self.cli.plain, "provenance": facts}, self.command
+                logger.monitor = None if best is None else (str(best.monitor), best.mode)
         if self.checkpoint is not None:
             check_kept(run.path, self.cli.plain)
             print_once(f"resuming from {self.checkpoint}")
