@@ -241,3 +241,18 @@ def test_tensorboard_shows_the_config_hyperparameters_and_figures_of_a_split(lit
     start = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     assert b"model.optimizer.lr" in start
     assert b"val/loss" in events.SummaryMetadata("_hparams_/experiment").plugin_data.content
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_fork_also_sends_the_rows_of_its_parent(server, tmp_path, forks):
+    table = MetricsCSV(tmp_path)
+    for step in range(3):
+        table.log_metrics({"loss": step / 8}, step)
+    table.save()
+    logger = WandbLogger(str(tmp_path))
+    logger.description = {"provenance": {"fork": {"step": 3}} if forks else {}}
+    logger.log_metrics({"loss": 1.0}, 3)
+    logger.log_metrics({"loss": 2.0}, 4)
+    logger.finish(0)
+    (run,) = server.runs.values()
+    assert run.logged("loss") == [0.0, 0.125, 0.25, 1.0, 2.0][0 if forks else 3 :]
