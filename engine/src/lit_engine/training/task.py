@@ -461,7 +461,7 @@ class Task(LightningModule):
         for logged in (True, False):
             part = {n: v for n, v in exact.items() if (kinds[n.rpartition("/")[0]] <= MOST_PARTS) is logged}
             # Together, the last two options prevent a second reduction and Lightning's warning that there is none.
-            self.log_dict(part, logger=logged, sync_dist=True, rank_zero_only=True)
+            self.log_dict(part, logger=None if logged else False, sync_dist=True, rank_zero_only=True)
 
     def _step_plateaus(self) -> None:
         """Step ReduceLROnPlateau. Lightning would skip it in a resumed epoch and use metrics of an earlier epoch."""
