@@ -48,7 +48,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("name", help="package name (lower-case letters, digits, underscores); the command uses dashes")
-    add("--dir", type=Path, help="folder of the project, empty or missing; default: next to this one")
+    add("--dir", type=Path, help="folder of the project, which must be empty or missing; default: next to this one")
     add("--here", action="store_true", help="convert this checkout into the project")
     add("--keep", default=",".join(FAMILIES), help="families of examples to keep; default: %(default)s")
     add("--no-git", action="store_true", help="do not create a git repository")

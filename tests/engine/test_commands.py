@@ -174,3 +174,18 @@ def test_bash_completes_commands_options_files_and_runs(tmp_path, capsys):
 def test_completion_and_examples_say_what_they_know(capsys):
     assert "'zsh'" in refused(capsys, "completion", "ksh")
     assert "did you mean overlays/debug?" in refused(capsys, "examples", "overlay/debug")
+
+
+def test_the_process_ends_with_the_status_after_handlers_have_run():
+    program = (
+        "import atexit, sys\n"
+        "from lit_engine.cli import main\n"
+        "from lit_project.__main__ import entry_point\n"
+        "real = main.main\n"
+        "main.main = lambda *args: [atexit.register(print, 'handled'), real(*args)][1]\n"
+        "sys.argv = ['lit-project', 'fti']\n"
+        "entry_point()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "handled\n"), result.stderr
+    assert "Did you mean `fit`?" in result.stderr

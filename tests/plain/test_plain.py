@@ -367,7 +367,7 @@ def test_an_iterable_dataset_starts_over(lit, unusual):
     assert cut.status == 143, cut.err
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert resumed.status == 0, resumed.err
-    assert "warning: the training data cannot continue within an epoch" in resumed.out
+    assert "warning: the dataloader cannot resume in mid-epoch" in resumed.out
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def count_batches(trainer: Trainer) -> None:
 
 
 def is_between_epochs(trainer: Trainer) -> bool:
-    """Return whether the counters were restored from a checkpoint that was saved between two epochs. Since 1.5."""
+    """Return whether the loop counters come from a checkpoint saved between two epochs. Since 1.5."""
     epochs: Any = trainer.fit_loop.epoch_progress.current
     return epochs.ready == epochs.started == epochs.processed
 
@@ -200,6 +200,19 @@ def set_ended(trainer: Trainer, steps: int, epochs: int) -> None:
 def loop_state(trainer: Trainer) -> dict[str, Any]:
     """Return a copy of the fit loop's counters, which can be saved later."""
     return copy.deepcopy(trainer.fit_loop.state_dict())
+
+
+def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
+    """Return how many epochs a checkpoint has finished, and of how many it has trained all batches. Since 1.5.
+
+    They differ for a checkpoint that was saved during the validation at the end of an epoch. Within an epoch, the
+    second number is None.
+    """
+    loop = checkpoint["loops"]["fit_loop"]
+    epochs, finished = loop["epoch_progress"]["current"], loop["epoch_progress"]["current"]["processed"]
+    if epochs["ready"] == finished:
+        return finished, finished
+    return finished, finished + 1 if loop["epoch_loop.batch_progress"]["is_last_batch"] else None
 
 
 def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
@@ -296,7 +309,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values again after the first batch, before which Lightning resets them. Since 1.2."""
+    """Add the restored values after the first batch, because Lightning resets them before it. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]

@@ -140,8 +140,8 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
         classes = _folders_in(root)
         if classes and not class_names and not any(is_picture(file) for path in classes for file in path.iterdir()):
             raise DataError(
-                f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) contain no images: expected "
-                "train/CLASS, val/CLASS and test/CLASS, or CLASS with images; set class_names if they are classes"
+                f"the folders in {root} ({', '.join(path.name for path in classes[:4])}) contain no images. "
+                "Put them in CLASS/, or in train/CLASS/, val/CLASS/ and test/CLASS/. For empty classes, set class_names"
             )
         return {"train": Pictures(root, class_names, image_size)}
     if "train" not in folders:

@@ -132,7 +132,7 @@ class SeveralOptimizers(Task):
     def log_reduced(self, values: Mapping[str, float]) -> None:
         """Log values at the current optimizer step. Lightning would use the number of micro-batches as the step."""
         if (self.accumulate or 1) > 1:
-            # like Lightning, number training steps from 0, and log a test after training at the next step
+            # Like Lightning, count training steps from 0, and log a test after training at the next step.
             step = self.trainer.global_step - (self.trainer.state.fn == "fit")
             values = {**values, "epoch": self.current_epoch, "step": step}
         super().log_reduced(values)

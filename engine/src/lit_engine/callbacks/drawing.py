@@ -23,7 +23,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most `most` characters, whose middle is replaced with an ellipsis if it is longer."""
+    """Shorten a text to `most` characters by replacing its middle with an ellipsis."""
     if len(text) <= most:
         return text
     end = (most - 1) // 2

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def progress_metrics(trainer: Trainer, pl_module: LightningModule, running: Totals | None) -> dict[str, float]:
-    """Return the means of the totals `running`, and the newest headline and monitored validation metrics."""
+    """Return the means of the totals `running`, and the latest values of the main and monitored validation metrics."""
     values = {f"train/{name}": value for name, value in running.means().items()} if running else {}
     known = trainer.callback_metrics
     for name in (*(f"val/{name}" for name in getattr(pl_module, "headline_metrics", ())), *monitored(trainer)):
@@ -91,8 +91,9 @@ def summary(trainer: Trainer) -> str:
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     classes = getattr(data, "num_classes", None)
     sizes = [_samples(trainer.train_dataloader), _samples(trainer.val_dataloaders)]
-    named = [f"{size:,} {what} samples" for size, what in zip(sizes, ("training", "validation"), strict=True) if size]
-    parts = [" and ".join(named), f"{classes} classes" if isinstance(classes, int) else ""]
+    named = " + ".join(f"{size:,} {what}" for size, what in zip(sizes, ("train", "val"), strict=True) if size)
+    about = [f"{named} samples" if named else "", f"{classes} classes" if isinstance(classes, int) else ""]
+    parts = [", ".join(filter(None, about))]
     batches = trainer.num_training_batches
     if batches != float("inf"):
         steps = max(1, -(-int(batches) // trainer.accumulate_grad_batches))
@@ -101,7 +102,7 @@ def summary(trainer: Trainer) -> str:
         parts += [f"{epochs} epochs × {steps:,} steps" if epochs else f"{steps:,} steps per epoch", limit]
     devices = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
     parts += [f"{devices}{trainer.strategy.root_device.type}, {trainer.precision}"]
-    return "training: " + "; ".join(filter(None, parts))
+    return "; ".join(filter(None, parts))
 
 
 def _samples(loaders: Any) -> int:
@@ -183,7 +184,7 @@ class TerminalProgress(ProgressLines):
             self._show(stage, batch_idx + 1, total, [], "")
 
     def _remaining(self, trainer: Trainer, batches: int, now: float) -> str:
-        """Return the estimated time until the end of the fit, from the time per share of the run in this process."""
+        """Return the estimated time until the end of the fit, extrapolated from this process's progress so far."""
         start, before = self._first
         done = _progress(trainer, batches)
         if done <= before:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
 from lit_engine.distributed.processes import print_once
-from lit_engine.errors import RunError, UserError
+from lit_engine.errors import NonFiniteError, RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import INTERVAL, base_of, is_detail, recorded_name, split_stage
 from lit_engine.run.options import iterate_changes
@@ -149,7 +149,7 @@ class RunRecord(Callback):
         UserError: the loss is not finite at the end of an epoch or validation, or a monitored metric is missing.
 
     Attributes:
-        started: whether training has started, so that the run has content.
+        started: whether training has started. Only then is the run directory kept.
         provenance: entry for provenance.json, written with config.yaml when training starts. A run that is rejected or
             already finished does not change.
         hyper_parameters: hyperparameters of the model as plain data, which its checkpoints contain.
@@ -371,7 +371,8 @@ def _check_watched(trainer: Trainer) -> None:
 def headline_first(values: Mapping[str, float], module: Any) -> dict[str, float]:
     """Move the validation or test value of the task's main metric, the last in `headline_metrics`, to the front."""
     headline = next(reversed(getattr(module, "headline_metrics", ())), None)
-    return dict(sorted(values.items(), key=lambda one: base_of(one[0]) != headline or split_stage(one[0])[0] == "train"))
+    first = [name for name in values if base_of(name) == headline and split_stage(name)[0] != "train"]
+    return {name: values[name] for name in (*first, *values)}
 
 
 def one_line(metrics: Mapping[str, Tensor], module: Any) -> str:
@@ -396,7 +397,7 @@ def _rounded(value: float, digits: int) -> str:
 
 def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
     if value is not None and not math.isfinite(value):
-        raise UserError(
+        raise NonFiniteError(
             f"epoch {trainer.current_epoch}: {name} is {float(value)}. Start a new run with a lower learning rate, a "
             "warm-up or trainer.gradient_clip_val. The callback NaNGuard reports the step and the samples"
         )

@@ -110,7 +110,7 @@ def check_config(config: Namespace) -> None:
 
 
 def import_named(config: Path) -> None:
-    """Import the modules of the classes in a run's config, as every command with that config does."""
+    """Import the modules of all classes in a run's config, as the parser does."""
     for path in re.findall(r"class_path: *[\"']?([\w.]+)", config.read_text(errors="replace")):
         if path.partition(".")[0] not in trusted_packages():
             with suppress(ImportError, AttributeError, ValueError):
@@ -174,7 +174,8 @@ def _rule(path: Any) -> str:
     """Return the reason why a checkpoint must not use something."""
     module = str(path).partition(".")[0]
     known = f"{', '.join(trusted_packages())} or of imported packages"
-    return f"a checkpoint may use classes of {known}; if you trust it, import {module} first, or use the whole run"
+    hint = f"import {module} first, or pass the run directory instead"
+    return f"a checkpoint may use classes of {known}; if you trust the file, {hint}"
 
 
 def _allowed() -> set[str]:

@@ -71,7 +71,7 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), self)
 
 
-# Options that only the library's data modules have → what these data modules do.
+# Options that only some base classes of data modules have → what those classes do.
 BASES = {
     **dict.fromkeys(
         ("data.folds", "data.fold"), "its `load` calls `hold_out`, which returns the test split of the fold"
@@ -94,7 +94,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield each option, in any spelling, with its value, which is None for other words and if there is no value."""
+    """Yield pairs of an option and its value. The value is None for flags and for words that are not options."""
     rest = list(reversed(args))
     while rest:
         word = rest.pop()

@@ -92,7 +92,7 @@ _ADVERTISEMENTS = (
 
 
 # Options that say what to train or evaluate, or that only print something.
-_SOURCES = ("--config", "--run", "--model", "--data", "--print_config", "--help")
+_SOURCES = ("--config", "--run", "--fork", "--model", "--data", "--print_config", "--help")
 
 
 def run_program(project: Project) -> None:
@@ -101,8 +101,7 @@ def run_program(project: Project) -> None:
     # for the user's modules; an absolute path, because the parser changes to the folder of each config that it reads
     sys.path.append(os.getcwd())
     statuses: list[int] = []
-    if "WANDB_SWEEP_ID" in os.environ:
-        atexit.register(_end_by_signal, statuses)  # runs last, because it is registered first
+    atexit.register(_leave, statuses)  # runs after all other handlers, because it is registered first
     statuses.append(main(project, sys.argv[1:]))
     sys.exit(statuses[0])
 
@@ -141,6 +140,9 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
                 return 0
             if not any(word.startswith(_SOURCES) for word in args):
                 raise UserError(_missing_source(args[0]))
+            if sys.stdout.isatty() and os.environ.get("LOCAL_RANK", "0") == "0":
+                used = [value for option, value in pairs(args) if option in (CONFIG, "--run") and value]
+                print(f"{args[0]}: {', '.join(used) or 'as given'}", flush=True)  # the imports below take seconds
             args = ["--help" if word == "--help=all" else word for word in args]
             return _imported("lit_engine.session").run(project, args)
         module, _, function = commands[args[0]].partition(":")
@@ -189,6 +191,8 @@ def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
     for option, value in pairs(args):
         if option == "--run" and value not in (None, "", "~", "latest"):
             RunDir.open(value)
+        if option == "--fork" and value not in (None, "", "~"):
+            RunDir.to_fork(value)
         is_file = value is not None and re.fullmatch(r"[\w./-]+|.*\.ya?ml", value)  # not the text of a config
         if option == CONFIG and value and is_file and not Path(value).exists():
             files = [*glob("configs/**/*.yaml", recursive=True), *glob(f"{Path(value).parent}/*.yaml")]
@@ -250,10 +254,18 @@ def _wanted(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(_ADVERTISEMENTS)
 
 
-def _end_by_signal(statuses: list[int]) -> None:
-    """End by SIGTERM instead of with status 143, because a W&B agent gives up after a few trials with this status."""
-    if statuses == [128 + signal.SIGTERM]:
-        for stream in (sys.stdout, sys.stderr):
+def _leave(statuses: list[int]) -> None:
+    """End the process without destroying each object of the imported modules, which takes seconds.
+
+    Trials of a W&B agent that were stopped by SIGTERM end by this signal instead of with status 143, because the agent
+    gives up after a few trials with this status.
+    """
+    if not statuses or "coverage" in sys.modules:  # an uncaught exception; coverage still has to save its data
+        return
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
             stream.flush()
+    if statuses == [128 + signal.SIGTERM] and "WANDB_SWEEP_ID" in os.environ:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(statuses[0])

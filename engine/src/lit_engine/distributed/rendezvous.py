@@ -216,7 +216,7 @@ class Rendezvous:
             return error
 
     def _joined(self) -> bool:
-        """Join the newest part of the store. Return whether rank 0 has started it or reported why it cannot."""
+        """Join the newest part of the store. Return whether rank 0 has started it or reported a failure."""
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:
             self.name, self.part = name, dist.PrefixStore(name, self.store)

@@ -1,7 +1,7 @@
 """Metric names: the stage in a name, and the corresponding metrics of other stages.
 
 A metric that is logged with its stage in its name, such as `val/acc`, `val_acc`, `acc/val` or `test_f1`, is recorded
-under that name. Otherwise, `val/` or `test/` is prepended, so that `acc` becomes `val/acc` if it is logged in a
+under that name. Otherwise, `val/` or `test/` is prepended: `acc` becomes `val/acc` if it is logged during
 validation. A name without a stage is a training metric.
 """
 

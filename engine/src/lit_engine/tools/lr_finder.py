@@ -142,7 +142,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     owners = (datamodule, getattr(datamodule, "hparams", None))
     before = next(filter(None, (getattr(owner, "batch_size", None) for owner in owners)), None)
     if before is None:
-        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set batch_size, and no other size")
+        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set it, and no global_batch_size")
     if hasattr(datamodule, "drop_last"):
         datamodule.drop_last = False  # else a batch size above the number of samples would yield no batch
     tuner = Tuner(trainer)  # it stops before it tries the limit itself

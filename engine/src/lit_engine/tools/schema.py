@@ -147,7 +147,7 @@ class SchemaBuilder(ParserJsonschema):
         }
 
     def reachable_defs(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return all definitions, and add the arguments of objects whose class is not specified."""
+        """Return all definitions. Each base class also gets one with the arguments of any of its subclasses."""
         for name, paths in self.fitting.items():
             found: dict[str, list[Any]] = {}
             for path in paths:

@@ -162,7 +162,7 @@ class Clock:
         self._mark = perf_counter()
 
     def lap(self) -> None:
-        """Count the time since the mark, and set a new mark."""
+        """Add the time since the last mark to the total, and set a new mark."""
         now = perf_counter()
         self.seconds += now - self._mark
         self._mark = now

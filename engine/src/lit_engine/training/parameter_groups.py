@@ -124,7 +124,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def layers(module: nn.Module, path: str = "") -> list[str]:
-    """Return the paths of the layers from input to output: children with parameters, also inside containers.
+    """Return the paths of all layers, from input to output. Containers are replaced by their children.
 
     Containers are `nn.Sequential`, `nn.ModuleList`, children named `net`, `backbone` or `model`, and modules whose
     `layers` or `layer` is a list, such as the encoder of a vision Transformer or of BERT. An element of a list is a

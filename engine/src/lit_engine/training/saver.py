@@ -106,7 +106,7 @@ class Signals:
 class Saver(Callback):
     """Callback that saves `last.ckpt` when the run's `Checkpoint` says so, and ends training after a signal.
 
-    A resumed run is bit-identical if it continues from one of three moments. `last.ckpt` is saved only at these:
+    A resumed run is bit-identical if it continues from one of three moments, at which `last.ckpt` is saved:
 
     - between epochs, which includes before the first and after the last one;
     - after an optimizer step that is not followed by a validation;
@@ -168,7 +168,7 @@ class Saver(Callback):
             setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
 
     def _check_loader(self, trainer: Trainer) -> None:
-        """Raise UserError if the number of batches changed, and warn if a loader cannot continue within an epoch."""
+        """Raise UserError if the number of batches changed, and warn if a loader cannot resume in mid-epoch."""
         now = trainer.num_training_batches
         if self._batches not in (None, now):
             raise UserError(
@@ -177,7 +177,7 @@ class Saver(Callback):
             )
         if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
             print_once(
-                "warning: the training data cannot continue within an epoch, so they start again from the first batch"
+                "warning: the dataloader cannot resume in mid-epoch, so the epoch starts again with its first batch"
             )
 
     def _defer(self) -> None:

@@ -202,7 +202,7 @@ def check_multiply(schedulers: Sequence[LRScheduler]) -> None:
 
 
 def check_groups(scheduler: LRScheduler, rates: Sequence[float]) -> None:
-    """Raise ScheduleError if parameter groups with these rates would lose their proportions."""
+    """Raise ScheduleError if a schedule would not preserve the ratios between the groups' learning rates."""
     name, lowest = type(scheduler).__name__, min(rates)
     if isinstance(scheduler, lr_scheduler.CyclicLR) and len({*rates}) > len({*scheduler.base_lrs}):
         raise ScheduleError(f"{name}: one base_lr for parameter groups with different rates; list one for each group")
@@ -355,6 +355,6 @@ def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
         if planned is not None and planned != length:
             raise ScheduleError(
                 f"the learning rate schedule of this run ends after {planned} {config.interval}s, but the run would "
-                f"now have {length}: keep its max_epochs, batch size and number of devices, start a new run "
-                "from its weights with --init_from, or continue at the current rate with --model.schedulers=null"
+                f"now have {length}: keep its max_epochs, batch size and number of devices, continue in a "
+                "new run with --fork instead of --run, or continue at the current rate with --model.schedulers=null"
             )

@@ -53,8 +53,8 @@ class TranslationData(SplitData):
         prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these;
             `classic`: I am, he is, …
         seed: seed for the order of the training pairs; `null` follows `seed_everything`.
-        vocabularies: value of the property of this name, stored in a checkpoint. The data then use these vocabularies,
-            preparation and maximum length.
+        vocabularies: the vocabularies of a checkpoint, as returned by the property `vocabularies`. They include the
+            preparation and the maximum length, which the data then use.
         keep_vocabularies: with `--init_from`, use the vocabularies of that run, for further training on similar data.
             Otherwise they are built from the new data, and embeddings of different vocabularies are not loaded.
         folds: number of folds of a corpus without a test split; they share no sentence.
@@ -193,7 +193,7 @@ class TranslationData(SplitData):
                 print_once(warning)
 
     def batch_sampler(self, dataset: EncodedPairs, split: Split) -> TokenBatches:
-        """Return the batches of a split for this process, shuffled in training and otherwise from short to long."""
+        """Return this process's batches of a split: shuffled for training, sorted by length otherwise."""
         train = split == "train"
         return TokenBatches(
             dataset.source.lengths,

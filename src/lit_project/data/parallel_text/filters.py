@@ -49,7 +49,7 @@ def filter_by_length(
     return [s[:max_length] for s in sources], [t[:max_length] for t in targets] if train else targets, counts
 
 
-# each contraction is listed with an apostrophe, and with a space instead, as in text without punctuation
+# contractions with an apostrophe, and with a space instead for text without punctuation
 CLASSIC_PREFIXES = (
     "i am ", "i m ", "i'm ",
     "he is", "he s ", "he's ",

@@ -59,7 +59,8 @@ def trace(name: str, part: Part) -> ExportedProgram:
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # it contains local paths
         used |= free_symbols(node.meta.get("val"))
-    for symbol in program.range_constraints.keys() - used:  # from loops; torch would warn about them at each load
+    # Loops create unused symbols, which torch would report whenever the file is loaded.
+    for symbol in program.range_constraints.keys() - used:
         del program.range_constraints[symbol]
     return program
 
@@ -89,7 +90,7 @@ def write_onnx(program: ExportedProgram, part: Part, about: str, file: Path) -> 
 
 
 def write_safetensors(net: nn.Module, about: str, file: Path) -> None:
-    """Write the weights by their names in the net, with the text of `about`, and reload the net from the file."""
+    """Write the net's state dict with the text of `about`, and return a net that was loaded from the file."""
     from safetensors.torch import load_file, save
 
     # Tied weights are written twice, because the format does not support sharing.

@@ -78,7 +78,9 @@ def curves(found: Comparison) -> Figure | None:
                 continue
             colour, alpha = (COLOURS[order], 1.0) if order < COLOURED else ("grey", 0.3)
             means, sds, counts = zip(*(mean_sd([line[at] for line in lines]) for at in x), strict=True)
-            (line,) = axes.plot(x, means, color=colour, alpha=alpha, zorder=3 if alpha == 1 else 2, linewidth=1.4)
+            # A run is drawn above its later forks, which start with a copy of its curve.
+            above = (3 if alpha == 1 else 2) - row.runs[0].begun.timestamp() / 1e12
+            (line,) = axes.plot(x, means, color=colour, alpha=alpha, zorder=above, linewidth=1.4)
             line.set_marker("o" if len(x) == 1 else "")
             name = names[order] if len(names[order]) < 60 else f"…{names[order][-58:]}"
             legend.setdefault(name if order < COLOURED else "others", line)

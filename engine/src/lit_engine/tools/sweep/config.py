@@ -138,7 +138,7 @@ def _pruner(section: Any) -> BasePruner:
 
 
 def _command(given: Any, overrides: Sequence[str]) -> list[str]:
-    """Return the command from `fit` on. The words before it tell W&B how to start this program.
+    """Return the part of the command that starts with `fit`. The words before it tell W&B how to start this program.
 
     Overrides are placed after all other words except the parameter macros, so that swept values win over an overlay.
     """

@@ -90,7 +90,7 @@ class Study:
         return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
 
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
-        """Assign a number, a run directory within the folder `name`, and values to an attempt that has none yet.
+        """Give a new attempt its number, its values, and a run directory in the folder `name`.
 
         The number is the count of earlier trials, in the order of the storage.
 
