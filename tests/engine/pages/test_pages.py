@@ -31,7 +31,7 @@ PALE = """() => {
 }"""
 
 # Visible texts of SVG charts that overlap or extend outside their chart.
-OVERLAPS = """() => [...document.querySelectorAll("svg.plot")].filter(svg => svg.getClientRects().length).flatMap(svg => {
+OVERLAPS = """() => [...document.querySelectorAll("svg.plot")].filter(one => one.checkVisibility()).flatMap(svg => {
   const whole = svg.getBoundingClientRect(), texts = [...svg.querySelectorAll("text")];
   const boxes = texts.map(text => text.getBoundingClientRect());
   const wrong = boxes.map((a, n) => a.left < whole.left - 1 || a.right > whole.right + 1 ||

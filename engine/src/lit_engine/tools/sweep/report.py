@@ -89,9 +89,11 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
     best = [(row.number, better(other.value for other in good[: n + 1])) for n, row in enumerate(good)]
     trials = [Series(1, f"trial {row.number}", [(row.number, row.value)], dots=True) for row in good]
     drawn = [chart(metric, "trial", [Series(0, "best so far", best), *trials])]
-    names = [parameter.name for parameter in study.config.parameters]
-    for name, title in zip(names, short_names(names), strict=True):
-        xs, log, texts = positions([row.values[name] for row in good])
+    parameters = study.config.parameters
+    titles = short_names(parameter.name for parameter in parameters)
+    for parameter, title in zip(parameters, titles, strict=True):
+        xs, log, texts = positions([row.values[parameter.name] for row in good])
+        log = log and getattr(parameter.drawn, "log", True)  # a list of values has no scale of its own
         if len(set(xs)) > 1:
             points = [
                 Series(1, f"trial {row.number}", [(x, row.value)], dots=True) for x, row in zip(xs, good, strict=True)
