@@ -115,6 +115,34 @@ def test_loop_state_and_set_loop_counters(fit):
     assert state["epoch_progress"]["current"]["completed"] == 1
 
 
+class Positions(Callback):
+    """Collects `epochs_in` of the checkpoints that could be saved at each hook."""
+
+    def __init__(self):
+        self.found = {}
+
+    def note(self, trainer, hook):
+        loops = {"loops": {"fit_loop": _lightning.loop_state(trainer)}}
+        self.found.setdefault(hook, []).append(_lightning.epochs_in(loops))
+
+    def on_train_batch_end(self, trainer, *args):
+        self.note(trainer, "batch")
+
+    def on_validation_end(self, trainer, pl_module):
+        self.note(trainer, "validation")
+
+    def on_train_end(self, trainer, pl_module):
+        self.note(trainer, "end")
+
+
+def test_epochs_in(fit):
+    positions = Positions()
+    fit({}, callbacks=[positions])
+    assert positions.found["batch"][4:] == [(1, None), (1, None), (1, None), (1, 2)]
+    assert positions.found["validation"] == [(0, 1), (1, 2)]
+    assert positions.found["end"] == [(2, 2)]
+
+
 def test_set_batch_counters(fit):
     def moved(trainer):
         trainer.train_dataloader.position = 1

@@ -205,3 +205,18 @@ def test_translations_are_a_table_and_attention_maps_images(lit):
     assert table["columns"] == ["which", "BLEU", "source", "translation", "references"]
     assert {row[0] for row in table["data"]} == {"Best", "Worst", "Random"}
     assert list(Path(media).glob("images/test_attention_1_*.png"))
+
+
+@pytest.mark.parametrize("forks", [True, False])
+def test_a_fork_also_sends_the_rows_of_its_parent(server, tmp_path, forks):
+    table = MetricsCSV(tmp_path)
+    for step in range(3):
+        table.log_metrics({"loss": step / 8}, step)
+    table.save()
+    logger = WandbLogger(str(tmp_path))
+    logger.description = {"provenance": {"fork": {"step": 3}} if forks else {}}
+    logger.log_metrics({"loss": 1.0}, 3)
+    logger.log_metrics({"loss": 2.0}, 4)
+    logger.finish(0)
+    (run,) = server.runs.values()
+    assert run.logged("loss") == [0.0, 0.125, 0.25, 1.0, 2.0][0 if forks else 3 :]

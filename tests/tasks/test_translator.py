@@ -12,6 +12,7 @@ from translation_data import few, translator
 from lit_engine.callbacks.averaging import EMA
 from lit_project.models.seq2seq.search import Decoding
 from lit_project.tasks.translation.figures import Translations
+from lit_project.tasks.translation.task import is_best
 from lit_project.text.vocabulary import UNK
 from saving import SaveAt
 from translation_run import SIZES
@@ -190,6 +191,17 @@ def test_an_unknown_word_is_never_predicted_right(trainer):
         task.net.output.bias[UNK] = 100.0
     runner.validate(task, datamodule=data, verbose=False)
     assert runner.callback_metrics["val/token_accuracy"] == 0
+
+
+def test_the_best_label_is_that_of_argmax():
+    torch.manual_seed(0)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        logits, labels = torch.randn(8, 50, 9).to(dtype), torch.randint(0, 9, (8, 50))
+        assert torch.equal(is_best(logits, labels), logits.argmax(dim=-1) == labels)
+    tied, labels = torch.tensor([[[1.0, 3.0, 3.0]] * 3]), torch.tensor([[0, 1, 2]])
+    assert is_best(tied, labels).tolist() == [[False, True, True]]
+    assert is_best(tied.bfloat16(), labels).tolist() == [[False, True, False]]  # as argmax, which returns the first
+    assert not is_best(torch.full((1, 1, 3), math.nan), labels[:, :1]).any()
 
 
 def test_the_loss_of_validation_is_without_label_smoothing(trainer):

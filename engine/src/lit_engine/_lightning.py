@@ -202,6 +202,19 @@ def loop_state(trainer: Trainer) -> dict[str, Any]:
     return copy.deepcopy(trainer.fit_loop.state_dict())
 
 
+def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
+    """Return how many epochs a checkpoint has finished, and of how many it has trained all batches. Since 1.5.
+
+    They differ for a checkpoint that was saved during the validation at the end of an epoch. Within an epoch, the
+    second number is None.
+    """
+    loop = checkpoint["loops"]["fit_loop"]
+    epochs, finished = loop["epoch_progress"]["current"], loop["epoch_progress"]["current"]["processed"]
+    if epochs["ready"] == finished:
+        return finished, finished
+    return finished, finished + 1 if loop["epoch_loop.batch_progress"]["is_last_batch"] else None
+
+
 def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
     """Adjust the counters in a checkpoint so that resuming from it is exact. Since 2.6.
 

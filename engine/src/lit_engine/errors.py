@@ -22,6 +22,10 @@ class CheckpointError(RunError):
     """A checkpoint that cannot be written or read, or does not fit the model."""
 
 
+class NonFiniteError(UserError):
+    """A loss or gradient that is NaN or infinite."""
+
+
 NO_ACCESS = tuple(getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM"))
 
 

@@ -35,17 +35,19 @@ from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
 from lit_engine.distributed.processes import first_if_alone, is_first, print_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
-from lit_engine.errors import UserError, first_of, no_access
+from lit_engine.errors import NonFiniteError, UserError, first_of, no_access
 from lit_engine.project import Project, is_debugging, program, variable
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
-from lit_engine.run.provenance import provenance, versions
+from lit_engine.run.provenance import hide, provenance, versions
+from lit_engine.training.fork import Fork
 from lit_engine.training.layout import emulated
 from lit_engine.training.plain import complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
 
 # Tools for the options --find and --plot_lr of `fit`, which are imported only when needed.
 FIND, PLOT_LR = "lit_engine.tools.lr_finder:find", "lit_engine.tools.lr_finder:plot_lr"
+NOTIFY = "lit_engine.tools.notify:notify"  # for --notify
 
 
 def run(project: Project, args: Sequence[str]) -> int:
@@ -61,6 +63,7 @@ def run(project: Project, args: Sequence[str]) -> int:
         if session is not None:
             # torchrun sends a signal to the remaining processes, which must not interrupt the report
             connection, session.signals.deferred = session.connection, True
+            session.event = "diverged" if isinstance(error, NonFiniteError) else "failed"
         if connection is not None:
             connection.stop_watching()
         first = None if connection is None else connection.failed_before(error)
@@ -77,6 +80,8 @@ def run(project: Project, args: Sequence[str]) -> int:
             connection.end(first is None)
     except Interrupted as ended:
         status = ended.status
+        if session is not None:
+            session.event = f"received {ended}"
         if session is not None and session.connection is not None:
             session.connection.stop_watching()
     finally:
@@ -112,8 +117,10 @@ class Session:
         cli: the parsed command line, which creates the data module, the model and the trainer.
         existing_run: the run to resume or to evaluate; None creates a new run.
         checkpoint: the file to resume from or to evaluate; None starts from initial weights.
+        fork: adapts the checkpoint of the parent run with `--fork`.
         status: the exit status.
         connection: the connection to the other processes, set once there is a trainer; None for a single process.
+        event: how the command ended, for `--notify`.
     """
 
     # set by `prepare`
@@ -126,8 +133,10 @@ class Session:
         words, self.existing_run, self.config_name = prepare(args)
         self.cli = LitCLI(project, words)
         self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
+        hide(self.options.notify or ())
         self.checkpoint: Path | None = None
-        self.status = 0
+        self.fork: Fork | None = None
+        self.status, self.event = 0, "finished"
         self.loggers: list[Any] = []
         self.lock: BaseFileLock | None = None
         self.connection: Connection | None = None
@@ -144,11 +153,14 @@ class Session:
         named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
         named |= {name: options[name] for name in ("init_from", "init_prefixes") if options[name]}
         named["headline"] = next(reversed(getattr(model, "headline_metrics", ())), None)
+        named |= {"fork": self.fork.origin} if self.fork else {}
         facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
                 logger.description = {**self.cli.plain, "provenance": facts}
-        if self.checkpoint is not None:
+        if self.fork is not None:
+            self.fork.adapt(run.path, self.cli.plain, trainer, model, datamodule)
+        elif self.checkpoint is not None:
             check_kept(run.path, self.cli.plain)
             print_once(f"resuming from {self.checkpoint}")
         elif options.init_from:
@@ -184,6 +196,7 @@ class Session:
             raise UserError(f"{str(error).partition(' Pass in')[0]} Available metrics: {known}") from error
         finally:
             self.has_content = self.record.started and not smoke
+        self.event = "stopped early" if trainer.should_stop else self.event
         self.signals.deferred = False
         if self.signals.number:  # received while the last figures were drawn
             raise Interrupted(self.signals.number)
@@ -257,6 +270,9 @@ class Session:
             for path in damaged:
                 print(f"warning: {path} is damaged and was skipped", file=sys.stderr)
         content = None if self.checkpoint is None else read(self.checkpoint)
+        if self.options.get("fork") and self.checkpoint is None:
+            self.fork = Fork(self.options.fork)
+            self.checkpoint, content = self.fork.checkpoint, self.fork.content
         data = self.options.data.get("init_args", {})
         for name, argument in self.cli.links.items():
             if name in data and data[name] is None:  # such as the class names of a folder that is missing
@@ -269,7 +285,7 @@ class Session:
         self.connection = Connection.of(trainer.strategy)
         print_once(f"run: {self.run.path}")
         print_once("\n".join(_described(model)))
-        if self.checkpoint is not None and content is not None:
+        if self.checkpoint is not None and content is not None and self.fork is None:
             different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters)
             if self.command != "fit":
                 print_once(f"checkpoint: {self.checkpoint}")
@@ -301,6 +317,8 @@ class Session:
             changed = self.is_page_outdated if status == 0 else self.command == "fit" and self.has_content
             if changed and self.project.after_command:
                 resolve_name(self.project.after_command)(self.run.path)
+        if self.options.notify:
+            resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
 
     def _named_run(self) -> RunDir | None:
         """Return the run to continue with `--resume`, if it exists. A run killed before its first save starts again.
@@ -371,7 +389,7 @@ class Session:
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
         self.record = RunRecord(self.run, self.config, metrics)
         # the record comes first, because drawing a figure may fail
-        callbacks = [self.record, Saver(self.signals), *_with_checkpoint(config)]
+        callbacks = [self.record, Saver(self.signals), *_listed(self.fork), *_with_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
         if config.enable_progress_bar is not False and not config.barebones and not own_bar:
             callbacks.append(TerminalProgress() if sys.stdout.isatty() else ProgressLines())

@@ -6,6 +6,7 @@ import pytest
 import torch
 from seq2seq_nets import SIZES, V, close, inputs, make, sources
 from torch import nn
+from torch.nn import functional as F
 
 from lit_project.models.seq2seq.base import Memory, TokenEmbedding
 from lit_project.models.seq2seq.rnn import RNNSeq2Seq
@@ -163,6 +164,36 @@ def test_embeddings_begin_with_a_variance_that_suits_tied_logits():
     embedding = TokenEmbedding(4000, 64)
     assert embedding.weight[1:].std().item() == pytest.approx(64**-0.5, rel=0.02)
     assert embedding.weight[0].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_only_layers_below_the_last_have_dropout_after_them(layers, monkeypatch):
+    net = RNNSeq2Seq(9, 9, 8, 8, decoder_layers=layers, attention="additive", dropout=0.5).train()
+    masks, dropout = [], F.dropout
+    monkeypatch.setattr(F, "dropout", lambda *args: masks.append(args) or dropout(*args))
+    tokens, lengths = torch.randint(4, 9, (2, 5)), torch.tensor([5, 5])
+    net.decode(tokens, net.start(memory := net.encode(tokens, lengths)), memory)
+    assert len(masks) == 5 * (layers - 1)
+
+
+def naive_attention(query, key, value, mask=None, is_causal=False):
+    """The formula of Vaswani et al. 2017, with a loop over the tokens for a causal mask."""
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    for token in range(scores.shape[2] if is_causal else 0):
+        scores[:, :, token, token + 1 :] = float("-inf")
+    return scores.softmax(dim=-1) @ value
+
+
+def test_gradients_of_a_transformer_equal_those_of_the_formula(monkeypatch):
+    net = make("transformer").train()
+    gradients = []
+    for _ in range(2):
+        loss = net(*sources(3, 5, 4), inputs(3, 6)).logsumexp(dim=-1).square().sum()
+        gradients.append([loss, *torch.autograd.grad(loss, [*net.parameters()])])
+        monkeypatch.setattr(F, "scaled_dot_product_attention", naive_attention)
+    assert all(close(ours, naive, 1e-9) for ours, naive in zip(*gradients, strict=True))
 
 
 def test_dropout_between_the_layers_of_an_additive_decoder():

@@ -8,12 +8,8 @@ from torch import Tensor
 from lit_engine._lightning import norms_of, scales_loss
 from lit_engine.distributed.processes import all_reduced
 from lit_engine.distributed.sharding import local_shards
-from lit_engine.errors import UserError, first_of
+from lit_engine.errors import NonFiniteError, first_of
 from lit_engine.run.directory import BEFORE_NAN
-
-
-class NonFiniteError(UserError):
-    """A loss or gradient that is NaN or infinite."""
 
 
 class NaNGuard(Callback):

@@ -91,8 +91,9 @@ def summary(trainer: Trainer) -> str:
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     classes = getattr(data, "num_classes", None)
     sizes = [_samples(trainer.train_dataloader), _samples(trainer.val_dataloaders)]
-    named = [f"{size:,} {what} samples" for size, what in zip(sizes, ("training", "validation"), strict=True) if size]
-    parts = [" and ".join(named), f"{classes} classes" if isinstance(classes, int) else ""]
+    named = " + ".join(f"{size:,} {what}" for size, what in zip(sizes, ("train", "val"), strict=True) if size)
+    about = [f"{named} samples" if named else "", f"{classes} classes" if isinstance(classes, int) else ""]
+    parts = [", ".join(filter(None, about))]
     batches = trainer.num_training_batches
     if batches != float("inf"):
         steps = max(1, -(-int(batches) // trainer.accumulate_grad_batches))
@@ -101,7 +102,7 @@ def summary(trainer: Trainer) -> str:
         parts += [f"{epochs} epochs × {steps:,} steps" if epochs else f"{steps:,} steps per epoch", limit]
     devices = f"{trainer.world_size} × " if trainer.world_size > 1 else ""
     parts += [f"{devices}{trainer.strategy.root_device.type}, {trainer.precision}"]
-    return "training: " + "; ".join(filter(None, parts))
+    return "; ".join(filter(None, parts))
 
 
 def _samples(loaders: Any) -> int:

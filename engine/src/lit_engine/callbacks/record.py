@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
 from lit_engine.distributed.processes import print_once
-from lit_engine.errors import RunError, UserError
+from lit_engine.errors import NonFiniteError, RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import INTERVAL, base_of, is_detail, recorded_name, split_stage
 from lit_engine.run.options import iterate_changes
@@ -397,7 +397,7 @@ def _rounded(value: float, digits: int) -> str:
 
 def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
     if value is not None and not math.isfinite(value):
-        raise UserError(
+        raise NonFiniteError(
             f"epoch {trainer.current_epoch}: {name} is {float(value)}. Start a new run with a lower learning rate, a "
             "warm-up or trainer.gradient_clip_val. The callback NaNGuard reports the step and the samples"
         )

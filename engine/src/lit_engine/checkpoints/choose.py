@@ -4,10 +4,11 @@ import contextlib
 import sys
 from pathlib import Path
 
+from lit_engine._lightning import epochs_in
 from lit_engine.checkpoints.average import NAME, average
 from lit_engine.checkpoints.io import by_age, is_intact, read
 from lit_engine.distributed.processes import is_first
-from lit_engine.errors import RunError
+from lit_engine.errors import RunError, UserError
 from lit_engine.run.directory import BEFORE_NAN, RunDir
 
 
@@ -53,6 +54,27 @@ def choose_checkpoint(run: RunDir, which: str = "best") -> Path:
         inside = run.checkpoints / which
         return inside if inside.is_file() else _existing(run, Path(which))
     return _best(run)
+
+
+def checkpoint_to_fork(run: RunDir, which: str) -> Path:
+    """Return the checkpoint for `--fork RUN@WHICH`: `best`, `last`, or the number of an epoch, as in file names.
+
+    Raises:
+        RunError: if there is no such checkpoint.
+        UserError: if `which` is something else.
+    """
+    if which in ("best", "last"):
+        return _best(run) if which == "best" else newest_checkpoint(run)[0]
+    if not which.isdecimal():
+        raise UserError(f"--fork {run.path}@{which}: write @best, @last or @ with the number of an epoch")
+    files = by_age(path for path in run.checkpoints.glob("*.ckpt") if path.name not in (NAME, BEFORE_NAN))
+    of_epoch = {trained - 1: file for file in files if (trained := epochs_in(read(file))[1])}
+    if int(which) not in of_epoch:
+        known = ", ".join(map(str, sorted(of_epoch))) or "none"
+        raise RunError(
+            f"{run.path} has no checkpoint of epoch {which} (available: {known}; see keep_last of Checkpoint)"
+        )
+    return of_epoch[int(which)]
 
 
 def weights_of(source: str | Path) -> Path:

@@ -67,15 +67,19 @@ def check_kept(run: Path, config: Mapping[str, Any]) -> None:
         for key, old, new in iterate_changes({part: before.get(part)}, {part: now.get(part)}, "model"):
             change = f"{key} was {shorten(str(old), 80)} and would be {shorten(str(new), 80)}"
             raise UserError(
-                f"a resumed run keeps its optimizer and schedules: {change}; to change them, start a new run with "
-                f"these weights: fit -c {file} --init_from {run}"
+                f"a resumed run keeps its optimizer and schedules: {change}; to change them, continue in a new run: "
+                f"fit --fork {run}"
             )
 
 
 def warm_start(
-    model: nn.Module, checkpoint: Path, prefixes: Mapping[str, str | None] | None = None, strict: bool = False
+    model: nn.Module,
+    checkpoint: Path,
+    prefixes: Mapping[str, str | None] | None = None,
+    strict: bool = False,
+    content: dict[str, Any] | None = None,
 ) -> Match:
-    """Load the weights of a checkpoint that fit the model; see `load_fitting`.
+    """Load the weights of a checkpoint, or of its `content` if already read, that fit the model; see `load_fitting`.
 
     A task may have a method `meaningless_weights`, which receives the hyperparameters of the checkpoint and returns the
     names of weights that only suit its data, such as embeddings of a different vocabulary.
@@ -83,7 +87,7 @@ def warm_start(
     Raises:
         CheckpointError: if no weight fits, not all weights fit and `strict` is set, or the file cannot be read.
     """
-    content = read(checkpoint)
+    content = read(checkpoint) if content is None else content
     state = state_of(content, checkpoint)
     find: Any = getattr(model, "meaningless_weights", lambda hyper_parameters: [])
     meaningless = find(content.get("hyper_parameters", {}))

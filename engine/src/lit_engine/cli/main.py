@@ -92,7 +92,7 @@ _ADVERTISEMENTS = (
 
 
 # Options that say what to train or evaluate, or that only print something.
-_SOURCES = ("--config", "--run", "--model", "--data", "--print_config", "--help")
+_SOURCES = ("--config", "--run", "--fork", "--model", "--data", "--print_config", "--help")
 
 
 def run_program(project: Project) -> None:
@@ -191,6 +191,8 @@ def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
     for option, value in pairs(args):
         if option == "--run" and value not in (None, "", "~", "latest"):
             RunDir.open(value)
+        if option == "--fork" and value not in (None, "", "~"):
+            RunDir.to_fork(value)
         is_file = value is not None and re.fullmatch(r"[\w./-]+|.*\.ya?ml", value)  # not the text of a config
         if option == CONFIG and value and is_file and not Path(value).exists():
             files = [*glob("configs/**/*.yaml", recursive=True), *glob(f"{Path(value).parent}/*.yaml")]

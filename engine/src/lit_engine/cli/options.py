@@ -27,6 +27,8 @@ OPTIONS = (
     Option("run_name", str | None, None, "Name of a new run. Default: the current time."),
     Option("runs_dir", str, "runs", "Folder of new runs, which become RUNS_DIR/CONFIG/NAME."),
     Option("resume", bool, False, "Resume the run with this run_name if it exists.", ("fit",)),
+    Option("fork", str | None, None, "Continue RUN, or RUN@best or RUN@EPOCH, as a new run with different options.",
+           ("fit",)),
     Option("init_from", str | None, None, "A run or checkpoint to load initial weights from.", ("fit",)),
     Option("init_prefixes", dict[str, str | None] | None, None,
            "Maps name prefixes of those weights to prefixes in this model, or to null to skip them.", ("fit",)),
@@ -35,6 +37,7 @@ OPTIONS = (
            ("fit",)),
     Option("plot_lr", bool, False, "Plot the planned learning rate, then stop.", ("fit",)),
     Option("test_after_fit", bool, False, "Test the best checkpoint after training.", is_recorded=True),
+    Option("notify", list[str] | None, None, "URL to notify when the run ends. Can be repeated.", ("fit",)),
     Option("allow_untrained", bool, False, "Evaluate initial weights, without a run.", _EVALUATION),
     Option("images", str | None, None, "An image file or a folder of images to predict on.", ("predict",)),
     Option("table", str | None, None, "A file of rows or texts to predict on.", ("predict",)),
@@ -56,7 +59,7 @@ SHORT = {
 _OF_EVALUATION = ("batch_size", "devices", "precision")  # the short options that are useful without training
 
 _ABOUT = {
-    "fit": "Train in a new run directory, or resume a run.",
+    "fit": "Train in a new run directory, or resume or fork a run.",
     "validate": "Evaluate a run on the validation split.",
     "test": "Evaluate a run on the test split.",
     "predict": "Write the predictions of a run for the test split, or for new samples.",
@@ -68,6 +71,7 @@ _EXAMPLES = {
         "fit quickstart --lr 0.01 --epochs 20": "short options",
         "fit quickstart --model.net.hidden 128": "any option of a class",
         "fit runs/quickstart/first": "resume this run",
+        "fit --fork latest@best --lr 0.001": "continue as a new run",
     },
     "validate": {"validate runs/quickstart/first": "the best checkpoint", "validate latest --ckpt_path last": ""},
     "test": {"test runs/quickstart/first": "the best checkpoint", "test latest --ckpt_path last": ""},

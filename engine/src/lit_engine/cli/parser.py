@@ -34,7 +34,10 @@ from lit_engine.run.directory import RunDir
 from lit_engine.run.options import options_of, same_value
 from lit_engine.training.task import Task
 
-NEED_A_VALUE = (CONFIG, "--run", "--run_name", "--runs_dir", "--init_from", "--ckpt_path", "--images", "--table")
+NEED_A_VALUE = (
+    CONFIG, "--run", "--run_name", "--runs_dir", "--fork", "--init_from", "--ckpt_path", "--images", "--table",
+    "--notify",
+)  # fmt: skip
 
 # Options of predict for new samples → their content. Data modules declare in `predicts_on` which option they support.
 NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
@@ -46,7 +49,7 @@ NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded),
 class Invocation(NamedTuple):
     """A rewritten command line."""
 
-    args: list[str]  # the words to parse, in which the config of `--run DIR` comes before all other options
+    args: list[str]  # the words to parse, in which the config of `--run` or `--fork` comes before all other options
     run: RunDir | None  # the run given by `--run`
     config_name: str  # stem of the first config file, used in the path of new runs
 
@@ -68,6 +71,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
         given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
     run: RunDir | None = None
+    parent = RunDir.to_fork(fork)[0] if (fork := first.get("--fork")) else None
     words: list[str] = []
     begun = False  # whether a config has been added
     for option, value in given:
@@ -78,13 +82,18 @@ def prepare(args: Sequence[str]) -> Invocation:
             if option in SUBCOMMANDS and run_path is not None and run is None:
                 run, begun = RunDir.open(run_path), True
                 words += _config(str(run.config_file), alone=True)
+            elif option in SUBCOMMANDS and parent is not None:
+                begun = True
+                words += _config(str(parent.config_file), alone=True)
         elif option == CONFIG:
-            if begun and run is None and is_complete(value):
+            if begun and run is None and parent is None and is_complete(value):
                 raise UserError(
                     f"{value} is a complete config and would replace the one before it: pass only one, as the first"
                 )
             words += _config(value, alone=not begun)
             begun = True
+        elif option == "--notify":
+            words.append(f"{option}+={value}")
         else:
             content = _parsed(value) if value[:1] in ("[", "{") else None
             if isinstance(content, list) and not option.endswith("+") and _holds_mappings(content):
@@ -97,9 +106,10 @@ def prepare(args: Sequence[str]) -> Invocation:
             of_data = option == "--data" or option.rstrip("+").endswith("transforms")
             is_class = named and (of_data or option.startswith(("--model", "--trainer")))
             words.append(f"{option}={resolve_class_name(value) if is_class else value}")
-    if run is not None and any(word.startswith("--print_config") for word in words):
-        words.append("--run=null")  # because a config must not contain `run`
-    return Invocation(words, run, run.path.absolute().parent.name if run else name_of(first_config))
+    if any(word.startswith("--print_config") for word in words):  # a config must not contain `run` or `fork`
+        words += ["--run=null"] * (run is not None) + ["--fork=null"] * (parent is not None)
+    source = run or parent
+    return Invocation(words, run, source.path.absolute().parent.name if source else name_of(first_config))
 
 
 def _config(file: str, alone: bool) -> list[str]:
@@ -228,8 +238,13 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("--find starts from initial weights: use a config instead of --run")
     if options.resume and not options.run_name:
         raise UserError("--resume needs the name of the run to continue or create: set --run_name")
+    for name in ("run", "init_from", "find", "plot_lr"):
+        if options.fork and options[name]:
+            raise UserError(f"--fork continues the training of a run in a new run: remove --{name}")
     if options.run and options.init_from:
         raise UserError("--run resumes with the weights of the run: remove --init_from")
+    if any(not re.match(r"https?://[\w.-]", os.path.expandvars(url)) for url in options.notify or ()):
+        raise UserError("notify: a URL must start with http:// or https:// and a host; a variable in it must be set")
     strategy, known = options.trainer.strategy, ["auto", *StrategyRegistry.available_strategies()]
     if isinstance(strategy, str) and strategy.lower() not in known:
         name = strategy.rpartition(".")[2]

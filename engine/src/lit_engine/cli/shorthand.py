@@ -107,6 +107,8 @@ def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str
     """
     for option, value in pairs(words):
         file = _config_file(value if option == CONFIG and value else option, configs)
+        if option == "--fork" and value:
+            file = str(RunDir.to_fork(value)[0].config_file)
         if file is None:
             continue
         try:

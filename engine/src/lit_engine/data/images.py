@@ -12,8 +12,10 @@ from PIL import Image, ImageOps
 from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
+from lit_engine._lightning import ready_batches
 from lit_engine.data.module import Rows, Split, SplitData, random_split, stratified_split
 from lit_engine.data.sampler import Loader, seed_step
+from lit_engine.data.sampling import labels_of
 from lit_engine.errors import DataError
 
 
@@ -231,15 +233,6 @@ class Samples(Dataset):
         return image
 
 
-def labels_of(dataset: Any) -> Tensor | None:
-    """Return the `targets` `(N,)` of a dataset or Subset, or None if it has none or their number does not match."""
-    if isinstance(dataset, Subset):
-        labels = labels_of(dataset.dataset)
-        return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
-    targets = getattr(dataset, "targets", None)
-    return None if targets is None or len(targets) != len(dataset) else torch.as_tensor(np.asarray(targets))
-
-
 def split_by_class(dataset: Any, val_size: int) -> tuple[Subset, Subset]:
     """Split a dataset for training and validation, by `stratified_split` if samples have a class, or `random_split`."""
     labels = labels_of(dataset)
@@ -383,10 +376,12 @@ class ImageData(SplitData):
         training = trainer is not None and trainer.training
         transforms = self.train_transforms if training else self.eval_transforms
         if trainer is not None and training and len(transforms):
-            # Each sample occurs once per epoch, so every batch has its own random stream, also after a resume.
-            seed_step(
-                self.rank_settings()["seed"], "augment", trainer.current_epoch, self._first, device=batch[0].device
-            )
+            # Each batch has its own random stream, also after a resume. Its first sample identifies it, unless samples
+            # repeat within an epoch.
+            repeats = self.sample_weights is not None
+            key = (ready_batches(trainer), trainer.global_rank) if repeats else (self._first,)
+            seed = self.rank_settings()["seed"]
+            seed_step(seed, "augment", trainer.current_epoch, *key, device=batch[0].device)
         images, targets = batch[0], batch[1]
         if training and targets.ndim == 3 and len(transforms):
             images, targets = self.train_transforms.with_masks(images, targets)

@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 
 from lit_engine.data.sampler import EpochBatches, Loader, derive, global_seed
+from lit_engine.data.sampling import weights_for
 from lit_engine.distributed.processes import print_once, replicas
 from lit_engine.errors import DataError
 
@@ -76,9 +77,13 @@ class SplitData(LightningDataModule):
             Steps then use the same samples for all numbers of processes and micro-batches that divide it.
         folds: number of folds, one of which is the test split, for data that split off their test set (`hold_out`).
         fold: index of the test fold, from 0.
+        sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often,
+            `{CLASS: 3}` draws samples of a class three times as often as others, and a file contains a weight for each
+            training sample, one per line. Epochs keep their length. Other splits are not resampled.
 
     Attributes:
         splits: the loaded data of each split.
+        sample_weights: weight of each training sample `(N,)`, set by `setup` if there is `sampling`.
         new: samples to predict on instead of the test split, set by a `predict_from`.
         predict_source: name of the input to `predict`, used to name its output file.
 
@@ -99,6 +104,7 @@ class SplitData(LightningDataModule):
         global_batch_size: int | None = None,
         folds: int | None = None,
         fold: int = 0,
+        sampling: dict[str, float] | str | None = None,
     ) -> None:
         super().__init__()
         if folds is not None and (folds < 2 or not 0 <= fold < folds):
@@ -117,7 +123,8 @@ class SplitData(LightningDataModule):
         self.batch_size = self.default_batch_size if batch_size is global_batch_size is None else batch_size
         self.global_batch_size = global_batch_size
         self.eval_batch_size, self.drop_last, self.seed = eval_batch_size, drop_last, seed
-        self.folds, self.fold = folds, fold
+        self.folds, self.fold, self.sampling = folds, fold, sampling
+        self.sample_weights: Tensor | None = None
         self._folded = False  # whether the test split is a fold
         self.splits: dict[str, Any] = {}
         self.new: Any = None
@@ -140,6 +147,9 @@ class SplitData(LightningDataModule):
                 self.splits[split] = self.loaded(split)
         if self.folds and not self._folded and self.new is None:
             raise self._no_folds()
+        if self.sampling is not None and "train" in self.splits and stage == "fit":
+            names = getattr(self, "class_names", None)
+            self.sample_weights = weights_for(self.sampling, self.splits["train"], self.size_of("train"), names)
 
     def _no_folds(self) -> DataError:
         return DataError(f"{type(self).__name__} has its own test split, so folds are not supported")
@@ -203,6 +213,7 @@ class SplitData(LightningDataModule):
             self.batch_size if train else self.eval_batch_size,
             global_batch_size=self.global_batch_size if train else None,
             shuffle=self.shuffles(split),
+            weights=self.sample_weights if train else None,
             drop_last=train and self.drop_last,
             **self.rank_settings(),
         )
@@ -246,8 +257,8 @@ class SplitData(LightningDataModule):
         """Continue training at the saved position.
 
         Raises:
-            DataError: if training continues but the number of samples in a split has changed. Evaluation only warns
-                that held-out samples may have been used for training.
+            DataError: if training continues but the number of samples in a split has changed. Evaluation, and a fork
+                between epochs (`may_change`), only warn that held-out samples may have been used for training.
         """
         trainer: Any = self.trainer
         training = trainer is not None and trainer.training
@@ -256,9 +267,10 @@ class SplitData(LightningDataModule):
                    for split in before if split in self.splits and self.size_of(split) != before[split]]  # fmt: skip
         if changed:
             what = f"the data changed since training: {', '.join(changed)}"
-            if training:
+            if training and not state_dict.get("may_change"):
                 raise DataError(f"{what}; start a new run, optionally from its weights with --init_from")
-            print_once(f"warning: {what}; if splits are random, the test split may contain training samples")
+            split = "validation" if training else "test"
+            print_once(f"warning: {what}; if splits are random, the {split} split may contain training samples")
         if training and "position" in state_dict:
             if trainer.train_dataloader is None:
                 self._resume = state_dict

@@ -48,8 +48,8 @@ class EpochBatches(Sampler[Tensor]):
     """Sampler of this process's batches of sample indices for one epoch.
 
     All processes have the same number of batches, because collective operations would hang otherwise. Each batch has at
-    least one sample, and each sample occurs exactly once per epoch over all processes. Nothing is padded. The order
-    depends only on (seed, epoch).
+    least one sample, and each sample occurs exactly once per epoch over all processes, unless there are `weights`.
+    Nothing is padded. The order depends only on (seed, epoch).
 
     With `global_batch_size` G, optimizer step k uses the samples `order[k * G : (k + 1) * G]` for any number of
     processes and micro-batches, as in MosaicML Streaming's elastic determinism
@@ -62,8 +62,10 @@ class EpochBatches(Sampler[Tensor]):
         global_batch_size: samples per optimizer step. Exactly one of the two sizes must be set.
         accumulate: batches per process and optimizer step.
         shuffle: whether to use a new permutation in each epoch instead of ascending indices.
+        weights: weight of each sample `(size,)`, float64. Instead of a permutation, an epoch then consists of `size`
+            samples that are drawn with replacement, with probabilities proportional to the weights.
         drop_last: whether to drop samples that do not fill a batch on every process.
-        seed: seed of the permutations.
+        seed: seed of the order.
         num_replicas: number of processes.
         rank: rank of this process.
 
@@ -89,12 +91,13 @@ class EpochBatches(Sampler[Tensor]):
         global_batch_size: int | None = None,
         accumulate: int = 1,
         shuffle: bool,
+        weights: Tensor | None = None,
         drop_last: bool = False,
         seed: int = 0,
         num_replicas: int = 1,
         rank: int = 0,
     ) -> None:
-        self.size, self.global_batch_size, self.shuffle = size, global_batch_size, shuffle
+        self.size, self.global_batch_size, self.shuffle, self.weights = size, global_batch_size, shuffle, weights
         self.seed, self.num_replicas, self.rank = seed, num_replicas, rank
         if not size:
             raise DataError("there are no samples to load")
@@ -125,7 +128,11 @@ class EpochBatches(Sampler[Tensor]):
         """Return all batches of this epoch as index tensors `(b,)` with 1 ≤ b ≤ batch_size."""
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "order", self.epoch))
-            order = torch.randperm(self.size, generator=generator)
+            order = (
+                torch.randperm(self.size, generator=generator)
+                if self.weights is None
+                else draw(self.weights, generator)
+            )
         else:
             order = torch.arange(self.size)
         if self.global_batch_size:
@@ -152,6 +159,13 @@ class EpochBatches(Sampler[Tensor]):
         if epoch != self.epoch:
             self.start = 0
         self.epoch = epoch
+
+
+def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw as many indices as there are weights `(N,)`, with replacement. An index with weight 0 is never drawn."""
+    ends = weights.cumsum(0)
+    points = torch.rand(len(weights), dtype=torch.double, generator=generator) * ends[-1]
+    return torch.searchsorted(ends, points, right=True)
 
 
 def whole_parts(global_batch_size: int, processes: int, accumulate: int) -> int:
@@ -181,7 +195,10 @@ def outlive_signals(worker: int) -> None:
 
 
 class Places(Sampler[tuple[int, Tensor]]):
-    """Sampler that pairs each batch with a seed derived from the run's seed, the epoch and the first index."""
+    """Sampler that pairs each batch with a seed derived from the run's seed, the epoch and the first index.
+
+    If samples repeat, the first index does not identify a batch, and its place and process are used instead.
+    """
 
     def __init__(self, sampler: EpochBatches) -> None:
         self.sampler = sampler
@@ -190,9 +207,10 @@ class Places(Sampler[tuple[int, Tensor]]):
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
-        seed, epoch = self.sampler.seed, self.sampler.epoch
-        for indices in self.sampler:
-            yield derive(seed, "samples", epoch, int(indices[0])), indices
+        seed, epoch, repeats = self.sampler.seed, self.sampler.epoch, self.sampler.weights is not None
+        for place, indices in enumerate(self.sampler, self.sampler.start):
+            key = (place, self.sampler.rank) if repeats else (int(indices[0]),)
+            yield derive(seed, "samples", epoch, *key), indices
 
 
 class SeededBatches:

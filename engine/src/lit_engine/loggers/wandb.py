@@ -108,7 +108,8 @@ class WandbLogger(LightningWandbLogger):
             wandb.teardown()
             run = wandb.init(mode="offline", **self._wandb_init)
         self._experiment = run
-        self._received = dict(run.summary) if run.resumed else None
+        forks = "fork" in self.description.get("provenance", {})  # then the rows of the parent are sent, too
+        self._received = dict(run.summary) if run.resumed else {} if forks else None
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
         run.config.update(self.description, allow_val_change=True)

@@ -116,6 +116,12 @@ class RunDir:
         return run
 
     @classmethod
+    def to_fork(cls, fork: str) -> tuple["RunDir", str]:
+        """Return the run and the checkpoint in the value of `--fork`, `RUN@CHECKPOINT`. The default is `last`."""
+        path, mark, which = fork.rpartition("@")
+        return (cls.open(path), which) if mark and not Path(fork).is_dir() else (cls.open(fork), "last")
+
+    @classmethod
     def latest(cls, runs: str | Path, config: str | None = None) -> "RunDir":
         """Return the most recently started or resumed run that has checkpoints and, if given, this config.
 

@@ -5,10 +5,12 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lit_engine.project import current, program, variable
 
@@ -17,6 +19,26 @@ PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
 MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch; maximum number of omitted files that it lists
+
+
+_hidden: dict[str, str] = {}  # text that must not be recorded → replacement
+
+
+def hide(urls: Sequence[str]) -> None:
+    """Replace URLs, which may contain secrets, by their host in everything that records the command or the changes.
+
+    This also changes `sys.argv`, which W&B records and launched processes receive.
+    """
+    for url in sorted(urls, key=len, reverse=True):  # one URL may be the start of another
+        if "://" in url:  # otherwise, it is the name of an environment variable
+            _hidden[url] = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/***"
+    sys.argv[:] = map(_masked, sys.argv)
+
+
+def _masked(text: str) -> str:
+    for url, replacement in _hidden.items():
+        text = text.replace(url, replacement)
+    return text
 
 
 def provenance() -> dict[str, Any]:
@@ -85,6 +107,9 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
     if len(diff) > MOST_BYTES:
         reason = f"The changes are not kept: a patch of {len(diff):,} bytes exceeds the limit of {MOST_BYTES:,}.\n"
         return reason.encode(), []
+    if _hidden:  # only in added lines, because the patch must fit the others
+        lines = diff.split(b"\n")
+        diff = b"\n".join(os.fsencode(_masked(os.fsdecode(one))) if one[:1] == b"+" else one for one in lines)
     return b"".join(left_out[:MOST_NAMED]) + diff, names
 
 

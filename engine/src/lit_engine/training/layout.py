@@ -1,10 +1,16 @@
-"""Memory format and compilation of a network, and a warning about emulated bfloat16."""
+"""Memory format, compilation and checkpointing of a network, and a warning about emulated bfloat16."""
 
 import platform
+from collections.abc import Iterable
+from contextlib import nullcontext
+from functools import partial
+from types import MethodType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.checkpoint import checkpoint
 
 from lit_engine._lightning import has_bfloat16_units
 from lit_engine._lightning import scales_loss as scales_loss
@@ -22,6 +28,63 @@ def compile_in_place(net: nn.Module, backend: str) -> None:
         usual = ", ".join(torch.compiler.list_backends())
         raise UserError(f"torch.compile has no backend {backend!r}{did_you_mean(backend, known)}; available: {usual}")
     net.compile(backend=backend)
+
+
+def checkpoint_in_place(net: nn.Module) -> None:
+    """Make each block of a network recompute its activations in the backward pass, to save memory (Chen et al. 2016).
+
+    Dropout draws the same random numbers again, and the statistics of batch norm are updated only once. The blocks must
+    not have other side effects.
+
+    Raises:
+        UserError: if the network has no blocks.
+    """
+    own: Any = getattr(net, "blocks", None)  # a method, as for `Sharded`
+    blocks = own() if callable(own) and not isinstance(own, nn.Module) else list(blocks_of(net))
+    if not blocks:
+        raise UserError(
+            f"checkpoint_blocks: {type(net).__name__} has no blocks (composite modules in an nn.Sequential or "
+            "nn.ModuleList): remove the option, or add a method blocks() that returns a list of modules"
+        )
+    for block in blocks:
+        block.forward = MethodType(_checkpointed, block)  # unlike a closure, a copy of the network copies it correctly
+
+
+def blocks_of(module: nn.Module) -> Iterable[nn.Module]:
+    """Return the outermost elements of lists of modules (`nn.Sequential`, `nn.ModuleList`) with at least two layers."""
+    lists = (nn.Sequential, nn.ModuleList)
+    for child in module.children():
+        layers = [part for part in child.modules() if part._parameters]
+        if isinstance(module, lists) and not isinstance(child, lists) and len(layers) > 1:
+            yield child
+        else:
+            yield from blocks_of(child)
+
+
+def _checkpointed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    forward = partial(type(block).forward, block)
+    if not (block.training and torch.is_grad_enabled()):
+        return forward(*args, **kwargs)
+    if not torch.compiler.is_compiling():  # compiled networks update their buffers only once anyway
+        contexts = nullcontext(), _CopiedBuffers(block)
+        kwargs["context_fn"] = lambda: contexts
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+
+class _CopiedBuffers:
+    """Context in which a block changes copies of its buffers, such as the statistics of batch norm. Can be reused."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self.modules = list(block.modules())
+
+    def __enter__(self) -> None:
+        self.kept = [dict(module._buffers) for module in self.modules]
+        for module, buffers in zip(self.modules, self.kept, strict=True):
+            module._buffers.update({name: None if own is None else own.clone() for name, own in buffers.items()})
+
+    def __exit__(self, *_: Any) -> None:
+        for module, buffers in zip(self.modules, self.kept, strict=True):
+            module._buffers.update(buffers)
 
 
 def wrong_in_channels_last(layer: nn.Module) -> bool:

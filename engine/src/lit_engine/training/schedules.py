@@ -355,6 +355,6 @@ def check_resumed(trainer: Trainer, run: Callable[[str], int | None]) -> None:
         if planned is not None and planned != length:
             raise ScheduleError(
                 f"the learning rate schedule of this run ends after {planned} {config.interval}s, but the run would "
-                f"now have {length}: keep its max_epochs, batch size and number of devices, start a new run "
-                "from its weights with --init_from, or continue at the current rate with --model.schedulers=null"
+                f"now have {length}: keep its max_epochs, batch size and number of devices, continue in a "
+                "new run with --fork instead of --run, or continue at the current rate with --model.schedulers=null"
             )

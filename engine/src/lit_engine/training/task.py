@@ -28,7 +28,7 @@ from lit_engine.distributed.processes import replicas
 from lit_engine.distributed.sharding import clip_norm, gradients, local_shards, shard, total_norm
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.training.exact import Clock, StepMean, Totals
-from lit_engine.training.layout import compile_in_place, order_as_weights, wrong_in_channels_last
+from lit_engine.training.layout import checkpoint_in_place, compile_in_place, order_as_weights, wrong_in_channels_last
 from lit_engine.training.metrics import GivenMetrics, Metrics
 from lit_engine.training.parameter_groups import ParameterGroups
 from lit_engine.training.schedules import (
@@ -80,6 +80,9 @@ class Task(LightningModule):
             CPUs). Checkpoints stay the same.
         metrics: torchmetrics for each evaluation: a list, logged as `val/multiclass_f1_score`…, or a dict by name.
             `metric_inputs` returns their inputs. The task sets `num_classes` or `num_labels` if omitted.
+        checkpoint_blocks: recompute the activations of each block of `net` in the backward pass instead of storing
+            them. This needs less memory and more time, and does not change the gradients. Blocks are residual blocks,
+            the layers of a Transformer, or the modules that the network's method `blocks()` returns.
 
     Attributes:
         running: sums of the training epoch so far.
@@ -101,12 +104,13 @@ class Task(LightningModule):
         channels_last: bool | None = None,
         compile: str | None = None,
         metrics: GivenMetrics | None = None,
+        checkpoint_blocks: bool = False,
     ) -> None:
         super().__init__()
         self.optimizer_factory = optimizer
         self.grouping = parameter_groups
         self.schedules = list(schedulers or [])
-        self.channels_last, self.backend = channels_last, compile
+        self.channels_last, self.backend, self.checkpoint_blocks = channels_last, compile, checkpoint_blocks
         self.running = Totals()
         self.evaluated = Totals()
         self.notes = {}
@@ -121,7 +125,7 @@ class Task(LightningModule):
         self._counted = False  # whether `step` has already counted this batch
 
     def setup(self, stage: str) -> None:
-        """Create the metrics, set the memory format of the network, and compile it if requested."""
+        """Create the metrics, set the memory format of the network, and compile or checkpoint it if requested."""
         parts: Any = getattr(self, "class_names", None) or getattr(self, "target_names", ())
         self._metrics = Metrics(self._given_metrics, parts)
         net = getattr(self, "net", None)
@@ -144,6 +148,8 @@ class Task(LightningModule):
             raise UserError(f"channels_last {problem}")
         # The outputs of convolutions have the memory format of the weights.
         net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
+        if self.checkpoint_blocks:
+            checkpoint_in_place(net)
         if self.backend is not None and not is_compiled(net):
             compile_in_place(net, self.backend)
 

@@ -188,10 +188,12 @@ class AttentionBefore(RNNDecoder):
             context_B1D = mean(weight_B1S)
             input_BX = context_B1D[:, 0]
             for number, (_, _, bias_ih_G, bias_hh_G) in enumerate(layers):
+                if number:
+                    input_BX = F.dropout(input_BX, self.rnn.dropout, self.training)
                 x_BG = below[number](input_BX) + (bias_ih_G if number else added_BG)
                 h_BG = before[number](states[number][0]) + bias_hh_G
                 states[number] = recurrent_step(x_BG, h_BG, *states[number])
-                input_BX = F.dropout(states[number][0], self.rnn.dropout, self.training)
+                input_BX = states[number][0]
             hiddens.append(states[-1][0])
             contexts.append(context_B1D)
             weights.append(weight_B1S)

@@ -23,7 +23,12 @@ def project(attention: nn.MultiheadAttention, x_BTD: Tensor, first: int, last: i
 
 
 def attend(
-    attention: nn.MultiheadAttention, query_BTD: Tensor, seen_BSX: Tensor, mask: Tensor | None, need_weights: bool
+    attention: nn.MultiheadAttention,
+    query_BTD: Tensor,
+    seen_BSX: Tensor,
+    mask: Tensor | None,
+    need_weights: bool = False,
+    causal: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Return outputs `(B, T, D)` and, if needed, attention weights `(B, T, S)` averaged over heads.
 
@@ -33,11 +38,12 @@ def attend(
         seen_BSX: projected keys and values, concatenated, X = 2 D.
         mask: true where attention is allowed, broadcastable to `(B, heads, T, S)`; None: everywhere.
         need_weights: whether to return attention weights, which requires a mask.
+        causal: whether token t attends only to tokens up to t. Only without a mask; faster than a triangular mask.
     """
     query, key, value = (
         x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (query_BTD, *seen_BSX.chunk(2, dim=-1))
     )
-    attended = F.scaled_dot_product_attention(query, key, value, mask)
+    attended = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal)
     weights_BTS = None
     if need_weights:
         assert mask is not None
@@ -66,7 +72,7 @@ class EncoderLayer(nn.Module):
         """Map `(B, S, D)` to `(B, S, D)`. The mask is true where there is a token."""
         size = x_BSD.shape[2]
         query_BSD, seen_BSX = project(self.self_attention, self.norms[0](x_BSD), 0, 3).split([size, 2 * size], dim=-1)
-        attended, _ = attend(self.self_attention, query_BSD, seen_BSX, mask_BS[:, None, None], False)
+        attended, _ = attend(self.self_attention, query_BSD, seen_BSX, mask_BS[:, None, None])
         x_BSD = x_BSD + self.dropout(attended)
         return x_BSD + self.dropout(self.feedforward(self.norms[1](x_BSD)))
 
@@ -110,8 +116,10 @@ class DecoderLayer(nn.Module):
         query_BTD, new_BTX = project(self.self_attention, self.norms[0](x_BTD), 0, 3).split([size, 2 * size], dim=-1)
         seen_BLX = torch.cat([before_BPX.to(new_BTX.dtype), new_BTX], dim=1)
         new, seen = new_BTX.shape[1], seen_BLX.shape[1]
-        past_TL = torch.ones(new, seen, dtype=torch.bool, device=x_BTD.device).tril(seen - new) if new > 1 else None
-        x_BTD = x_BTD + self.dropout(attend(self.self_attention, query_BTD, seen_BLX, past_TL, False)[0])
+        causal, past_TL = 1 < new == seen, None
+        if 1 < new < seen:
+            past_TL = torch.ones(new, seen, dtype=torch.bool, device=x_BTD.device).tril(seen - new)
+        x_BTD = x_BTD + self.dropout(attend(self.self_attention, query_BTD, seen_BLX, past_TL, causal=causal)[0])
         keys_BSX = self.source_keys(memory.states) if memory.keys is None else memory.keys
         query_BTD = project(self.cross_attention, self.norms[1](x_BTD), 0, 1)
         mask = memory.mask[:, None, None]

@@ -42,6 +42,14 @@ class Translation(NamedTuple):
     tokens: list[int]
 
 
+def is_best(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+    """Return whether each label has the largest logit, `(B, T)`. Exact ties between float32 logits count as correct."""
+    if logits_BTV.dtype.itemsize < 4:  # ties are frequent: counting them would add 0.3 points of accuracy in bfloat16
+        return logits_BTV.argmax(dim=-1) == labels_BT
+    # on a CPU, amax is five times as fast as argmax
+    return logits_BTV.gather(-1, labels_BT[..., None]).squeeze(-1) >= logits_BTV.amax(dim=-1)
+
+
 class Translator(Task):
     """Translation task for models from `lit_project.models.seq2seq`, trained on sentence pairs.
 
@@ -156,7 +164,7 @@ class Translator(Task):
             reduction="sum",
         )
         known_BT = real_BT & (labels_BT != UNK)  # predicting "unknown" does not count as correct
-        correct = ((logits_BTV.detach().argmax(dim=-1) == labels_BT) & known_BT).sum()
+        correct = (is_best(logits_BTV.detach(), labels_BT) & known_BT).sum()
         return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:

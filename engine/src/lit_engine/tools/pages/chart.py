@@ -86,7 +86,10 @@ def choice(label: str, kind: str, names: Sequence[str], checked: Sequence[int], 
 
 def chart(title: str, x: str, series: Sequence[Series], logs: tuple[bool, bool] = (False, False),
           categories: Sequence[str] = (), classes: str = "") -> str:  # fmt: skip
-    """Return a chart. `logs` are the logarithmic axes (x, y). With `categories`, each x is an index of this list."""
+    """Return a chart in which later series are on top. `logs` are the logarithmic axes (x, y).
+
+    With `categories`, each x is an index of this list.
+    """
     xs = [point[0] for one in series for point in one.points]
     ys = [point[1] for one in series for point in one.points]
     floor = min(ys) / 2 if logs[1] else -math.inf  # mean − sd may be negative, which a logarithmic axis cannot show
@@ -105,7 +108,7 @@ def chart(title: str, x: str, series: Sequence[Series], logs: tuple[bool, bool] 
         text = text if len(text) <= max(room, 4) or not categories else f"{text[: max(room, 4) - 1]}…"
         if not categories or room >= 3 or value % math.ceil(3 / max(room, 1)) == 0:
             parts.append(f'<text x="{across(value):.1f}" y="{HEIGHT - 24}" text-anchor="middle">{escape(text)}</text>')
-    for one in sorted(series, key=lambda one: -one.order):  # the best on top
+    for one in series:
         places = [(f"{across(x):.1f}", up(y), y) for x, y in one.points]
         inner = [f"<title>{escape(one.name)}</title>"]
         if one.sds and not one.dots:

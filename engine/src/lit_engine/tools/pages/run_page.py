@@ -161,7 +161,8 @@ def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     machine = {name: str(last[name]) for name in ("seed", "host", "platform") if name in last}
     speed = {n[6:].replace("_", " "): f"{v:,.0f}" for n, v in run.metrics.items() if n.endswith("_per_second")}
     begun = f"{run.begun.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-    yield facts({"begun": begun, **run.facts, **patch, **machine, **speed})
+    forked = {"forked from": str(run.options["fork"])} if run.options["fork"] else {}
+    yield facts({"begun": begun, **forked, **run.facts, **patch, **machine, **speed})
 
 
 def _commands(run: Run) -> str:

@@ -47,6 +47,9 @@ class Run:
             if options.get("data.folds") is None:  # then `fold` has no effect
                 options.pop("data.fold", None)
             options |= {name: entries[0].get(name) if entries else None for name in ("init_from", "init_prefixes")}
+            fork = entries[0].get("fork") if entries else None
+            options["fork"] = fork and f"{fork['run']}, {fork['checkpoint']}, step {fork['step']}"
+            own = [row for row in rows if not fork or int(row["step"]) >= fork["step"]]
             fit, test = sections.get("fit", {}), sections.get("test", {})
             monitor, maximize = monitor_of(options)
             known = fit.get(f"best {monitor}") if state == "finished" else None
@@ -55,7 +58,7 @@ class Run:
             if monitor:
                 monitor = find_metric(monitor, [*(rows[0] if rows else ()), *fit])
             trained = {n: v for n, v in numbers(fit).items() if stage_of(n) == "train" and not n.startswith("best ")}
-            validated = _best(rows, monitor, maximize, known) or numbers(fit, "val")
+            validated = _best(own, monitor, maximize, known) or numbers(fit, "val")
             took = [entry["seconds"] for entry in entries if "seconds" in entry] or numbers(fit, "seconds").values()
             if state == "running" and entries:
                 took = [*took, (datetime.now(UTC) - _time(entries[-1]["time"])).total_seconds()]

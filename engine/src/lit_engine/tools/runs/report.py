@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from lit_engine.run.metric_names import base_of, is_detail, stage_of
-from lit_engine.tools.pages.chart import STYLE, Series, chart, choice, legend, positions, swatch
+from lit_engine.tools.pages.chart import COLOURS, STYLE, Series, chart, choice, legend, positions, swatch
 from lit_engine.tools.pages.html import Cell, Html, heading, link, page, paragraph, table
 from lit_engine.tools.runs.columns import Column, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
@@ -76,6 +76,9 @@ def curves(found: Comparison) -> list[str]:
         for number_of, by in enumerate(X):
             series = [_line(row, metric, by, order, names[order]) for order, row in enumerate(found.rows)]
             if series := [one for one in series if one.points]:
+                # A run is drawn above its later forks, which start with a copy of its curve.
+                begun = [row.runs[0].begun.timestamp() for row in found.rows]
+                series.sort(key=lambda one: (one.order < len(COLOURS), -begun[one.order], -one.order))
                 log = base_of(metric).endswith("loss") and min(y for one in series for _, y in one.points) > 0
                 panels.append(chart(metric, by, series, (False, log), classes=f"metric-{place} x-{number_of}"))
     if not panels:

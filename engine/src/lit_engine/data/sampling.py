@@ -1,0 +1,73 @@
+"""Weights for drawing training samples, which the option `sampling` of `SplitData` describes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Subset
+
+from lit_engine.errors import DataError, did_you_mean, first_of
+
+
+def labels_of(dataset: Any) -> Tensor | None:
+    """Return the `targets` `(N,)` of a dataset or Subset, or None if it has none or their number does not match."""
+    if isinstance(dataset, Subset):
+        labels = labels_of(dataset.dataset)
+        return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
+    targets = getattr(dataset, "targets", None)
+    return None if targets is None or len(targets) != len(dataset) else torch.as_tensor(np.asarray(targets))
+
+
+def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class_names: Sequence[str] | None) -> Tensor:
+    """Return the weight of each training sample `(size,)`, float64.
+
+    Args:
+        sampling: `balanced`, the weight of each class by name (1 for the others), or a file with a weight per line.
+        data: the training split, whose classes are its last tensor or its `targets`.
+        size: number of training samples.
+        class_names: names of the classes; default: their numbers.
+
+    Raises:
+        DataError: a weight is invalid, a class does not exist, or classes are needed but the samples have none.
+    """
+    if isinstance(sampling, str) and sampling != "balanced":
+        weights = _read(sampling, size)
+    else:
+        labels = data[-1].cpu() if isinstance(data, tuple) else labels_of(data)
+        if labels is None or labels.ndim != 1 or labels.is_floating_point() or (labels < 0).any():
+            raise DataError(
+                "data.sampling: the training samples have no classes (a single integer target each); "
+                "set it to a file with one weight per sample"
+            )
+        counts = labels.bincount(minlength=len(class_names or ()))
+        names = list(class_names or map(str, range(len(counts))))
+        by_class = 1 / counts.double() if isinstance(sampling, str) else _by_class(sampling, names)
+        weights = by_class[labels]
+    if not (weights.isfinite() & (weights >= 0)).all() or not weights.any():
+        raise DataError("data.sampling: weights must be finite and not negative, and at least one must be above 0")
+    return weights
+
+
+def _by_class(given: Mapping[str, float], names: list[str]) -> Tensor:
+    weights = {str(name): weight for name, weight in given.items()}  # YAML reads the class 3 as a number
+    if unknown := next((name for name in weights if name not in names), None):
+        hint = did_you_mean(unknown, names, f"; the classes are {first_of(names)}")
+        raise DataError(f"data.sampling: there is no class {unknown!r}{hint}")
+    return torch.tensor([weights.get(name, 1) for name in names], dtype=torch.double)
+
+
+def _read(file: str, size: int) -> Tensor:
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise DataError(f"data.sampling: there is no file {file}{did_you_mean(file, ['balanced'])}")
+    try:
+        lines = path.read_text(encoding="utf-8").split()
+        weights = torch.tensor([float(line) for line in lines], dtype=torch.double)
+    except ValueError as error:
+        raise DataError(f"data.sampling: {file} must contain one number per line ({error})") from error
+    if len(weights) != size:
+        raise DataError(f"data.sampling: {file} has {len(weights)} weights, but there are {size} training samples")
+    return weights

@@ -1,0 +1,100 @@
+"""Notifies URLs that a run has ended, for `fit --notify URL`. The host determines the format of the message.
+
+Formats: https://docs.ntfy.sh/publish/#publish-as-json, https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks,
+https://discord.com/developers/docs/resources/webhook#execute-webhook and adaptive cards for Microsoft Teams.
+"""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from html import escape
+from threading import Thread
+from time import monotonic
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from lit_engine.project import program
+from lit_engine.run.directory import RunDir
+from lit_engine.run.metric_names import base_of, stage_of
+from lit_engine.tools.runs.reading import Run
+
+SECONDS = 3.0  # limit for all URLs together
+TEAMS = (".webhook.office.com", ".logic.azure.com", ".powerplatform.com")
+
+
+def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
+    """Send a POST request to each URL at the same time. A URL that does not respond results in a line on stderr.
+
+    The sending threads are daemons, because a host name may take longer to resolve than any timeout of the request.
+    """
+    page = run.path.absolute() / "index.html"
+    facts = {
+        "event": event,
+        "run": run.name,
+        "metrics": main_metrics(run),
+        "page": str(page) if page.exists() else None,
+    }
+    results: dict[str, str | None] = {}
+
+    def post(url: str) -> None:
+        try:
+            target, body = message(os.path.expandvars(url), facts)
+            headers = {"Content-Type": "application/json", "User-Agent": program()}  # Discord rejects Python's own
+            with urlopen(Request(target, json.dumps(body).encode(), headers), timeout=SECONDS):
+                results[url] = None
+        except HTTPError as error:
+            results[url] = f"HTTP status {error.code}"
+        except URLError as error:
+            results[url] = " ".join(str(error.reason).split())
+        except Exception as error:  # its text may contain the URL
+            results[url] = type(error).__name__
+
+    threads = [Thread(target=post, args=[url], daemon=True) for url in dict.fromkeys(urls)]
+    end = monotonic() + SECONDS
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0, end - monotonic()))
+    for url in dict.fromkeys(urls):
+        if reason := results.get(url, f"no response within {SECONDS:g} seconds"):
+            host = urlsplit(os.path.expandvars(url)).hostname
+            print(f"note: {host} was not notified: {reason}", file=sys.stderr)
+
+
+def main_metrics(run: RunDir) -> dict[str, float]:
+    """Return up to three metrics: test, validation and training values of the task's main metric, then the losses."""
+    with suppress(Exception):  # the run may have no files yet, or broken ones
+        found = Run.read(run.path)
+        stages = ("test", "val", "train")
+        rank = {name: (base_of(name) != found.headline, base_of(name) != "loss", stages.index(stage_of(name)))
+                for name, value in found.metrics.items() if math.isfinite(value)}  # fmt: skip
+        return {name: found.metrics[name] for name in sorted(rank, key=lambda name: rank[name])[:3]}
+    return {}
+
+
+def message(url: str, facts: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the URL to send to and the content in the format of its host, or `facts` itself for other hosts."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    title = f"{facts['run']}: {facts['event']}"
+    metrics = "  ".join(f"{name} {value:.4g}" for name, value in facts["metrics"].items())
+    body = "\n".join(line for line in (metrics, facts["page"]) if line)
+    text = f"{title}\n{body}".strip()
+    if host.startswith("ntfy."):
+        topic = {"topic": parts.path.strip("/"), "title": title, "message": body or title}
+        return parts._replace(path="/").geturl(), topic
+    if host == "hooks.slack.com":
+        return url, {"text": escape(text, quote=False)}
+    if host in ("discord.com", "discordapp.com"):
+        return url, {"content": text[:2000], "allowed_mentions": {"parse": []}}
+    if host.endswith(TEAMS):
+        block = {"type": "TextBlock", "text": text.replace("\n", "\n\n"), "wrap": True}
+        card = {"type": "AdaptiveCard", "version": "1.4", "body": [block]}
+        content = {"contentType": "application/vnd.microsoft.card.adaptive", "content": card}
+        return url, {"type": "message", "attachments": [content]}
+    return url, facts

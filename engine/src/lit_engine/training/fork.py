@@ -1,0 +1,142 @@
+"""Continues a run as a new run with different options (`fit --fork RUN`)."""
+
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint, WeightAveraging
+from torch.optim import Optimizer
+
+from lit_engine._lightning import epochs_in
+from lit_engine.checkpoints.choose import checkpoint_to_fork
+from lit_engine.checkpoints.io import read
+from lit_engine.checkpoints.warm_start import FROM_CHECKPOINT, warm_start
+from lit_engine.classes.names import resolve_class_paths
+from lit_engine.distributed.processes import is_first, print_once
+from lit_engine.errors import CheckpointError, UserError
+from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.options import iterate_changes
+from lit_engine.training.schedules import steps_of_epochs
+from lit_engine.training.task import Task
+
+# Lengths in the states of schedulers, also inside other schedulers, which change with the length of the run.
+LENGTHS = re.compile(r"'(?:planned_length|T_max|total_steps|total_iters)': (\w+)")
+
+
+class Fork(Callback):
+    """Callback that lets a new run resume from the checkpoint of its parent, after replacing what does not fit.
+
+    - Options of the optimizer that have changed win over the saved ones.
+    - If the learning rate, a schedule or its length has changed, the schedules are built from the new options and moved
+      to the position. Otherwise, their state is restored.
+    - The best checkpoint and early stopping only consider the epochs of the new run.
+
+    Args:
+        source: the parent run and its checkpoint, as in `--fork`. They do not change.
+
+    Raises:
+        UserError: there is no such run or checkpoint, or it contains only weights.
+    """
+
+    def __init__(self, source: str) -> None:
+        self.parent, which = RunDir.to_fork(source)
+        self.checkpoint = checkpoint_to_fork(self.parent, which)
+        self.content = content = read(self.checkpoint)
+        if "optimizer_states" not in content:
+            raise CheckpointError(f"{self.checkpoint} contains only weights: use --init_from instead of --fork")
+        self.finished, self.trained = epochs_in(content)
+        epochs, step = self.finished if self.trained is None else self.trained, content["global_step"]
+        path = str(self.parent.path)
+        self.origin = {"run": path, "checkpoint": self.checkpoint.name, "epochs": epochs, "step": step}
+        self._changed: list[str] = []  # options that determine the optimizer and the schedules
+
+    def adapt(self, run: Path, config: Mapping[str, Any], trainer: Trainer, model: LightningModule, data: Any) -> None:
+        """Adapt the states of weights, callbacks and data, and copy the metrics until the fork to the new run.
+
+        Raises:
+            CheckpointError: no weight fits the model.
+        """
+        content, callbacks = self.content, trainer.callbacks  # type: ignore[attr-defined]
+        if is_first() and (rows := self.parent.history()[1]) and (history := content.get("metrics_csv")):
+            lines = (self.parent.path / "metrics.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+            write_text(run / "metrics.csv", "".join(lines[: 1 + history["rows"]]))
+            history["last"] = rows[: history["rows"]][-1:]  # may have received the means of the epoch after the save
+        found = iterate_changes(resolve_class_paths(self.parent.config())["model"], config["model"], "model")
+        # any option of other modules may concern the optimizer that they create
+        owns = FROM_CHECKPOINT if isinstance(model, Task) else ()
+        self._changed = [key for key, _, _ in found if not owns or key.split(".")[1].partition("[")[0] in owns]
+        kept = {one.state_key for one in callbacks if not isinstance(one, ModelCheckpoint | EarlyStopping)}
+        content["callbacks"] = {key: state for key, state in content["callbacks"].items() if key in kept}
+        if not any(isinstance(one, WeightAveraging) for one in callbacks) and "current_model_state" in content:
+            content["state_dict"] = content["current_model_state"]  # the trained weights instead of their average
+        if self.trained is not None:  # between epochs, the data may change
+            content.pop("batches", None)
+            if "samples" in (state := content.get(type(data).__qualname__, {})):
+                state["may_change"] = True
+        weights = warm_start(model, self.checkpoint, content=content)
+        if not weights.complete:
+            _report(f"some weights do not fit, so the optimizer starts without state:\n{weights}")
+            content.update(state_dict=model.state_dict(), optimizer_states=[])
+            content.pop("current_model_state", None)  # averages start anew
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Adapt the states of optimizers and schedules, which Lightning restores after this hook.
+
+        Raises:
+            UserError: there are no steps left to train.
+        """
+        content, saved = self.content, self.content["optimizer_states"]
+        epochs, step = self.origin["epochs"], self.origin["step"]
+        place = f"{self.checkpoint} after {epochs} epochs ({step} steps)"
+        if 0 < (trainer.max_epochs or 0) <= epochs or 0 < trainer.max_steps <= step:
+            raise UserError(f"--fork {place}: increase --epochs or trainer.max_steps to continue training")
+        fits = len(saved) == len(trainer.optimizers) and all(map(_fits, trainer.optimizers, saved))
+        if saved and (not fits or any(key.endswith("optimizer.class_path") for key in self._changed)):
+            _report("the optimizer or its parameter groups differ, so the optimizer starts without state")
+            saved = []
+        options = {key.rpartition(".")[2] for key in self._changed}
+        alike = all(key.startswith("model.optimizer.") for key in self._changed) and "lr" not in options
+        schedulers: list[Any] = [config.scheduler for config in trainer.lr_scheduler_configs]
+        lengths = [LENGTHS.findall(str(one)) for one in content["lr_schedulers"]]
+        restores = saved and alike and lengths == [LENGTHS.findall(str(one.state_dict())) for one in schedulers]
+        if not restores:
+            self._move_schedules(trainer, pl_module)
+            content["lr_schedulers"] = [one.state_dict() for one in schedulers]
+        content["optimizer_states"] = [optimizer.state_dict() for optimizer in trainer.optimizers]
+        for state, before in zip(content["optimizer_states"], saved, strict=False):
+            state["state"] = before["state"]
+            for group, old in zip(state["param_groups"], before["param_groups"], strict=True):
+                group.update({name: value for name, value in old.items() if restores and name not in options})
+        how = "continue" if restores else "are built from the new options and moved to this position"
+        print_once(f"forked {place}; learning rates {how}")
+
+    def _move_schedules(self, trainer: Trainer, module: LightningModule) -> None:
+        """Step the new schedules to the position. A changed batch size moves them to the same epoch."""
+        configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
+        steps, epochs = self.content["global_step"], steps_of_epochs(trainer, task.accumulate if task else None)
+        if epochs is not None and self.trained is not None and trainer.max_steps <= 0:
+            steps = sum(epochs[: self.trained])
+        schedules: Any = task.all_schedules if task else configs
+        for config, schedule in zip(configs, schedules, strict=True):
+            done = steps if config.interval == "step" else self.finished
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
+                # ReduceLROnPlateau, which monitors a metric, starts with the new rate
+                for _ in range(0 if config.monitor else done // schedule.frequency):
+                    config.scheduler.step()  # type: ignore[call-arg]
+
+
+def _fits(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
+    """Return whether a saved state has the options and the numbers of parameters of an optimizer."""
+    own, others, names = optimizer.param_groups, saved["param_groups"], optimizer.defaults.keys()
+    sizes = [[len(group["params"]) for group in groups] for groups in (own, others)]
+    return sizes[0] == sizes[1] and all(names <= group.keys() for group in others)
+
+
+def _report(message: str) -> None:
+    if is_first():
+        print(f"note: {message}", file=sys.stderr)

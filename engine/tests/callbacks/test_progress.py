@@ -1,0 +1,42 @@
+"""The lines of an epoch, the summary before training, and the live display of terminals."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from lit_engine.callbacks.progress import display
+
+
+def test_each_epoch_has_a_line_and_the_best_is_marked(lit):
+    result = lit("fit -c configs/quickstart.yaml --epochs 4 --trainer.limit_train_batches=4 --name a")
+    lines = [line for line in result.out.splitlines() if line.startswith("epoch ")]
+    assert [re.match(r"epoch (\d) \((\d) of 4\)", line).groups() for line in lines] == [
+        (str(n), str(n + 1)) for n in range(4)
+    ]
+    losses = [float(re.search(r"val/loss (\S+)", line)[1]) for line in lines]
+    for number, line in enumerate(lines):
+        assert line.endswith("  best") == (losses[number] < min(losses[:number], default=float("inf")))
+
+
+def test_the_summary_counts_samples_classes_and_steps(lit):
+    out = lit("fit -c configs/quickstart.yaml --epochs 2 --name a").out
+    (line,) = [line for line in out.splitlines() if " samples, " in line]
+    assert line.endswith("; cpu, 32-true")
+    found = dict(re.findall(r"(?P<count>\d[\d,]*) (train|val|classes|epochs)", line))
+    counts = {what: int(count.replace(",", "")) for count, what in found.items()}
+    fit = json.loads((Path("runs/quickstart/a") / "metrics.json").read_text())["fit"]
+    steps = int(re.search(r"× ([\d,]+) steps", line)[1])
+    assert (counts["epochs"], counts["epochs"] * steps) == (fit["epochs"], fit["steps"]) == (2, 2 * steps)
+    assert counts["train"] > counts["val"] > counts["classes"] > 1
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_bar_is_one_line(width):
+    text = io.StringIO()
+    facts = ["12:34:56 left", "1,234,567 samples/s", "lr 0.00123"]
+    Console(file=text, width=width).print(display("epoch 99 (100 of 100)", 99, 100, facts, "x 1.0  " * 99))
+    assert len(text.getvalue().splitlines()) == 2
