@@ -147,10 +147,10 @@ def test_curves_are_selected_hidden_and_highlighted_with_and_without_javascript(
     page.goto(pages["comparison"].as_uri())
     shown = page.locator("svg.plot:visible")
     assert "by epoch" in shown.first.get_attribute("aria-label")
-    page.get_by_label("minutes").check()
+    page.get_by_role("radio", name="minutes").check()
     assert "by minutes" in shown.first.get_attribute("aria-label")
     before = shown.count()
-    page.get_by_label("train/loss", exact=True).check()
+    page.get_by_role("checkbox", name="train/loss", exact=True).check()
     assert shown.count() == before + 1
     second = shown.first.locator("g.s1")
     page.locator("#show1").uncheck()
