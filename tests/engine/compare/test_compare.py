@@ -1,6 +1,7 @@
 """`compare` and `runs`: differences, means and standard deviations, table, CSV and page."""
 
 import csv
+import math
 import re
 from html.parser import HTMLParser
 from itertools import combinations
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from legible import illegible
 from lit_engine.run.options import differing_options
+from lit_engine.tools.pages.chart import COLOURS, GREY, HEIGHT, Axis, positions
 from lit_engine.tools.runs.columns import (
     Column,
     as_csv,
@@ -25,7 +26,7 @@ from lit_engine.tools.runs.columns import (
 )
 from lit_engine.tools.runs.differences import Comparison
 from lit_engine.tools.runs.reading import Run, read_runs
-from lit_engine.tools.runs.report import COLOURS, changes, curves, page_of
+from lit_engine.tools.runs.report import changes, curves, page_of, scatter
 
 
 @pytest.fixture
@@ -133,29 +134,117 @@ def test_a_metric_that_only_some_runs_have_is_shown_and_a_calibration_is_no_clas
     assert changes(found) == {}
 
 
-def inverted(colour):
-    """Return the colour of a chart on a dark page, like the `img.chart` filter of page.py without the brightness."""
-    red, green, blue = 1 - np.array(to_rgb(colour))
-    turned = [  # hue-rotate(180deg) with the coefficients of the CSS specification
-        -0.574 * red + 1.43 * green + 0.144 * blue,
-        0.426 * red + 0.43 * green + 0.144 * blue,
-        0.426 * red + 1.43 * green - 0.856 * blue,
-    ]
-    return np.clip(turned, 0, 1)
+# Simulations of colour blindness in linear RGB, from Machado, Oliveira & Fernandes (2009), severity 1.
+SIGHT = {
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+}
+XYZ = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]])
 
 
-@pytest.mark.parametrize("page", [to_rgb, inverted], ids=["light", "dark"])
-def test_no_two_lines_have_similar_colours(page):
-    distances = [np.linalg.norm(np.array(page(a)) - page(b)) for a, b in combinations(COLOURS, 2)]
-    assert min(distances) > 0.25
+def linear(colour):
+    """Return linear RGB."""
+    rgb = np.array(to_rgb(colour))
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
 
 
-@pytest.mark.draws
-@pytest.mark.parametrize(("runs", "letters"), [(2, 3), (2, 30), (40, 30)])
-def test_curves_can_be_read(make_run, runs, letters):
-    for seed in range(runs):
-        make_run(f"{seed:02d}{'-name' * 6}"[:letters], seed=seed)
-    assert illegible(curves(compared())) == []
+def lab(rgb):
+    """Return CIELAB of linear RGB (D65)."""
+    x, y, z = (
+        math.cbrt(v) if v > 216 / 24389 else (24389 / 27 * v + 16) / 116
+        for v in XYZ @ np.clip(rgb, 0, 1) / [0.95047, 1, 1.08883]
+    )
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def ciede2000(one, other):
+    """Return the distance of two colours, from Sharma, Wu & Dalal (2005)."""
+    (l1, a1, b1), (l2, a2, b2) = one, other
+    c7 = ((math.hypot(a1, b1) + math.hypot(a2, b2)) / 2) ** 7
+    grown = 1.5 - 0.5 * math.sqrt(c7 / (c7 + 25**7))
+    a1, a2 = a1 * grown, a2 * grown
+    c1, c2 = math.hypot(a1, b1), math.hypot(a2, b2)
+    h1, h2 = (math.degrees(math.atan2(b, a)) % 360 for a, b in ((a1, b1), (a2, b2)))
+    turn = (h2 - h1 + 180) % 360 - 180
+    light, chroma, hue = (l1 + l2) / 2, (c1 + c2) / 2, h1 + turn / 2
+    cos = lambda degrees: math.cos(math.radians(degrees))  # noqa: E731
+    t = 1 - 0.17 * cos(hue - 30) + 0.24 * cos(2 * hue) + 0.32 * cos(3 * hue + 6) - 0.2 * cos(4 * hue - 63)
+    dl = (l2 - l1) / (1 + 0.015 * (light - 50) ** 2 / math.sqrt(20 + (light - 50) ** 2))
+    dc = (c2 - c1) / (1 + 0.045 * chroma)
+    dh = 2 * math.sqrt(c1 * c2) * math.sin(math.radians(turn / 2)) / (1 + 0.015 * chroma * t)
+    angle = math.radians(60 * math.exp(-((((hue % 360) - 275) / 25) ** 2)))
+    rotation = -2 * math.sqrt(chroma**7 / (chroma**7 + 25**7)) * math.sin(angle)
+    return math.sqrt(dl**2 + dc**2 + dh**2 + rotation * dc * dh)
+
+
+def test_the_colour_distance_has_published_values():
+    assert ciede2000((50, 2.6772, -79.7751), (50, 0, -82.7485)) == pytest.approx(2.0425, abs=1e-4)
+    assert ciede2000((50, 2.5, 0), (73, 25, -18)) == pytest.approx(27.1492, abs=1e-4)
+    assert ciede2000((2.0776, 0.0795, -1.135), (0.9033, -0.0636, -0.5514)) == pytest.approx(0.9082, abs=1e-4)
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_no_two_lines_have_similar_colours(sight):
+    seen = [lab(SIGHT[sight] @ linear(colour)) for colour in COLOURS]
+    assert min(ciede2000(a, b) for a, b in combinations(seen, 2)) > 15
+    assert all(math.hypot(*lab(linear(colour))[1:]) > 30 for colour in COLOURS)  # grey is for further lines
+
+
+@pytest.mark.parametrize("ground", ["#ffffff", "#15181c"])
+def test_lines_stand_out_on_light_and_dark_pages(ground):
+    for colour in COLOURS:
+        low, high = sorted(XYZ[1] @ linear(one) + 0.05 for one in (colour, ground))
+        assert high / low >= 3  # WCAG 2.2, 1.4.11
+
+
+def panel(found, metric="metric-0 x-0"):
+    """Return the vertical and horizontal positions of each element of a curve: class → [(x, y), …]."""
+    (text,) = re.findall(rf'<div class="{metric}">(.*?)</div>', "".join(curves(found)))
+    paths = re.findall(r'class="(band|line)"[^>]* d="M([^"Z]*)', text)
+    return [(kind, [tuple(map(float, at.split())) for at in path.split("L")]) for kind, path in paths], text
+
+
+def heights(text):
+    """Return a function that maps a vertical position to a value of a logarithmic axis, from its first two ticks."""
+    ticks = re.findall(r'y="([\d.]+)" dy="4" text-anchor="end">([^<]*)<', text)[:2]
+    (y1, v1), (y2, v2) = ((float(y), math.log10(float(v))) for y, v in ticks)
+    return lambda y: 10 ** (v1 + (y - y1) * (v2 - v1) / (y2 - y1))
+
+
+def test_curves_are_drawn_by_epoch_step_and_time_and_further_lines_are_grey(make_run):
+    for seed in range(10):
+        make_run(f"{seed}", seed=seed)
+    for by, name in enumerate(("epoch", "step", "minutes")):
+        found, text = panel(compared(), f"metric-0 x-{by}")
+        assert [len(points) for _, points in found] == [3] * 10
+        assert f"val/loss by {name}" in text
+        assert text.count(GREY) == 2
+    right = [float(x) for x, _ in re.findall(rf'<text x="([\d.]+)" y="{HEIGHT - 24}"[^>]*>([\d.]+)<', text)]
+    assert right == sorted(right)
+    assert re.findall(rf'y="{HEIGHT - 24}"[^>]*>([\d.]+)<', text)[-1] == "1.5"  # 90 seconds
+
+
+def test_an_option_is_plotted_against_metrics(make_run):
+    make_run("a", lr=0.1), make_run("b", (0.4, 0.2)), make_run("c", lr=0.001)
+    text = "".join(scatter(compared()))
+    assert text.count("<svg") == 2  # validation and test loss
+    (places,) = {tuple(sorted(float(x) for x in set(re.findall(r'cx="([\d.]+)"', text))))}
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.2)  # logarithmic
+    assert positions([None, "x", None]) == ([0, 1, 0], False, ["None", "x"])
+
+
+@pytest.mark.parametrize(
+    ("values", "log", "expected"),
+    [((0, 14), False, [0, 5, 10]), ((0, 1), False, [0, 1]), ((0.001, 0.1), True, [0.001, 0.003, 0.01, 0.03, 0.1]),
+     ((0.31, 0.34), False, [0.31, 0.32, 0.33, 0.34]), ((5, 5), False, [5]), ((1e-9, 1.0), True, None)],
+)  # fmt: skip
+def test_an_axis_has_a_few_round_ticks(values, log, expected):
+    axis = Axis(values, 0, 100, log)
+    ticks = axis.ticks(5)
+    assert 1 <= len(ticks) <= 6
+    assert expected is None or ticks == pytest.approx(expected)
+    assert all(0 <= axis(tick) <= 100 for tick in ticks)
 
 
 def test_different_tasks_share_no_curve(make_run):
@@ -163,14 +252,13 @@ def test_different_tasks_share_no_curve(make_run):
     make_run("a"), make_run("b", config=regressor)
     found = compared()
     assert "the losses of different tasks cannot be compared: Classifier, Regressor" in found.notes()
-    assert curves(found) is None
+    assert curves(found) == []
 
 
 def test_a_band_on_a_logarithmic_axis_ends_below_the_curve(make_run):
     make_run("a", (0.9, 0.01), seed=1), make_run("b", (0.9, 2.0), seed=2)
-    (axes,) = curves(compared("seed_everything")).axes
-    assert axes.get_yscale() == "log"
-    assert min(axes.collections[0].get_paths()[0].vertices[:, 1]) == pytest.approx(0.9 / 2)
+    ((_, band), _), text = panel(compared("seed_everything"))
+    assert heights(text)(max(y for _, y in band)) == pytest.approx(0.9 / 2, rel=0.01)
 
 
 def test_runs_of_several_tasks_share_a_table_with_blanks(make_run, say):
@@ -187,7 +275,7 @@ def test_runs_of_several_tasks_share_a_table_with_blanks(make_run, say):
     first, second = csv.DictReader(Path("t.csv").read_text().splitlines())
     assert (first["val/loss"], first["val/r2"], first["test/r2"]) == ("0.3", "", "")
     assert (second["val/loss"], second["val/r2"], second["test/r2"]) == ("", "0.9", "0.8")
-    assert len(curves(compared()).axes) == 2
+    assert len(panel(compared(), "metric-1 x-0")[0]) == 1
 
 
 def test_classes_and_lengths_that_gained_and_lost_most(make_run, say):
@@ -208,15 +296,14 @@ def test_classes_and_lengths_that_gained_and_lost_most(make_run, say):
 
 def test_curves_of_a_group_are_the_mean_where_all_runs_have_a_value(make_run):
     make_run("a", (0.5, 0.3, 0.2), seed=1), make_run("b", (0.7, 0.5), seed=2), make_run("c", (9, 9), 1, seed=3)
-    (axes,) = curves(compared("seed_everything")).axes
-    (line,) = axes.lines
-    assert axes.get_yscale() == "log"
-    assert line.get_xydata().tolist() == [[0, pytest.approx(0.6)], [1, pytest.approx(0.4)]]
-    low, high = (f(axes.collections[0].get_paths()[0].vertices[:, 1]) for f in (min, max))
+    ((_, band), (_, line)), text = panel(compared("seed_everything"))
+    value = heights(text)
+    assert [value(y) for _, y in line] == pytest.approx([0.6, 0.4], rel=0.01)
     sd = np.std([0.5, 0.7], ddof=1)
-    assert (low, high) == (pytest.approx(0.4 - sd), pytest.approx(0.6 + sd))
-    assert curves(Comparison(read_runs(["runs/x/c"]), ["seed_everything"])) is None
-    assert [len(line.get_xdata()) for line in curves(compared()).axes[0].lines] == [3, 2, 2]
+    low, high = (value(f(y for _, y in band)) for f in (max, min))
+    assert (low, high) == (pytest.approx(0.4 - sd, rel=0.01), pytest.approx(0.6 + sd, rel=0.01))
+    assert curves(Comparison(read_runs(["runs/x/c"]), ["seed_everything"])) == []
+    assert [len(points) for _, points in panel(compared())[0]] == [2, 2, 3]  # the best on top
 
 
 class Page(HTMLParser):
@@ -224,7 +311,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tables, self.links = [], []
+        self.tables, self.links, self.inside = [], [], False
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
@@ -235,9 +322,13 @@ class Page(HTMLParser):
             self.tables[-1].append([])
         elif tag in ("td", "th"):
             self.tables[-1][-1].append("")
+            self.inside = True
+
+    def handle_endtag(self, tag):
+        self.inside = self.inside and tag not in ("td", "th")
 
     def handle_data(self, data):
-        if self.lasttag in ("td", "button"):
+        if self.inside:
             self.tables[-1][-1][-1] += data.strip()
 
 
@@ -251,7 +342,7 @@ def test_the_page_holds_everything_and_text_is_escaped(make_run):
         ["<b>a&b</b>", "finished", "0.01", "0.3000", "0.7000", "2 min"],
         ["killed", "killed", "0.01", "0.6000", "", ""],
     ]
-    assert [link[:22] for link in page.links] == ["data:image/png;base64,"]
+    assert page.links == []
     assert not re.search(r"https?://|<b>|<i>", text)
     assert 'data-key="0.2"' in text
     assert '<td class="number"></td>' in text  # sorted last

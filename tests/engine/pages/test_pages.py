@@ -30,6 +30,16 @@ PALE = """() => {
   }).map(node => node.textContent);
 }"""
 
+# Visible texts of SVG charts that overlap or extend outside their chart.
+OVERLAPS = """() => [...document.querySelectorAll("svg.plot")].filter(one => one.checkVisibility()).flatMap(svg => {
+  const whole = svg.getBoundingClientRect(), texts = [...svg.querySelectorAll("text")];
+  const boxes = texts.map(text => text.getBoundingClientRect());
+  const wrong = boxes.map((a, n) => a.left < whole.left - 1 || a.right > whole.right + 1 ||
+    a.bottom > whole.bottom + 1 || boxes.slice(n + 1).some(b =>
+      Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 &&
+      Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3));
+  return texts.filter((text, n) => wrong[n]).map(text => text.textContent);
+})"""
 
 NAMES = ("digits", "regression", "translation", "comparison", "sweep")
 QUICK = {
@@ -94,7 +104,8 @@ def test_a_page_is_legible_on_a_desk_and_on_a_phone(opened, name, scheme):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(PALE) == []
         images = page.locator("img").all()
-        assert images
+        assert images or page.locator("svg.plot").count()
+        assert page.evaluate(OVERLAPS) == []
         assert all(image.get_attribute("alt") and image.evaluate("node => node.naturalWidth > 100") for image in images)
         # Chart labels have 10 points at 120 dpi, at least 9 pixels on a desktop. On a phone, charts must fit.
         small = "nodes => nodes.filter(node => node.clientWidth < .54 * node.naturalWidth).map(node => node.alt)"
@@ -126,6 +137,34 @@ def test_runs_lead_to_their_pages_and_the_config_unfolds(opened):
     assert not page.get_by_text("seed_everything: 42").is_visible()
     page.locator("summary").click()
     assert page.get_by_text("seed_everything: 42").is_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scripts", [True, False])
+def test_curves_are_selected_hidden_and_highlighted_with_and_without_javascript(pages, browser, scripts):
+    context = browser.new_context(viewport={"width": 390, "height": 800}, java_script_enabled=scripts)
+    page = context.new_page()
+    page.goto(pages["comparison"].as_uri())
+    shown = page.locator("svg.plot:visible")
+    assert "by epoch" in shown.first.get_attribute("aria-label")
+    page.get_by_role("radio", name="minutes").check()
+    assert "by minutes" in shown.first.get_attribute("aria-label")
+    before = shown.count()
+    page.get_by_role("checkbox", name="train/loss", exact=True).check()
+    assert shown.count() == before + 1
+    second = shown.first.locator("g.s1")
+    page.locator("#show1").uncheck()
+    assert not second.is_visible()
+    page.locator("#show1").check()
+    page.locator("tr.s0 a").focus()
+    opacity = "node => getComputedStyle(node).opacity"
+    assert [second.evaluate(opacity), shown.first.locator("g.s0").evaluate(opacity)] == ["0.15", "1"]
+    second.focus()
+    assert shown.first.locator("g.s0").evaluate(opacity) == "0.15"
+    table = page.locator("div.table").first
+    table.evaluate("node => node.scrollLeft = 999")
+    assert table.locator("tbody td").first.bounding_box()["x"] >= 0
+    context.close()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import time
 
@@ -247,7 +248,13 @@ def test_the_report_of_a_folder_that_was_moved(sweep, tmp_path):
     assert table.splitlines()[0] == "trial,state,val/score,curve,fail,seconds,run,host,error"
     assert table.splitlines()[1].startswith("4,finished,0.75,[0.75],,")
     assert table.splitlines()[-1].endswith("no <memory>")
-    assert all((moved.folder / f"{name}.png").exists() for name in report.PLOTS)
+    page = (moved.folder / "index.html").read_text()
+    best = re.search(r'class="line"[^>]* d="M([^"]*)"', page)[1].split("L")  # a higher score is further up
+    heights = [float(at.split()[1]) for at in best]
+    assert len(heights) == 3
+    assert heights == sorted(set(heights), reverse=True)
+    assert re.findall('aria-label="(.*?)"', page) == ["val/score by trial", "val/score by curve"]  # fail: one value
+    assert "Importance" not in page
     assert report.lines(moved.rows(), "val/score")[-1] == "6 trials: 3 finished, 3 failed"
 
 
@@ -256,7 +263,20 @@ def test_a_search_over_multiples_is_drawn(tmp_path, read):
     found = Searched(tmp_path / "s", read(method="random", parameters=section))
     assert set(found.search(20)) == {0.0, 0.25, 0.5, 0.75, 1.0}
     report.write_report(found, found.rows())
-    assert all((found.folder / f"{name}.png").exists() for name in report.PLOTS)
+    page = (found.folder / "index.html").read_text()
+    assert re.findall('aria-label="(.*?)"', page) == ["val/score by trial", "val/score by a"]
+
+
+@pytest.mark.parametrize(("trials", "shown"), [(19, False), (20, True)])
+def test_importance_is_shown_for_20_or_more_trials(tmp_path, read, trials, shown):
+    section = {name: {"distribution": "uniform", "min": 0.0, "max": 1.0} for name in ("a", "noise")}
+    found = Searched(tmp_path / "s", read(method="random", parameters=section))
+    found.search(trials)
+    rows = found.rows()
+    assert bool(report.importances(found, rows)) == shown
+    assert ("Importance of the parameters" in report.page_of(found, rows)) == shown
+    if shown:
+        assert report.importances(found, rows)["a"] > 0.8
 
 
 def test_multiples_are_stored_as_they_were_used(sweep, tmp_path):

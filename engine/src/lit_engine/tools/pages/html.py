@@ -46,9 +46,11 @@ thead th { background: var(--band); border-top: 0; }
 tbody tr:hover td { background: var(--band); }
 @media (max-width: 30rem) {
   th, td { padding: .35rem .45rem; } th:not([aria-sort]) button::after { content: none !important; }
+  td:first-child { white-space: normal; max-width: 40vw; overflow-wrap: anywhere; }
+  td:first-child:has(a, svg) { min-width: 8rem; }
 }
+th:first-child, td:first-child { position: sticky; left: 0; } td:first-child { background: var(--back); }
 @media (min-width: 40rem) {
-  th:first-child, td:first-child { position: sticky; left: 0; } td:first-child { background: var(--back); }
   figure img { min-width: calc(.55 * var(--width)); }
 }
 th button { font: inherit; font-weight: 600; color: inherit; background: none; border: 0; padding: 0; cursor: pointer; }
@@ -180,7 +182,7 @@ def paragraph(text: str, soft: bool = False) -> str:
     return f"<p{kind}>{escape(text)}</p>"
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+def table(names: Sequence[str], rows: Iterable[Sequence[Cell]], row_classes: Sequence[str] = ()) -> str:
     """Return a table that is sorted by clicking on a column name. Numeric columns are right-aligned."""
     rows = list(rows)
     numeric = [any(isinstance(row[column], tuple) for row in rows) for column in range(len(names))]
@@ -189,7 +191,8 @@ def table(names: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
         f'<th{kind} scope="col"><button>{escape(name)}</button></th>' for name, kind in zip(names, classes, strict=True)
     )
     lines = ["".join(map(_render_cell, row, classes)) for row in rows]
-    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    kinds = [f' class="{kind}"' for kind in row_classes] or [""] * len(lines)
+    body = "\n".join(f"<tr{kind}>{line}</tr>" for kind, line in zip(kinds, lines, strict=True))
     return f'<div class="table"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 
 

@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lit_engine.callbacks.drawing import new_figure, scale
-from lit_engine.run.metric_names import base_of, stage_of
-from lit_engine.tools.pages.html import Cell, heading, link, page, paragraph, picture, table
-from lit_engine.tools.runs.columns import Column, columns_of, labels, number, table_of
+from lit_engine.run.metric_names import base_of, is_detail, stage_of
+from lit_engine.tools.pages.chart import COLOURS, STYLE, Series, chart, choice, legend, positions, swatch
+from lit_engine.tools.pages.html import Cell, Html, heading, link, page, paragraph, table
+from lit_engine.tools.runs.columns import Column, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.figure import Figure
-
-# Line colours: petroff10 without its greys (Petroff 2021). Further lines are grey. The colours stay distinguishable for
-# colour-blind people and after being inverted on dark pages.
-COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#a96b59", "#e76300", "#b9ac70", "#92dadd")
-COLOURED = len(COLOURS)
 CHANGES = 6  # number of classes with the largest gains, and likewise with the largest losses
-PANELS = 4
+PANELS = 4  # number of curves shown at first, and of metrics next to an option
+POINTS = 100  # per curve
+X = ("epoch", "step", "minutes")
 ROUNDING = 1e-5  # smaller changes are float32 rounding errors
 
 
 def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
     """Return the HTML of the page, with links relative to `folder`."""
-    parts = [*map(paragraph, found.notes()), _table(table_of(found), found.rows, folder)]
-    if (figure := curves(found)) is not None:
+    drawn = curves(found)
+    parts = [STYLE, *map(paragraph, found.notes()), _table(table_of(found), found.rows, folder, bool(drawn))]
+    if drawn:
         what = "Mean ± 1 standard deviation of the finished runs." if found.over else "One line per run."
-        parts += [heading("Curves"), paragraph(what, soft=True), picture(figure, "learning curves")]
+        parts += [heading("Curves"), paragraph(what, soft=True), *drawn]
+    if plots := scatter(found):
+        parts += [heading("Options and metrics"), *plots]
     for kind, lines in changes(found).items():
         before, after = labels(found, found.given)
         parts += [heading(f"Largest changes in the test: {kind}"), paragraph(f"From {before} to {after}.", soft=True)]
@@ -43,65 +40,94 @@ def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
     return page(title, parts, footer)
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path) -> str:
-    """Return a table in which each run links to its page."""
+def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path, marked: bool = False) -> str:
+    """Return a table in which each run links to its page. If it is `marked`, its rows belong to the curves."""
     cells = [list(line) for line in zip(*(column.cells for column in columns), strict=True)]
-    if columns[0].name == "run":
-        for line, row in zip(cells, rows, strict=True):
+    marked = marked and len(cells) == len(rows)
+    for order, (line, row) in enumerate(zip(cells, rows, strict=False)):
+        if columns[0].name == "run":
             line[0] = link(str(line[0]), row.runs[0].path / "index.html", folder)
-    return table([column.short or column.name for column in columns], cells)
+        if marked:
+            text, key = line[0] if isinstance(line[0], tuple) else (line[0], None)
+            text = Html(swatch(order) + (text if isinstance(text, Html) else escape(text)))
+            line[0] = text if key is None else (text, key)
+    classes = [f"s{order}" for order in range(len(rows))] if marked else ()
+    return table([column.short or column.name for column in columns], cells, classes)
 
 
-def curves(found: Comparison) -> Figure | None:
-    """Plot each metric in a panel with one line per row. Return None if there is nothing to draw or the tasks differ.
+def curves(found: Comparison) -> list[str]:
+    """Return the curves of all metrics by epoch, step and time, and controls to select them; nothing if tasks differ.
 
     A group is drawn as the mean of its finished runs, where all have a value, with a band of one standard deviation.
     """
     wanted = [name for name in found.chosen if stage_of(name) != "test"] or found.monitors
     wanted = wanted or [name for name in found.metrics if stage_of(name) == "val" and base_of(name) == "loss"]
-    metrics = [name for name in wanted if any(run.curve(name, "step") for run in found.runs)][:PANELS]
-    if not metrics or len(found.tasks) > 1:
-        return None
-    from matplotlib.ticker import MaxNLocator
+    known = dict.fromkeys(name for run in found.runs for row in run.rows for name in row if row[name])
+    drawn = [name for name in known if name not in X[:2] and stage_of(name) != "test" and not is_detail(name)]
+    metrics = sorted(drawn, key=lambda name: (wanted.index(name) if name in wanted else len(wanted), stage_of(name)))
+    shown = [n for n, name in enumerate(metrics) if name in wanted][:PANELS]
+    if not shown or len(found.tasks) > 1:
+        return []
+    names, panels = labels(found, found.rows), []
+    each_epoch = all(
+        len(run.curve(metrics[n], "epoch")) == len(run.curve(metrics[n], "step")) for n in shown for run in found.runs
+    )
+    for place, metric in enumerate(metrics):
+        for number_of, by in enumerate(X):
+            series = [_line(row, metric, by, order, names[order]) for order, row in enumerate(found.rows)]
+            if series := [one for one in series if one.points]:
+                # A run is drawn above its later forks, which start with a copy of its curve.
+                begun = [row.runs[0].begun.timestamp() for row in found.rows]
+                series.sort(key=lambda one: (one.order < len(COLOURS), -begun[one.order], -one.order))
+                log = base_of(metric).endswith("loss") and min(y for one in series for _, y in one.points) > 0
+                panels.append(chart(metric, by, series, (False, log), classes=f"metric-{place} x-{number_of}"))
+    if not panels:
+        return []
+    return [
+        choice("x axis:", "radio", X, [0 if each_epoch else 1], "x"),
+        choice("metrics:", "checkbox", metrics, shown, "metric"),
+        legend(names),
+        f'<div class="charts">{"".join(panels)}</div>',
+    ]
 
-    figure = new_figure(5.6, 3.6 * len(metrics))  # legible on a phone
-    names = labels(found, found.rows)
-    legend: dict[str, Artist] = {}
-    for place, metric in enumerate(metrics, 1):
-        axes, shown, bands = figure.add_subplot(len(metrics), 1, place), [], []
-        each_epoch = all(len(run.curve(metric, "epoch")) == len(run.curve(metric, "step")) for run in found.runs)
-        by = "epoch" if each_epoch else "step"
-        for order, row in enumerate(found.rows):
-            lines = [run.curve(metric, by) for run in row.counted]
-            x = sorted(set.intersection(*map(set, lines))) if lines else []
-            if not x:
-                continue
-            colour, alpha = (COLOURS[order], 1.0) if order < COLOURED else ("grey", 0.3)
-            means, sds, counts = zip(*(mean_sd([line[at] for line in lines]) for at in x), strict=True)
-            # A run is drawn above its later forks, which start with a copy of its curve.
-            above = (3 if alpha == 1 else 2) - row.runs[0].begun.timestamp() / 1e12
-            (line,) = axes.plot(x, means, color=colour, alpha=alpha, zorder=above, linewidth=1.4)
-            line.set_marker("o" if len(x) == 1 else "")
-            name = names[order] if len(names[order]) < 60 else f"…{names[order][-58:]}"
-            legend.setdefault(name if order < COLOURED else "others", line)
-            shown += [mean for mean in means if math.isfinite(mean)]
-            if counts[0] > 1:
-                low, high = ([mean + sign * sd for mean, sd in zip(means, sds, strict=True)] for sign in (-1, 1))
-                bands.append((x, low, high, colour, 0.2 * alpha))
-        if shown:
-            scale(axes, metric, shown)
-        # mean − sd may be negative, which a logarithmic axis cannot show.
-        least = min(shown) / 2 if axes.get_yscale() == "log" else -math.inf
-        for x, low, high, colour, alpha in bands:
-            axes.fill_between(x, [max(y, least) for y in low], high, color=colour, alpha=alpha, linewidth=0)
-        axes.set(title=metric, xlabel=by)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-    if not legend:
-        return None
-    columns = max(1, 60 // (8 + max(map(len, legend))))
-    figure.legend([*legend.values()], [*legend], loc="outside lower center", ncols=columns, frameon=False)
-    return figure
+
+def _line(row: Row, metric: str, by: str, order: int, name: str) -> Series:
+    """Return the curve of a row, with at most `POINTS` points."""
+    lines = [run.curve(metric, "epoch" if by == "epoch" else "step") for run in row.counted]
+    x = sorted(set.intersection(*map(set, lines))) if lines else []
+    x = [at for at in x if all(math.isfinite(line[at]) for line in lines)]
+    x = [*x[: -1 : math.ceil(len(x) / POINTS) or 1], *x[-1:]]
+    if not x:
+        return Series(order, name, [])
+    means, sds, _ = zip(*(mean_sd([line[at] for line in lines]) for at in x), strict=True)
+    if by == "minutes":  # from the mean duration of a step, because metrics.csv contains no times
+        last = [max(run.curve(metric, "step")) for run in row.counted]
+        pace = mean_sd([run.seconds / step / 60 for run, step in zip(row.counted, last, strict=True) if step])[0]
+        x = [at * pace for at in x] if math.isfinite(pace) else []
+    return Series(order, name, [*zip(x, means, strict=False)], sds if len(lines) > 1 else ())
+
+
+def scatter(found: Comparison) -> list[str]:
+    """Return plots of each option that differs against each metric, one point per row."""
+    metrics, names, panels = found.metrics[:PANELS], labels(found, found.rows), []
+    if len(found.rows) < 3 or len(found.tasks) > 1:
+        return []
+    for place, (key, short) in enumerate(zip(found.keys, short_names(found.keys), strict=True)):
+        values = [row.runs[0].options.get(key) for row in found.rows]
+        for metric in metrics:
+            ys = [row.metric(metric) for row in found.rows]
+            good = [n for n, (y, _, _) in enumerate(ys) if math.isfinite(y)]
+            if good:
+                xs, log, texts = positions([values[n] for n in good])
+                series = [
+                    Series(n, names[n], [(x, ys[n][0])], [0 if math.isnan(ys[n][1]) else ys[n][1]], dots=True)
+                    for x, n in zip(xs, good, strict=True)
+                ]
+                panels.append(chart(metric, short, series, (log, False), texts, f"option-{place}"))
+    if not panels:
+        return []
+    return [choice("option:", "radio", short_names(found.keys), [0], "option"),
+            f'<div class="charts">{"".join(panels)}</div>']  # fmt: skip
 
 
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:

@@ -1,28 +1,24 @@
-"""Reports the results of a sweep: a table, plots, the config of the best trial, and a page with all of them."""
+"""Reports the results of a sweep: a table, the config of the best trial, and a page with charts."""
 
 import csv
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from matplotlib import pyplot as plt
-from optuna.visualization import matplotlib as plots
+from optuna.importance import get_param_importances
 
-from lit_engine.callbacks.drawing import CHART
 from lit_engine.project import program
 from lit_engine.run.directory import write_text
-from lit_engine.tools.pages.html import Cell, code, figures, heading, link, page, paragraph, table
+from lit_engine.tools.pages.chart import STYLE, Series, chart, positions
+from lit_engine.tools.pages.html import Cell, code, heading, link, page, paragraph, table
 from lit_engine.tools.runs.columns import duration, short_names
 from lit_engine.tools.sweep.study import Study, Trial
 
 SHOWN = 10  # rows of the printed table
-PLOTS: dict[str, Callable[..., Any]] = {
-    "best_so_far": plots.plot_optimization_history,
-    "importance": plots.plot_param_importances,
-    "parameters": plots.plot_slice,
-}
+IMPORTANT = 20  # finished trials from which parameter importance is estimated; fewer give mere noise
+IMPORTANCE = "How much each parameter decides whether a trial is among the best (PED-ANOVA; Watanabe et al. 2023)."
 
 
 def short(value: object) -> str:
@@ -42,7 +38,7 @@ def lines(rows: Sequence[Trial], metric: str) -> list[str]:
 
 
 def write_report(study: Study, rows: Sequence[Trial]) -> None:
-    """Write `trials.csv`, `best.yaml`, the plots and the page of a sweep, whether or not it has finished."""
+    """Write `trials.csv`, `best.yaml` and the page of a sweep, whether or not it has finished."""
     names = [parameter.name for parameter in study.config.parameters]
     with (study.folder / "trials.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -58,28 +54,24 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
         head = f"# The best of {len(rows)} trials of a sweep: {found}.\n#\n#   {program()} fit -c {best}\n#\n"
         write_text(best, head + config)
-    if sum(row.state == "finished" for row in rows) > 1:
-        trials = study.connect()
-        for name, plot in PLOTS.items():
-            with plt.style.context({}), warnings.catch_warnings():  # Optuna changes the style
-                warnings.simplefilter("ignore")  # warnings about experimental plots and parameters with a single value
-                plot(trials, target_name=study.config.metric)
-                about = {"Description": CHART}
-                plt.savefig(study.folder / f"{name}.png", dpi=120, bbox_inches="tight", metadata=about)
-                plt.close()
     write_text(study.folder / "index.html", page_of(study, rows))
 
 
 def page_of(study: Study, rows: Sequence[Trial]) -> str:
     """Return the page of a sweep: its best config, plots, and all trials."""
     folder, metric = study.folder, study.config.metric
-    parts = [paragraph(lines(rows, metric)[-1])]
+    parts = [STYLE, paragraph(lines(rows, metric)[-1])]
     best = folder / "best.yaml"
     if best.exists():
         parts += [heading("Best trial"), paragraph(f"Trial {rows[0].number}: {metric} {rows[0].value:.6g}.")]
         parts += [code(f"{program()} fit -c {best}"), code(best.read_text(encoding="utf-8"), "The config")]
-    if drawn := [file for name in PLOTS if (file := folder / f"{name}.png").exists()]:
-        parts += [heading("Trials and parameters"), figures(drawn)]
+    good = sorted((row for row in rows if row.good), key=lambda row: row.number)
+    if len(good) > 1:
+        parts += [heading("Trials and parameters"), f'<div class="charts">{"".join(plots(study, good))}</div>']
+    if len(found := importances(study, rows)) > 1:
+        parts += [heading("Importance of the parameters"), paragraph(IMPORTANCE, soft=True)]
+        shares: list[list[Cell]] = [[name, (f"{share:.0%}", share)] for name, share in found.items()]
+        parts.append(table(["parameter", "importance"], shares))
     names = [parameter.name for parameter in study.config.parameters]
     cells: list[list[Cell]] = []
     for row in rows:
@@ -89,6 +81,34 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
     titles = ["trial", "state", metric, *short_names(names), "time", "error"]
     parts += [heading("Trials"), table(titles, cells)] if rows else []
     return page(f"Sweep {folder.resolve().name}", parts, f"{program()} sweep · {datetime.now():%Y-%m-%d %H:%M}")
+
+
+def plots(study: Study, good: Sequence[Trial]) -> list[str]:
+    """Return the best value so far, and each parameter against the metric. `good` are the trials by number."""
+    metric, better = study.config.metric, max if study.config.maximize else min
+    best = [(row.number, better(other.value for other in good[: n + 1])) for n, row in enumerate(good)]
+    trials = [Series(1, f"trial {row.number}", [(row.number, row.value)], dots=True) for row in good]
+    drawn = [chart(metric, "trial", [Series(0, "best so far", best), *trials])]
+    parameters = study.config.parameters
+    titles = short_names(parameter.name for parameter in parameters)
+    for parameter, title in zip(parameters, titles, strict=True):
+        xs, log, texts = positions([row.values[parameter.name] for row in good])
+        log = log and getattr(parameter.drawn, "log", True)  # a list of values has no scale of its own
+        if len(set(xs)) > 1:
+            points = [
+                Series(1, f"trial {row.number}", [(x, row.value)], dots=True) for x, row in zip(xs, good, strict=True)
+            ]
+            drawn.append(chart(metric, title, points, (log, False), texts))
+    return drawn
+
+
+def importances(study: Study, rows: Sequence[Trial]) -> dict[str, float]:
+    """Return the importance of each parameter by PED-ANOVA, or nothing if too few trials finished."""
+    if sum(row.state == "finished" and row.good for row in rows) < IMPORTANT:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about parameters with a single value
+        return get_param_importances(study.connect())
 
 
 def _cell(value: Any) -> Cell:

@@ -1,0 +1,175 @@
+"""Charts as inline SVG. They need neither JavaScript nor matplotlib, and look the same on light and dark pages.
+
+Series are numbered. Everything with the class `s3` belongs to series 3: its curve, table row and legend entry.
+`legend` also returns the CSS with which they highlight each other, and with which checkboxes hide curves.
+"""
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from lit_engine.tools.pages.html import Html
+
+# Chosen by a random search for the largest smallest distance (CIEDE2000) between two colours, also as seen with
+# protanopia and deuteranopia, among colours with a contrast of at least 3 : 1 to light and dark pages.
+COLOURS = ("#2d4bff", "#ff5a0f", "#00785a", "#a53c87", "#6996d2", "#c32d0f", "#2da596", "#ff4b87")
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
+GREY = "#888"  # only for further series
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 420, 270, 58, 14, 28, 42
+
+STYLE = """<style>
+div.charts { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+svg.plot { width: 100%; max-width: 36rem; font-size: 12px; } svg.plot text { fill: currentColor; }
+svg.plot path { fill: none; stroke-width: 2; stroke-linejoin: round; }
+svg.plot .hit { stroke: #0000; stroke-width: 12; }
+svg.plot .grid { stroke: var(--line); stroke-width: 1; } svg.plot .band { fill-opacity: .18; stroke: none; }
+svg.plot g { outline: none; } svg.plot g:is(:hover, :focus) .line { stroke-width: 4; }
+svg.swatch { width: 26px; height: 10px; margin-right: .4rem; }
+.legend, .choice { display: flex; flex-wrap: wrap; gap: .2rem 1rem; border: 0; padding: 0; margin: .5rem 0; }
+.legend label, .choice label { cursor: pointer; } .choice legend { float: left; color: var(--soft); }
+</style>"""
+
+
+class Series(NamedTuple):
+    """A curve or a set of points."""
+
+    order: int  # number of the series, which determines its colour
+    name: str
+    points: Sequence[tuple[float, float]]  # (x, y), by x
+    sds: Sequence[float] = ()  # half the height of the band or error bar at each point
+    dots: bool = False  # separate points instead of a curve
+
+
+def colour(order: int) -> str:
+    """Return the colour of a series."""
+    return COLOURS[order] if order < len(COLOURS) else GREY
+
+
+def stroke(order: int) -> str:
+    """Return the SVG attributes of a line: its colour and dashes."""
+    dash = DASHES[order % len(DASHES)] if order < len(COLOURS) else ""
+    return f'stroke="{colour(order)}"' + (f' stroke-dasharray="{dash}"' if dash else "")
+
+
+def swatch(order: int) -> str:
+    """Return a short piece of the line of a series."""
+    line = f'<path d="M0 5H26" stroke-width="3" {stroke(order)}/>'
+    return Html(f'<svg class="swatch" viewBox="0 0 26 10" aria-hidden="true">{line}</svg>')
+
+
+def legend(names: Sequence[str]) -> str:
+    """Return checkboxes that hide curves, and the CSS that connects them, the curves and the rows of a table."""
+    labels, rules = [], []
+    for order, name in enumerate(names):
+        box = f'<input type="checkbox" id="show{order}" checked>'
+        labels.append(f'<label class="s{order}">{box} {swatch(order)}{escape(name)}</label>')
+        active = f"body:has(.s{order}:is(:hover, :focus-within))"
+        rules += [
+            f"body:has(#show{order}:not(:checked)) .plot .s{order} {{ display: none }}",
+            f"{active} .plot g[class]:not(.s{order}) {{ opacity: .15 }}",
+            f"{active} :is(tr.s{order} td, label.s{order}) {{ background: var(--band) }}",
+        ]
+    return f'<div class="legend">{"".join(labels)}</div>\n<style>{" ".join(rules)}</style>'
+
+
+def choice(label: str, kind: str, names: Sequence[str], checked: Sequence[int], key: str) -> str:
+    """Return radio buttons or checkboxes. Elements of the class `KEY-2` are shown while the third one is checked."""
+    boxes = [
+        f'<label><input type="{kind}" name="{key}" id="{key}{n}"{" checked" * (n in checked)}> {escape(name)}</label>'
+        for n, name in enumerate(names)
+    ]
+    hidden = [f"body:has(#{key}{n}:not(:checked)) .{key}-{n} {{ display: none }}" for n in range(len(names))]
+    head = f"<legend>{escape(label)}&nbsp;</legend>"
+    return f'<fieldset class="choice">{head}{"".join(boxes)}</fieldset>\n<style>{" ".join(hidden)}</style>'
+
+
+def chart(title: str, x: str, series: Sequence[Series], logs: tuple[bool, bool] = (False, False),
+          categories: Sequence[str] = (), classes: str = "") -> str:  # fmt: skip
+    """Return a chart in which later series are on top. `logs` are the logarithmic axes (x, y).
+
+    With `categories`, each x is an index of this list.
+    """
+    xs = [point[0] for one in series for point in one.points]
+    ys = [point[1] for one in series for point in one.points]
+    floor = min(ys) / 2 if logs[1] else -math.inf  # mean − sd may be negative, which a logarithmic axis cannot show
+    ranges = [(max(y - sd, floor), y + sd) for one in series for (_, y), sd in zip(one.points, one.sds, strict=False)]
+    across = Axis(xs, LEFT, WIDTH - RIGHT, logs[0], len(categories))
+    up = Axis([*ys, *(y for pair in ranges for y in pair)], HEIGHT - BOTTOM, TOP, logs[1])
+    parts = [f'<text x="{LEFT}" y="16" font-weight="600">{escape(title)}</text>',
+             f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" text-anchor="end">{escape(x)}</text>']  # fmt: skip
+    for value in up.ticks(5):
+        place = f"{up(value):.1f}"
+        parts.append(f'<path class="grid" d="M{LEFT} {place}H{WIDTH - RIGHT}"/>'
+                     f'<text x="{LEFT - 6}" y="{place}" dy="4" text-anchor="end">{value:g}</text>')  # fmt: skip
+    room = (WIDTH - LEFT - RIGHT) // max(len(categories), 1) // 7
+    for value in range(len(categories)) if categories else across.ticks(6):
+        text = categories[int(value)] if categories else f"{value:g}"
+        text = text if len(text) <= max(room, 4) or not categories else f"{text[: max(room, 4) - 1]}…"
+        if not categories or room >= 3 or value % math.ceil(3 / max(room, 1)) == 0:
+            parts.append(f'<text x="{across(value):.1f}" y="{HEIGHT - 24}" text-anchor="middle">{escape(text)}</text>')
+    for one in series:
+        places = [(f"{across(x):.1f}", up(y), y) for x, y in one.points]
+        inner = [f"<title>{escape(one.name)}</title>"]
+        if one.sds and not one.dots:
+            edges = [f"{x} {up(y + sd):.1f}" for (x, _, y), sd in zip(places, one.sds, strict=True)]
+            below = [f"{x} {up(max(y - sd, floor)):.1f}" for (x, _, y), sd in zip(places, one.sds, strict=True)]
+            inner.append(f'<path class="band" style="fill: {colour(one.order)}" '
+                         f'd="M{"L".join([*edges, *reversed(below)])}Z"/>')  # fmt: skip
+        if one.dots or len(places) == 1:
+            for (x_at, y_at, y), sd in zip(places, one.sds or [0] * len(places), strict=True):
+                if sd:
+                    inner.append(
+                        f'<path {stroke(one.order)} d="M{x_at} {up(max(y - sd, floor)):.1f}V{up(y + sd):.1f}"/>'
+                    )
+                inner.append(f'<circle cx="{x_at}" cy="{y_at:.1f}" r="4" fill="{colour(one.order)}"/>')
+        else:
+            path = "M" + "L".join(f"{x_at} {y_at:.1f}" for x_at, y_at, _ in places)
+            inner.append(f'<path class="line" {stroke(one.order)} d="{path}"/><path class="hit" d="{path}"/>')
+        parts.append(f'<g class="s{one.order}" tabindex="0">{"".join(inner)}</g>')
+    head = f'<svg class="plot" role="img" aria-label="{escape(title)} by {escape(x)}" viewBox="0 0 {WIDTH} {HEIGHT}">'
+    return f'<div class="{classes}">{head}{"".join(parts)}</svg></div>'
+
+
+class Axis:
+    """Maps values to positions between `start` and `end`."""
+
+    def __init__(
+        self, values: Sequence[float], start: float, end: float, log: bool = False, categories: int = 0
+    ) -> None:
+        self.log, self.whole = log, all(float(value).is_integer() for value in values)
+        low, high = (-0.5, categories - 0.5) if categories else (min(values), max(values))
+        self.low, self.high = (math.log10(low), math.log10(high)) if log else (low, high)
+        margin = 0 if categories else 0.04 * (self.high - self.low) or abs(self.low) * 0.05 or 0.5
+        self.low, self.high, self.start, self.end = self.low - margin, self.high + margin, start, end
+
+    def __call__(self, value: float) -> float:
+        """Return the position of a value."""
+        part = ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
+        return self.start + part * (self.end - self.start)
+
+    def ticks(self, most: int) -> list[float]:
+        """Return about `most` round values in the range."""
+        low, high = (10**self.low, 10**self.high) if self.log else (self.low, self.high)
+        if self.log:
+            decades = range(math.floor(self.low), math.ceil(self.high) + 1)
+            for steps in ((1, 2, 5), (1, 3), (1,)):
+                found = [step * 10.0**n for n in decades for step in steps if low <= step * 10.0**n <= high]
+                if 3 <= len(found) <= most + 1:
+                    return found
+            if len(found) > most:
+                return found[:: math.ceil(len(found) / most)]
+        size = 10 ** math.floor(math.log10((high - low) / most))
+        size *= next(step for step in (1, 2, 5, 10) if (high - low) / (step * size) <= most)
+        size = max(size, 1) if self.whole else size
+        return [n * size for n in range(math.ceil(low / size), math.floor(high / size) + 1)]
+
+
+def positions(values: Sequence[object]) -> tuple[list[float], bool, list[str]]:
+    """Return where the values of an option are on an axis, whether it is logarithmic, and its categories, if any."""
+    numeric = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numeric) == len(values):
+        return numeric, min(numeric) > 0 and max(numeric) >= 10 * min(numeric), []
+    texts = [str(value) for value in values]
+    names = list(dict.fromkeys(texts))
+    return [float(names.index(text)) for text in texts], False, names
