@@ -33,6 +33,9 @@ class Run:
     project: str | None = None  # this and the following fields are as sent
     config: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    summary: dict[str, Any] = field(default_factory=dict)
+    group: str | None = None
+    job_type: str | None = None
     exit_code: int | None = None
 
     @property
@@ -108,6 +111,8 @@ class Server(ThreadingHTTPServer):
         history = (sent.get("files") or {}).get("wandb-history.jsonl")
         if history:
             run.rows[history["offset"] :] = [json.loads(line) for line in history["content"]]
+        if summary := (sent.get("files") or {}).get("wandb-summary.json"):
+            run.summary = json.loads(summary["content"][-1])
         if sent.get("complete"):
             run.exit_code = sent["exitcode"]
         return {}
@@ -178,6 +183,7 @@ class Server(ThreadingHTTPServer):
         """Start a run or change its config. A run that was not started by an agent is not a trial."""
         run = self.runs.setdefault(sent["name"], Run(sent["name"], {}, agent=""))
         run.project = sent["project"]
+        run.group, run.job_type = sent.get("groupName") or run.group, sent.get("jobType") or run.job_type
         run.config |= {name: given["value"] for name, given in json.loads(sent.get("config") or "{}").items()}
         bucket = {
             "id": run.name, "name": run.name, "displayName": sent.get("displayName") or run.name, "description": None,

@@ -33,7 +33,7 @@ def test_callback_draws_all_samples_with_the_r2_of_the_task(trainer, monkeypatch
     torch.manual_seed(0)
     drawn = []
     monkeypatch.setattr(viz, "predicted_against_true", lambda *args: drawn.append(args))
-    monkeypatch.setattr(viz, "save_figure", lambda *args: drawn.append(args[1]))
+    monkeypatch.setattr(viz, "save_figure", lambda *args, **_: drawn.append(args[1]))
     data = TabularData(torch.randn(50, 2), torch.randn(50, 1), ["a", "b"], ["y"], eval_batch_size=3)
     task = Regressor(FFNN(2, 1), torch.optim.SGD, ["y"])
     runner = trainer(callbacks=[PredictedAgainstTrue()], max_epochs=1)

@@ -38,10 +38,11 @@ def load_model(run: RunDir, which: str = "best") -> Any:
     return load_module(LightningModule, choose_checkpoint(run, which)).eval()
 
 
-def load_data(run: RunDir, stage: str = "test") -> LightningDataModule:
+def load_data(run: RunDir, stage: str = "test", download: bool = True) -> LightningDataModule:
     """Return the data module of a run, set up for a stage (`fit`, `validate` or `test`).
 
-    If the data cannot provide a value such as a vocabulary, it is read from the best checkpoint.
+    If the data cannot provide a value such as a vocabulary, it is read from the best checkpoint. Without `download`,
+    `prepare_data` is not called.
 
     Raises:
         DataError: the data are missing.
@@ -52,7 +53,8 @@ def load_data(run: RunDir, stage: str = "test") -> LightningDataModule:
         content = read(choose_checkpoint(run))
         given |= {name: linked_hparam(content, current().links[name]) for name in missing}
     data = build_datamodule(config)
-    data.prepare_data()
+    if download:
+        data.prepare_data()
     data.setup(stage)
     return data
 

@@ -155,9 +155,11 @@ class Session:
         named["headline"] = next(reversed(getattr(model, "headline_metrics", ())), None)
         named |= {"fork": self.fork.origin} if self.fork else {}
         facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
+        best = best_checkpoint(trainer)
         for logger in self.loggers:
             if hasattr(logger, "description"):  # W&B
-                logger.description = {**self.cli.plain, "provenance": facts}
+                logger.description, logger.command = {**self.cli.plain, "provenance": facts}, self.command
+                logger.monitor = None if best is None else (str(best.monitor), best.mode)
         if self.fork is not None:
             self.fork.adapt(run.path, self.cli.plain, trainer, model, datamodule)
         elif self.checkpoint is not None:

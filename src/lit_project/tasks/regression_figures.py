@@ -15,6 +15,10 @@ from lit_engine.distributed.processes import all_gathered
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CAPTIONS = {
+    "predicted": "Predicted against true values. The dashed line marks perfect predictions.",
+    "residuals": "True minus predicted against predicted values. A trend or a funnel shows what the model misses.",
+}
 MOST_POINTS = 5000  # more points would overlap too much
 
 
@@ -80,4 +84,4 @@ class PredictedAgainstTrue(DrawsEvaluation):
         panels = {title: (true[:, k], predicted[:, k]) for k, title in enumerate(titles)}
         for residuals, name in enumerate(("predicted", "residuals")):
             figure = predicted_against_true(panels, f"{split}: {len(true)} samples", bool(residuals))
-            save_figure(trainer, f"{split}_{name}", figure)
+            save_figure(trainer, f"{split}_{name}", figure, caption=CAPTIONS[name])

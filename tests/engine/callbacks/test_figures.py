@@ -7,10 +7,11 @@ import pytest
 import torch
 from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from classifier_data import NAMES, Images, classifier
 from lit_engine.callbacks import figures as viz
-from lit_engine.callbacks.figures import Figures, confusion_matrix, gallery, learning_curves, learning_rates
+from lit_engine.callbacks.figures import Figures, confusion_matrix, gallery, learning_curves, step_curves
 from lit_engine.loggers.tensorboard import TensorBoardExtras
 from lit_project.tasks.mixup import Mixing
 
@@ -47,11 +48,44 @@ def test_learning_curves_have_a_panel_a_metric_and_a_line_a_split():
 
 def test_learning_rates_have_a_line_a_group():
     rates = {"lr/body": [(0.0, 0.1), (1.0, 0.2)], "lr/head": [(0.0, 1.0), (1.0, 0.5)]}
-    (axes,) = learning_rates(rates).axes
+    (axes,) = step_curves(rates).axes
     lines = [line.get_xydata().tolist() for line in axes.get_lines()]
     assert lines == [[[0, 0.1], [1, 0.2]], [[0, 1.0], [1, 0.5]]]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["lr/body", "lr/head"]
     png(axes.figure)
+
+
+def test_rates_that_differ_by_a_factor_of_20_have_a_logarithmic_axis():
+    falling = [(float(step), 1.0 - step / 10) for step in range(11)]
+    assert step_curves({"lr": falling}).axes[0].get_yscale() == "linear"  # a schedule that ends at 0
+    for factor, kind in ((19, "linear"), (20, "log")):
+        rates = {"lr/body": [(x, y / factor) for x, y in falling], "lr/head": falling}
+        assert step_curves(rates).axes[0].get_yscale() == kind
+    assert step_curves({"gradient norm": falling}, "gradient norm").axes[0].get_yscale() == "log"
+
+
+@pytest.mark.parametrize("labels", [1, 12])
+def test_score_curves_have_the_areas_of_scikit_learn(labels):
+    generator = torch.Generator().manual_seed(0)
+    targets = (torch.rand(300, labels, generator=generator) < 0.3).long()
+    targets[:, -1] = torch.arange(300) < 2
+    scores = (0.3 * targets + 0.7 * torch.rand(300, labels, generator=generator)).round(decimals=2)  # with ties
+    outputs = {"probabilities": scores, "targets": targets}
+    if labels == 1:
+        outputs = {"logits": torch.cat([torch.zeros(300, 1), scores.logit(eps=1e-6)], 1), "targets": targets[:, 0]}
+    names = ["no", "yes"] if labels == 1 else [f"label {k}" for k in range(labels)]
+    found = viz._scores_by_label([viz._scores_of(outputs)], names)
+    assert len(found) == min(labels, 10)
+    assert "label 11" not in found  # the rarest
+    left, right = viz.score_curves(found, "test").axes
+    for axes, area in ((left, average_precision_score), (right, roc_auc_score)):
+        shown = [text.get_text() for text in axes.get_legend().get_texts()]
+        expected = [
+            area(targets[:, names.index(name) if labels > 1 else 0], scores[:, names.index(name) if labels > 1 else 0])
+            for name in found
+        ]
+        assert [float(text.split()[-1]) for text in shown] == pytest.approx(expected, abs=1e-4)
+    assert viz._scores_of({"logits": torch.rand(4, 3), "targets": torch.arange(4)}) is None
 
 
 COUNTS = torch.tensor([[5.0, 1.0, 0.0], [0.0, 7.0, 2.0], [0.0, 0.0, 0.0]])
@@ -73,7 +107,8 @@ def test_confusion_matrix_shows_counts_in_cells_and_shares_in_colours():
 def test_confusion_matrix_of_many_classes_leaves_out_what_would_not_be_legible():
     axes = confusion_matrix(torch.eye(61), [f"class {k}" for k in range(61)]).axes[0]
     assert not axes.texts
-    assert not [label for label in axes.get_xticklabels() if label.get_text()]
+    assert [label.get_text() for label in axes.get_xticklabels()] == [f"class {k}" for k in range(0, 61, 2)]
+    assert axes.get_images()[0].norm(0.01) > 0.2  # one percent of a class is visible
 
 
 @pytest.mark.parametrize(("channels", "count"), [(1, 1), (3, 7)])
@@ -124,7 +159,7 @@ class WhiteTop(torch.nn.Module):
 @pytest.mark.parametrize("mixing", [None, Mixing(mixup_alpha=1.0)])
 def test_the_first_images_of_the_training_are_shown_as_the_net_gets_them(trainer, tmp_path, monkeypatch, mixing):
     drawn, seen = {}, []
-    monkeypatch.setattr(viz, "save_figure", lambda trainer, name, figure: drawn.update({name: figure}))
+    monkeypatch.setattr(viz, "save_figure", lambda trainer, name, figure, **_: drawn.update({name: figure}))
     task, data = classifier(mixing=mixing), Images(batch_size=16, train_transforms=[WhiteTop()])
     task.net.register_forward_pre_hook(lambda net, inputs: seen.append(inputs[0]))
     board = TensorBoardLogger(tmp_path)

@@ -8,8 +8,9 @@ from lit_engine.callbacks.figures import (
     confusion_matrix,
     gallery,
     learning_curves,
-    learning_rates,
     reliability,
+    score_curves,
+    step_curves,
 )
 from lit_project.tasks.regression_figures import predicted_against_true
 from lit_project.tasks.translation.figures import attention_map, bleu_by_length
@@ -33,7 +34,8 @@ def drawn(classes, letters):
     yield "gallery", gallery([torch.rand(1, 8, 8)] * classes, captions, "test: most confidently wrong")
     yield "tall gallery", gallery([torch.rand(3, 16, 8)] * classes, captions, "test: most confidently wrong")
     yield "curves", learning_curves({name: {"train": curve, "val": curve} for name in names[:3]}, best=7)
-    yield "rates", learning_rates(dict.fromkeys(names, curve))
+    yield "rates", step_curves(dict.fromkeys(names, curve))
+    yield "scores", score_curves({name: (torch.rand(9), torch.arange(9) % 2) for name in names[:10]}, "test: 9 samples")
     yield "reliability", reliability(calibration, "test: expected calibration error 0.0123")
     yield "predictions", predicted_against_true(dict.fromkeys(names[:9], points), "test: 14,018 samples")
     yield (

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def test_the_numbers_of_a_classifier_are_those_of_scikit_learn(lit, trained):
     assert test["calibration"]["ece"] == pytest.approx(sum(gaps) / len(rows), abs=1e-6)
     assert test["calibration"]["samples"] == [k.sum() for k in bins]
 
-    numbers, classes, confused, _ = tables(trained)
+    numbers, classes, means, confused, *_ = tables(trained)
     assert numbers["accuracy"]["test"] == f"{(true == predicted).mean():.4f}"
     assert (numbers["samples"]["train"], numbers["samples"]["test"]) == ("1,257", "360")
     expected = precision_recall_fscore_support(true, predicted)
@@ -48,16 +49,29 @@ def test_the_numbers_of_a_classifier_are_those_of_scikit_learn(lit, trained):
         shown = [float(classes[name][column]) for column in ("precision", "recall", "F1", "samples")]
         assert shown == pytest.approx([column[k] for column in expected], abs=1e-4)
     wrong = sorted((counts * (1 - np.eye(10, dtype=int))).flatten(), reverse=True)
-    assert [int(row[2]) for row in Page((trained / "index.html").read_text()).tables[2][1:]] == wrong[:12]
+    assert [int(row[2]) for row in Page((trained / "index.html").read_text()).tables[3][1:]] == wrong[:12]
+    for kind in ("macro", "weighted"):
+        values = precision_recall_fscore_support(true, predicted, average=kind, zero_division=0)
+        for column, value in zip(("precision", "recall", "F1"), values, strict=False):
+            shown, low, high = map(float, re.findall(r"[\d.]+", means[kind][column]))
+            assert shown == pytest.approx(value, abs=1e-4)
+            assert low < shown < high
     drawn = {file.stem.replace("_", " ") for file in (trained / "figures").glob("*.png")}
     assert {"train batch", "learning curves", "test confusion matrix", "test reliability"} <= drawn
     page = (trained / "index.html").read_text()
     assert set(re.findall('alt="(.*?)"', page)) == drawn
-    assert not re.search(r'https?://|(src|href)="(?!data:)', page)
+    assert not re.search(r'https?://|src="(?!data:)', page)
+    links = [unquote(address) for address in re.findall('href="(.*?)"', page)]
+    assert all(f'id="{one[1:]}"' in page if one[0] == "#" else (trained / one).exists() for one in links)
+    files = {str(file.relative_to(trained)) for file in trained.rglob("[!.]*") if file.is_file()}
+    assert files - set(links) == {"index.html", "predictions/test.csv"}  # written after the page
+    options = tables(trained)[-2]
+    assert options["trainer.max_epochs"]["value"] == "3"
+    assert "trainer.accelerator" not in options  # the default
     # The page only needs the directory, wherever it is.
     shutil.copytree(trained, "elsewhere/copy")
     shutil.rmtree("elsewhere/copy/checkpoints")
-    assert tables(Path("elsewhere/copy"))[:3] == [numbers, classes, confused]
+    assert tables(Path("elsewhere/copy"))[:4] == [numbers, classes, means, confused]
 
 
 def test_what_differs_from_the_first_config_is_named(lit):
@@ -68,7 +82,10 @@ def test_what_differs_from_the_first_config_is_named(lit):
     assert changed["trainer.callbacks.EMA"] == [None, "lit_engine.EMA"]
     assert changed["model.net"] == ["lit_project.CNN", "lit_project.MLP"]
     assert {key.split(".")[0] for key in changed} == {"model", "data", "trainer", "test_after_fit"}
-    assert tables(result.run)[-1]["trainer.max_epochs"]["in the config"] == "15"
+    assert tables(result.run)[-3]["trainer.max_epochs"]["in the config"] == "15"
+    smoothed = lit(f"fit -c configs/quickstart.yaml --trainer.limit_train_batches=1 {options} --run_name=c")
+    note = "train: the last epoch, with dropout, label smoothing 0.1 and augmentation, so not comparable with val"
+    assert note in (smoothed.run / "index.html").read_text()
     again = lit(f"fit -c {result.run}/config.yaml --run_name=b")
     assert json.loads((again.run / "provenance.json").read_text())[0]["changed"] == {}
     assert "differs" not in (again.run / "index.html").read_text()
@@ -79,6 +96,7 @@ def test_a_page_leaves_out_what_is_missing_and_tells_what_it_does_not_know(make_
     run = make_run("a", test={"test/iou/road": 0.5, "test/iou/car": 0.25, "bleu_by_length": {"1–5": 40.0}})
     whole = tables(run)
     assert whole[0] == {"loss": {"metric": "loss", "train": "0.1000", "val": "0.3000", "test": "0.7000"}}
+    assert "comparable" not in render_page(Run.read(run))
     assert whole[1]["road"]["iou"] == "0.5000"
     assert whole[2]["1–5"]["bleu"] == "40.00"
     for name in ("config.yaml", "provenance.json", "metrics.csv", "metrics.json"):
@@ -111,7 +129,7 @@ def test_the_page_of_a_run_that_did_not_end_has_its_curves_and_the_command_that_
         lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --run_name=a")
     page = Path("runs/quickstart/a/index.html").read_text()
     assert re.search(r"; 2 epochs; \d+ steps; .*failed\.", page)
-    assert re.findall('alt="(.*?)"', page) == ["learning curves", "train batch"]
+    assert re.findall('alt="(.*?)"', page) == ["learning curves", "learning rate", "gradient norm", "train batch"]
     assert "fit --run runs/quickstart/a" in page
 
 

@@ -1,11 +1,12 @@
-"""Functions shared by all figures. matplotlib is imported on first use."""
+"""Functions shared by all figures and tables of a run. matplotlib is imported on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -39,3 +40,10 @@ def scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator())
         axes.yaxis.set_major_formatter("{x:g}")  # 0.2 instead of 2 × 10⁻¹
         axes.yaxis.set_minor_locator(NullLocator())
+
+
+def log_table(trainer: Trainer, name: str, columns: list[str], rows: list[list[Any]]) -> None:
+    """Log a table to W&B if in use."""
+    for logger in trainer.loggers:
+        if hasattr(logger, "log_table"):
+            logger.log_table(name, columns=columns, data=rows, step=trainer.global_step)

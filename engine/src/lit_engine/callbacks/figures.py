@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from lit_engine.callbacks.drawing import CHART, PHOTOS, new_figure, scale, shortened
+from lit_engine.callbacks.drawing import CHART, PHOTOS, log_table, new_figure, scale, shortened
 from lit_engine.callbacks.record import best_checkpoint, monitored
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.distributed.processes import all_gathered
@@ -54,14 +55,26 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
     return figure
 
 
-def learning_rates(curves: Mapping[str, Curve]) -> Figure:
-    """Plot the learning rate of each parameter group over the optimizer steps (name → points (step, rate))."""
+def step_curves(curves: Mapping[str, Curve], what: str = "learning rate") -> Figure:
+    """Plot curves over the optimizer steps (name → points (step, value)), such as the rate of each parameter group.
+
+    The y-axis is logarithmic if the largest values of two curves differ by a factor of 20 or more, and for other
+    quantities than learning rates, whose schedules often start or end at 0.
+    """
     figure = new_figure(6, 4)
     axes = figure.add_subplot()
     for name, points in curves.items():
         x, y = zip(*points, strict=True)
         axes.plot(x, y, marker="." if len(points) < 50 else None, label=name)
-    axes.set(xlabel="optimizer step", ylabel="learning rate", title="learning rate", ylim=(0, None))
+    axes.set(xlabel="optimizer step", ylabel=what, title=what)
+    values = [y for points in curves.values() for _, y in points if y > 0]
+    peaks = [peak for points in curves.values() if (peak := max(y for _, y in points)) > 0]
+    if values and (what != "learning rate" or max(peaks) >= 20 * min(peaks)):
+        least = max(min(values), min(peaks) / 1000)  # a schedule that ends near 0 would flatten all curves
+        scale(axes, "loss", [least, max(peaks)])
+        axes.set_ylim(least / 1.2, 1.2 * max(peaks))
+    else:
+        axes.set_ylim(0, None)
     axes.grid(alpha=0.3)
     if len(curves) > 1:
         columns = 1 if len(curves) <= LEGEND_ROWS else 3
@@ -76,24 +89,32 @@ def learning_rates(curves: Mapping[str, Curve]) -> Figure:
 
 
 def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> Figure:
-    """Plot a confusion matrix of counts `(K, K)`, with true classes in rows, coloured by the share of the row."""
+    """Plot a confusion matrix of counts `(K, K)`, with true classes in rows, coloured by the share of the row.
+
+    The colour grows with the cube root of the share, so that the few confused samples off the diagonal are visible.
+    """
+    from matplotlib.colors import PowerNorm
+
     size, longest = len(names), max(map(len, names))
     cells = min(max(2, 0.38 * size), 22)  # inches
     side = cells + 0.9 + 0.05 * longest
     figure = new_figure(max(side, 0.085 * len(title) + 0.4), side + 0.2)
     axes = figure.add_subplot()
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
-    image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
+    norm = PowerNorm(1 / 3, vmin=0, vmax=1)
+    image = axes.imshow(shares.numpy(), cmap="Blues", norm=norm)
     if size > 30:  # counts would be too small to read
-        figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
+        ticks = [0, 0.001, 0.01, 0.05, 0.2, 0.5, 1]
+        figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8, ticks=ticks, format="{x:g}")
     else:
         for row, column in counts.nonzero().tolist():
-            colour = "white" if shares[row, column] > 0.5 else "black"
+            colour = "white" if norm(shares[row, column].item()) > 0.6 else "black"
             text = f"{int(counts[row, column])}"
             axes.text(column, row, text, ha="center", va="center", color=colour, fontsize=9)
-    shown = list(names) if size <= 60 else []
-    axes.set_xticks(range(len(shown)), labels=shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
-    axes.set_yticks(range(len(shown)), labels=shown, parse_math=False)
+    places = range(0, size, -(-size // 60))  # at most 60 labels per axis
+    shown = [names[place] for place in places]
+    axes.set_xticks(places, labels=shown, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+    axes.set_yticks(places, labels=shown, parse_math=False)
     axes.set(xlabel="predicted", ylabel="true")
     figure.suptitle(title, fontsize=10)
     return figure
@@ -143,7 +164,40 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
     return figure
 
 
+def score_curves(scores: Mapping[str, tuple[Tensor, Tensor]], title: str = "") -> Figure:
+    """Plot precision-recall and ROC curves, with average precision (AP) and area under the ROC curve (AUC) by label.
+
+    Args:
+        scores: label → probabilities `(N,)` in [0, 1] and targets `(N,)`, 0 or 1. Both targets must occur.
+        title: title of the figure.
+    """
+    from torchmetrics.functional import classification as metrics
+
+    figure = new_figure(9.6, 4.6 + 0.2 * len(scores))
+    left, right = figure.subplots(1, 2)
+    for label, (probabilities, targets) in scores.items():
+        precision, recall, _ = metrics.binary_precision_recall_curve(probabilities, targets)
+        false, true, _ = metrics.binary_roc(probabilities, targets)
+        ap = metrics.binary_average_precision(probabilities, targets)
+        auc = metrics.binary_auroc(probabilities, targets)
+        step = len(recall) // MOST_POINTS + 1
+        name = shortened(label, CAPTION)
+        left.step(recall.flip(0)[::step], precision.flip(0)[::step], where="pre", label=f"{name}: AP {ap:.4f}")
+        right.plot(false[::step], true[::step], label=f"{name}: AUC {auc:.4f}")
+    right.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
+    left.set(xlabel="recall", ylabel="precision", title="precision and recall")
+    right.set(xlabel="false positive rate", ylabel="true positive rate", title="ROC")
+    for axes in (left, right):
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize=8, frameon=False)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
 CAPTION = 25  # maximum number of characters in a line of a caption
+CURVES = "Metrics by epoch, in training and validation. The dotted line marks the best checkpoint."
+MOST_LABELS, MOST_POINTS = 10, 2000  # maximum number of labels with a curve, and of points per curve
 FIRST = 12  # number of training images to show
 MOST_CURVES = 12  # maximum number of metrics to plot for a module without `headline_metrics`
 Wrong = tuple[float, int, int, int, Tensor]  # confidence, index of the sample, true class, predicted class, image
@@ -176,6 +230,7 @@ class Figures(DrawsEvaluation):
         self._wrong: list[Wrong] = []
         self._first: tuple[Tensor, list[str]] | None = None
         self._hook: Any = None
+        self._scores: list[tuple[Tensor, Tensor]] = []  # probabilities and targets, both (B, number of labels)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Store the first images that are passed to the model, after augmentation and mixing."""
@@ -200,7 +255,9 @@ class Figures(DrawsEvaluation):
             self._hook.remove()
         if self._first is not None:
             (images, captions), self._first = self._first, None
-            save_figure(trainer, "train_batch", gallery(list(images), captions, "train: images as the net sees them"))
+            figure = gallery(list(images), captions, "train: images as the net sees them")
+            about = "The first training images as the network receives them, after augmentation and mixing."
+            save_figure(trainer, "train_batch", figure, caption=about)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the curves from metrics.csv, which also contains the epochs before a resume."""
@@ -209,15 +266,19 @@ class Figures(DrawsEvaluation):
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
         validated = [name for name in columns if stage_of(name) == "val" and not is_detail(name)][:MOST_CURVES]
         if curves := curves_of(rows, [*getattr(pl_module, "headline_metrics", validated), *monitored(trainer)]):
-            save_figure(trainer, "learning_curves", learning_curves(curves, _best_epoch(trainer)))
-        groups = [name for name in columns if name == "lr" or name.startswith("lr/")]
-        if rates := _curves(rows, "step", {name: name for name in groups}):
-            save_figure(trainer, "learning_rate", learning_rates(rates))
+            figure = learning_curves(curves, _best_epoch(trainer))
+            save_figure(trainer, "learning_curves", figure, caption=CURVES)
+        for name, (figure, about) in figures_by_step(rows).items():
+            save_figure(trainer, name, figure, caption=about)
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
     ) -> None:
-        if not self.wrong_images or not isinstance(outputs, dict) or "logits" not in outputs or batch[0].ndim != 4:
+        if not isinstance(outputs, dict):
+            return
+        if (scores := _scores_of(outputs)) is not None:
+            self._scores.append(scores)
+        if not self.wrong_images or "logits" not in outputs or batch[0].ndim != 4:
             return
         confidence, predicted = outputs["logits"].softmax(dim=1).max(dim=1)
         targets = outputs["targets"]
@@ -233,32 +294,45 @@ class Figures(DrawsEvaluation):
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw the confusion matrix, the reliability diagram and the images collected by all processes."""
         found, self._wrong = all_gathered(self._wrong, trainer), []
+        scores, self._scores = all_gathered(self._scores, trainer), []
         split, calibration = "test" if trainer.testing else "val", getattr(pl_module, "notes", {}).get("calibration")
         if trainer.is_global_zero and calibration is not None:
             title = f"{split}: expected calibration error {calibration['ece']:.4f}"
-            save_figure(trainer, f"{split}_reliability", reliability(calibration, title))
+            about = "Accuracy by confidence. Bars below the diagonal mean that the model is overconfident."
+            save_figure(trainer, f"{split}_reliability", reliability(calibration, title), caption=about)
         names = getattr(pl_module, "class_names", None)
+        if trainer.is_global_zero and (by_label := _scores_by_label(scores, names)):
+            figure = score_curves(by_label, f"{split}: {sum(len(targets) for _, targets in scores)} samples")
+            about = "Precision-recall and ROC curves, with average precision (AP) and area under the ROC curve (AUC)."
+            save_figure(trainer, f"{split}_precision_recall_roc", figure, caption=about)
         counts = getattr(pl_module, "confusion_matrix", None)
         if not trainer.is_global_zero or names is None or counts is None:
             return
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
-        save_figure(trainer, f"{split}_confusion_matrix", confusion_matrix(counts, names, title))
+        about = "Confusion matrix with the number of samples in each cell, coloured by the share of the true class."
+        save_figure(trainer, f"{split}_confusion_matrix", confusion_matrix(counts, names, title), caption=about)
         wrong = sorted(found, key=lambda item: -item[0])[: self.wrong_images]
         if wrong:
             captions = [f"true: {names[t]}\npredicted: {names[p]}\n{c:.0%}, index {i}" for c, i, t, p, _ in wrong]
             figure = gallery([item[-1] for item in wrong], captions, f"{split}: most confidently wrong")
-            save_figure(trainer, f"{split}_most_wrong", figure)
+            about = "The misclassified images with the highest confidence."
+            save_figure(trainer, f"{split}_most_wrong", figure, caption=about)
+            rows = [[i, names[t], names[p], c] for c, i, t, p, _ in wrong]
+            log_table(trainer, f"{split}/most_wrong", ["index", "true", "predicted", "confidence"], rows)
 
 
-def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None) -> Path:
+def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None, caption: str = "") -> Path:
     """Write `figures/NAME.png`, labelled with the run's name, and log the figure to TensorBoard and W&B if in use.
+
+    The loggers group the figures of a split: `val_masks.png` is logged as `val/masks`.
 
     Args:
         trainer: the trainer of the run.
         name: name of the file, which may include a folder in `figures/`.
         figure: a matplotlib figure.
         tag: name in TensorBoard, which shows the figures of one tag with a slider over the steps; default: `name`.
+        caption: one or two sentences for the page of the run, stored in the file.
 
     Returns:
         the path of the file.
@@ -273,14 +347,59 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
     photos = any(image.get_array().ndim == 3 or image.get_cmap().name == "gray" for image in shown)
     for text in figure.findobj(Text) if photos else ():  # legible on a light or dark background
         text.set_color(GREY)
-    figure.savefig(file, transparent=photos, metadata={"Description": PHOTOS if photos else CHART})
+    about = {"Description": PHOTOS if photos else CHART, **({"Comment": caption} if caption else {})}
+    figure.savefig(file, transparent=photos, metadata=about)
+    tag = re.sub(r"^(train|val|test)_", r"\1/", tag or name)
     for logger in trainer.loggers:
         add_figure = getattr(getattr(logger, "experiment", None), "add_figure", None)
         if add_figure is not None:
-            add_figure(tag or name, figure, trainer.global_step)
+            add_figure(tag, figure, trainer.global_step)
         elif hasattr(logger, "log_image"):  # W&B
-            logger.log_image(tag or name, [str(file)], step=trainer.global_step)
+            logger.log_image(tag, [str(file)], step=trainer.global_step)
     return file
+
+
+def figures_by_step(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]:
+    """Return the figures of the learning rates and the gradient norm with their captions, by name, if logged.
+
+    Args:
+        rows: the rows of metrics.csv.
+    """
+    columns = list(rows[0]) if rows else []
+    rates = _curves(rows, "step", {name: name for name in columns if name == "lr" or name.startswith("lr/")})
+    norms = _curves(rows, "step", {n: n for n in columns if base_of(n) in ("gradient_norm", "grad_norm")})
+    finite = [(x, y) for points in norms.values() for x, y in points if math.isfinite(y) and y > 0]
+    found = {}
+    if rates:
+        found["learning_rate"] = step_curves(rates), "Learning rate by optimizer step."
+    if finite:
+        about = "Norm of the gradients before clipping, at the logged optimizer steps."
+        found["gradient_norm"] = step_curves({"gradient norm": finite}, "gradient norm"), about
+    return found
+
+
+def _scores_of(outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """Return probabilities and targets `(B, K)` of a binary classifier (K = 1) or a multilabel task, otherwise None."""
+    targets = outputs.get("targets")
+    logits, probabilities = outputs.get("logits"), outputs.get("probabilities")
+    if not isinstance(targets, Tensor):
+        return None
+    if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] == 2 and targets.ndim == 1:
+        return logits.float().softmax(dim=1)[:, 1:].cpu(), targets[:, None].cpu()
+    if isinstance(probabilities, Tensor) and probabilities.ndim == 2 and probabilities.shape == targets.shape:
+        return probabilities.float().cpu(), targets.cpu()
+    return None
+
+
+def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return label → probabilities and targets for the most frequent labels, if in some but not all samples."""
+    if not scores or names is None:
+        return {}
+    probabilities_NK, targets_NK = (torch.cat(parts) for parts in zip(*scores, strict=True))
+    counts = targets_NK.sum(dim=0)
+    shown = [k for k in counts.argsort(descending=True).tolist() if 0 < counts[k] < len(targets_NK)][:MOST_LABELS]
+    labels = list(names)[-targets_NK.shape[1] :]  # the second class of a binary classifier
+    return {labels[k]: (probabilities_NK[:, k], targets_NK[:, k].long()) for k in sorted(shown)}
 
 
 def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:

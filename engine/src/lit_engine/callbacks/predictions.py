@@ -12,9 +12,12 @@ from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
 
+from lit_engine.callbacks.drawing import log_table
 from lit_engine.distributed.processes import all_gathered
 from lit_engine.errors import UserError
 from lit_engine.run.directory import write_text
+
+MOST_LOGGED = 10_000  # rows of the table in W&B
 
 
 class PredictionTable(BasePredictionWriter):
@@ -105,6 +108,8 @@ class PredictionTable(BasePredictionWriter):
             writer.writerows(rows)
             write_text(file, text.getvalue())
             self.files.append(file)
+            table = [list(row.values()) for row in rows[:MOST_LOGGED]]
+            log_table(trainer, f"predictions/{file.stem}", list(rows[0]), table)
         self.rows += rows
 
     def _write_values(self, file: Path, batches: list[Any]) -> None:

@@ -1,5 +1,6 @@
-"""Callback of the TensorBoard overlay that adds a grid of training images and the graph of the model to the scalars."""
+"""Callback of the TensorBoard overlay that adds the config, training images and the model's graph to the scalars."""
 
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -7,18 +8,36 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 
+from lit_engine.run.directory import RunDir
+from lit_engine.run.options import options_of
+
+NUMBER = int | float | str  # types of hyperparameters in TensorBoard
+
 
 class TensorBoardExtras(Callback):
-    """Callback that logs the model's graph and a grid of 64 augmented images from the first training batch, once."""
+    """Callback that logs, once, the config as text and hyperparameters (HPARAMS), the model's graph, and a grid of 64
+    augmented images from the first training batch.
+    """
 
     _done = False
 
     @rank_zero_only
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        from torch.utils.tensorboard.summary import hparams  # an optional dependency
+
         writers = [logger.experiment for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if self._done or not writers:
             return
         self._done = True
+        run = RunDir(Path(trainer.default_root_dir))
+        config = run.config() if run.config_file.is_file() else {}
+        options = {key: v if isinstance(v, NUMBER) else str(v) for key, v in options_of(config) if v is not None}
+        watched = [getattr(callback, "monitor", None) for callback in trainer.checkpoint_callbacks]
+        for writer in writers if config else ():
+            writer.add_text("config", f"```yaml\n{run.config_file.read_text(encoding='utf-8')}\n```")
+            # unlike add_hparams, this adds no run; HPARAMS then shows the last values of the metrics
+            for summary in hparams(options, dict.fromkeys(filter(None, watched))):
+                writer.file_writer.add_summary(summary)
         images = batch[0]
         if images.ndim != 4:  # not images, but sentences or a table
             return

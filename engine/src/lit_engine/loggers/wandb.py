@@ -11,12 +11,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 from lightning.pytorch.loggers.logger import DummyExperiment, rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_only
 
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir, write_text
+from lit_engine.run.metric_names import is_detail, stage_of
+
+# no sparklines of per-class metrics at the end
+QUIET = {"max_end_of_run_history_metrics": 0, "max_end_of_run_summary_metrics": 0}
 
 
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,7 +47,8 @@ class WandbLogger(LightningWandbLogger):
         save_dir: the run directory, `{run_dir}` in a config.
         project: name of the W&B project; default: the name of the package.
         name: name of the run; default: the last two parts of its path.
-        entity, group, tags, notes: as in `wandb.init`.
+        entity, tags, notes: as in `wandb.init`.
+        group: group of the run; default: WANDB_RUN_GROUP, or the name of the config.
         mode: `auto` is online with an API key and offline without. The environment variable WANDB_MODE overrides it.
         init_timeout: seconds to wait for the server before the run is logged offline.
         finish_timeout: seconds to wait for uploads at the end. `wandb sync` uploads the rest.
@@ -67,12 +73,15 @@ class WandbLogger(LightningWandbLogger):
         self.mode: Any = os.environ.get("WANDB_MODE") or mode
         self.lost = self.mode == "disabled"
         self.description: dict[str, Any] = {}  # config and provenance of the run
+        self.command: str | None = None  # the command that creates the run
+        self.monitor: tuple[str, str] | None = None  # metric that selects the best checkpoint, and `min` or `max`
+        self._validated: dict[str, Any] = {}  # the newest validation metrics
         self.record = self.folder / "wandb.json"
         self._received: dict[str, Any] | None = None  # summary on the server, until missing rows have been resent
         options: dict[str, Any] = {
             "project": project or current().name,
             "entity": entity,
-            "group": group,
+            "group": group or os.environ.get("WANDB_RUN_GROUP") or self.folder.absolute().parent.name,
             "notes": notes,
         }
         options["tags"] = list(tags) or None
@@ -82,7 +91,7 @@ class WandbLogger(LightningWandbLogger):
             name=name or "/".join(self.folder.parts[-2:]),
             save_dir=save_dir,
             log_model=log_checkpoints,
-            settings={"init_timeout": init_timeout, "finish_timeout": finish_timeout},
+            settings={"init_timeout": init_timeout, "finish_timeout": finish_timeout, **QUIET},
             **options,
         )
 
@@ -99,6 +108,8 @@ class WandbLogger(LightningWandbLogger):
         import wandb
 
         (self.folder / "wandb").mkdir(parents=True, exist_ok=True)  # without this folder, wandb writes to /tmp
+        if not self.record.exists():
+            self._wandb_init["job_type"] = self.command
         if self.mode == "auto":
             self.mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
         try:
@@ -112,6 +123,9 @@ class WandbLogger(LightningWandbLogger):
         self._received = dict(run.summary) if run.resumed else {} if forks else None
         run.define_metric("trainer/global_step")
         run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+        if self.monitor is not None:
+            name, mode = self.monitor
+            run.define_metric(name, step_metric="trainer/global_step", step_sync=True, summary=f"{mode},last")
         run.config.update(self.description, allow_val_change=True)
         # a W&B agent may have chosen a different entity and project
         write_text(self.record, json.dumps({"id": run.id, "entity": run.entity, "project": run.project}) + "\n")
@@ -127,6 +141,18 @@ class WandbLogger(LightningWandbLogger):
             step = max(int(row["step"]) for row in rows)
             metrics = {name: value for name, value in metrics.items() if name != "epoch" or not step}
         super().log_metrics(metrics, step)
+        validated = {name: value for name, value in metrics.items() if stage_of(name) == "val" and not is_detail(name)}
+        if validated:
+            self._validated = {**validated, **({"epoch": metrics["epoch"]} if "epoch" in metrics else {})}
+
+    @rank_zero_only
+    @guarded
+    def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
+        """Store the validation metrics of the best epoch in the summary, as `best.NAME`."""
+        super().after_save_checkpoint(checkpoint_callback)
+        best, value = checkpoint_callback.best_model_score, self._validated.get(str(checkpoint_callback.monitor))
+        if self._experiment is not None and best is not None and _is_close(value, float(best)):
+            self._experiment.summary.update({"best": self._validated})
 
     def _resend_rows(self, before: float) -> None:
         """Log the rows of metrics.csv that the server did not receive because the process was killed."""
@@ -159,4 +185,6 @@ class WandbLogger(LightningWandbLogger):
 
 def _is_close(received: Any, value: float) -> bool:
     """Return whether the server has received a value, compared with seven digits. W&B stores NaN as a string."""
+    if isinstance(received, Mapping):  # the monitored metric has several summaries
+        received = received.get("last")
     return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)

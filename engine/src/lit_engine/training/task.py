@@ -1,6 +1,7 @@
 """Base class of tasks, with optimizer and schedules, exact means, logging of rates and speed, and a seed per step."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -27,6 +28,7 @@ from lit_engine.data.sampler import global_seed, seed_step
 from lit_engine.distributed.processes import replicas
 from lit_engine.distributed.sharding import clip_norm, gradients, local_shards, shard, total_norm
 from lit_engine.errors import CheckpointError, UserError
+from lit_engine.run.metric_names import is_detail
 from lit_engine.training.exact import Clock, StepMean, Totals
 from lit_engine.training.layout import checkpoint_in_place, compile_in_place, order_as_weights, wrong_in_channels_last
 from lit_engine.training.metrics import GivenMetrics, Metrics
@@ -41,6 +43,7 @@ from lit_engine.training.schedules import (
     steps_of_epochs,
 )
 
+MOST_PARTS = 10  # number of classes whose metrics are logged
 Module = TypeVar("Module", bound=LightningModule)
 
 
@@ -453,8 +456,12 @@ class Task(LightningModule):
         """
         # On the CPU, because MPS devices have no double.
         exact = {name: torch.tensor(float(value), dtype=torch.double) for name, value in values.items()}
-        # Together, these two options prevent a second reduction and Lightning's warning that there is none.
-        self.log_dict(exact, sync_dist=True, rank_zero_only=True)
+        # metrics of more than 10 classes would bury the others in loggers; metrics.json contains them all
+        kinds = Counter(name.rpartition("/")[0] for name in exact if is_detail(name))
+        for logged in (True, False):
+            part = {n: v for n, v in exact.items() if (kinds[n.rpartition("/")[0]] <= MOST_PARTS) is logged}
+            # Together, the last two options prevent a second reduction and Lightning's warning that there is none.
+            self.log_dict(part, logger=None if logged else False, sync_dist=True, rank_zero_only=True)
 
     def _step_plateaus(self) -> None:
         """Step ReduceLROnPlateau. Lightning would skip it in a resumed epoch and use metrics of an earlier epoch."""

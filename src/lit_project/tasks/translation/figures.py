@@ -13,7 +13,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from lit_engine.callbacks.figures import new_figure, save_figure
+from lit_engine.callbacks.drawing import log_table, new_figure
+from lit_engine.callbacks.figures import save_figure
 from lit_engine.checkpoints.callback import fast_dev_run
 from lit_engine.run.directory import write_text
 from lit_project.tasks.translation.scores import Row, first_of_each_source
@@ -39,8 +40,8 @@ def attention_map(
     rows, columns = weights_TS.shape
     scale = min(1, LEGIBLE / max(rows, columns))
     cell, letter = 0.3 * scale, 0.09 * scale  # width of a cell and approximate width of a letter, in inches
-    width = columns * cell + max(map(len, target_pieces)) * letter + 1.4
-    height = rows * cell + max(map(len, source_pieces)) * letter + 0.6
+    width = columns * cell + max(map(len, target_pieces)) * letter + 1.6
+    height = rows * cell + max(map(len, source_pieces)) * letter + 0.8
     figure = new_figure(max(width, 4), max(height, 2.5))
     axes = figure.add_subplot()
     image = axes.imshow(weights_TS.numpy(), cmap="Blues", vmin=0, vmax=1)
@@ -48,6 +49,8 @@ def attention_map(
     # parse_math=False, because "$5 or $6" is text, not a formula
     text: dict[str, Any] = {"fontsize": 9 * scale, "parse_math": False}
     axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set(xlabel="source", ylabel="translation")
     axes.set_xticks(range(columns), labels=source_pieces, rotation=90, **text)
     axes.set_yticks(range(rows), labels=target_pieces, **text)
     axes.set_xticks([x - 0.5 for x in range(1, columns)], minor=True)
@@ -141,7 +144,8 @@ class Translations(Callback):
             return
         self._draw_attention(trainer, rows, f"{split}_attention", f"{split}_attention")
         title = f"{split}: BLEU by length of the source"
-        save_figure(trainer, f"{split}_bleu_by_length", bleu_by_length(task.by_length, title))
+        about = "BLEU by the number of words in the source. Long sentences are usually harder."
+        save_figure(trainer, f"{split}_bleu_by_length", bleu_by_length(task.by_length, title), caption=about)
         if not self.samples:
             return
         samples = tables(ranked_samples(rows, self.samples, task.target_language))
@@ -149,9 +153,7 @@ class Translations(Callback):
         write_text(file, json.dumps(samples, indent=2, ensure_ascii=False) + "\n")
         columns = ["which", "BLEU", "source", "translation", "references"]
         data = [[which, *row.values()] for which, items in samples.items() for row in items]
-        for logger in trainer.loggers:
-            if hasattr(logger, "log_table"):  # W&B
-                logger.log_table(f"{split}_samples", columns=columns, data=data, step=trainer.global_step)
+        log_table(trainer, f"{split}/samples", columns, data)
 
     def _draw_attention(self, trainer: Trainer, rows: Sequence[Row], name: str, tag: str) -> None:
         for number, row in enumerate(rows[: self.sentences], 1):
@@ -159,7 +161,8 @@ class Translations(Callback):
                 return
             source, target, weights_TS = row.attention
             figure = attention_map(weights_TS, source, target, f"reference: {row.text.references[0]}")
-            save_figure(trainer, f"{name}_{number}", figure, f"{tag}_{number}")
+            about = "Attention of each piece of the translation (rows) to the pieces of the source (columns)."
+            save_figure(trainer, f"{name}_{number}", figure, f"{tag}_{number}", about)
 
 
 def _rows(trainer: Trainer, task: Any) -> list[Row]:

@@ -9,6 +9,7 @@ import base64
 import io
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -54,12 +55,17 @@ th button { font: inherit; font-weight: 600; color: inherit; background: none; b
 th button::after { content: "↕"; color: var(--soft); padding-left: .3rem; }
 th[aria-sort=ascending] button::after { content: "↑"; } th[aria-sort=descending] button::after { content: "↓"; }
 img { max-width: 100%; height: auto; display: block; } img.chart { width: 44rem; }
-h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; } a { color: inherit; }
+h3 { font-size: 1rem; margin: 1.2rem 0 .4rem; } a { color: inherit; } nav { margin: .8rem 0; }
+:is(h2, h3) a { text-decoration: none; } :is(h2, h3) a:hover { text-decoration: underline; }
+details { margin: .5rem 0; } figure a { cursor: zoom-in; }
 div.figures { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; margin: .8rem 0; }
 figure { margin: 0; flex: 1 1 calc(.55 * var(--width)); max-width: min(100%, .75 * var(--width)); overflow-x: auto;
   border: 1px solid var(--line); border-radius: 6px; box-sizing: border-box; }
 figure img { width: 100%; }
 figcaption { color: var(--soft); font-size: .85rem; padding: .3rem .7rem; position: sticky; left: 0; }
+div.samples { display: flex; flex-wrap: wrap; gap: .8rem; margin: .5rem 0; }
+div.samples figure { flex: 0 0 8rem; } div.samples img { image-rendering: pixelated; min-width: 0; }
+div.samples figcaption { white-space: pre-line; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1rem; margin: .5rem 0; }
 dt { color: var(--soft); } dd { margin: 0; } summary { cursor: pointer; }
 pre { background: var(--band); border-radius: 6px; padding: .7rem; white-space: pre-wrap; font-size: .85rem; }
@@ -100,12 +106,20 @@ class Html(str):
 def link(text: str, file: Path, folder: Path) -> str:
     """Return a link from a page in `folder` to a file, or plain text if the file does not exist."""
     address = quote(os.path.relpath(file, folder))
-    return Html(f'<a href="{escape(address)}">{escape(text)}</a>') if file.exists() else text
+    shown = text if isinstance(text, Html) else escape(text)
+    return Html(f'<a href="{escape(address)}">{shown}</a>') if file.exists() else text
 
 
-def heading(text: str, level: int = 2) -> str:
-    """Return a heading, of a section by default."""
-    return f"<h{level}>{escape(text)}</h{level}>"
+def heading(text: str, level: int = 2, within: str = "") -> str:
+    """Return a heading that links to itself, of a section by default. `within` is the section of a lower heading."""
+    anchor = re.sub(r"\W+", "-", f"{within} {text}".strip().lower())
+    return f'<h{level} id="{anchor}"><a href="#{anchor}">{escape(text)}</a></h{level}>'
+
+
+def contents(titles: Iterable[str]) -> str:
+    """Return a line of links to sections."""
+    links = (re.sub(r"<h2 id=.*?>|</h2>", "", heading(title)) for title in titles)
+    return f"<nav>{' · '.join(links)}</nav>"
 
 
 def facts(pairs: Mapping[str, str]) -> str:
@@ -116,24 +130,48 @@ def facts(pairs: Mapping[str, str]) -> str:
 def code(text: str, summary: str = "") -> str:
     """Return a code block. With a `summary`, the block is collapsed and the summary is its label."""
     block = f'<pre tabindex="0">{escape(text)}</pre>'
-    return f"<details><summary>{escape(summary)}</summary>{block}</details>" if summary else block
+    return folded(summary, block) if summary else block
 
 
-def figures(files: Iterable[Path]) -> str:
-    """Return the PNG files of a run (see `save_figure`) with their names as captions, charts first."""
-    shown = sorted(map(_render_file, files), key=lambda kind_and_text: kind_and_text[0] != "sheet")
+def folded(summary: str, part: str) -> str:
+    """Return a part of a page that is hidden until its summary is clicked."""
+    return f"<details><summary>{escape(summary)}</summary>{part}</details>"
+
+
+def figures(files: Iterable[Path], folder: Path | None = None) -> str:
+    """Return the PNG files of a run (see `save_figure`) with their captions or else their names, charts first.
+
+    A click on a figure opens its file if the `folder` of the page is given.
+    """
+    shown = sorted(
+        (_render_file(file, folder) for file in files), key=lambda kind_and_text: kind_and_text[0] != "sheet"
+    )
     return f'<div class="figures">{"".join(text for _, text in shown)}</div>'
 
 
-def _render_file(file: Path) -> tuple[str, str]:
+def _render_file(file: Path, folder: Path | None) -> tuple[str, str]:
     """Return the CSS class of the image, and the HTML."""
     from PIL import Image
 
     with Image.open(file) as image:
         kind, width = "sheet" if image.info.get("Description") == CHART else "photos", image.width
-    what = escape(file.stem.replace("_", " "))
-    shown = f'<img class="{kind}" alt="{what}" src="{embed_png(file.read_bytes())}"><figcaption>{what}</figcaption>'
-    return kind, f'<figure tabindex="0" style="--width: {width}px">{shown}</figure>'
+        caption = escape(image.info.get("Comment") or file.stem.replace("_", " "))
+    name = escape(file.stem.replace("_", " "))
+    shown = f'<img class="{kind}" alt="{name}" src="{embed_png(file.read_bytes())}">'
+    if folder is not None:
+        shown = link(Html(shown), file, folder)
+    caption = f"<figcaption>{caption}</figcaption>"
+    return kind, f'<figure tabindex="0" style="--width: {width}px">{shown}{caption}</figure>'
+
+
+def samples(images: Iterable[tuple[bytes, str]]) -> str:
+    """Return small images, given as PNG files with captions of one or more lines, side by side."""
+    shown = "".join(
+        f'<figure><img alt="{escape(caption)}" src="{embed_png(image)}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        for image, caption in images
+    )
+    return f'<div class="samples">{shown}</div>'
 
 
 def paragraph(text: str, soft: bool = False) -> str:

@@ -4,11 +4,13 @@
 """
 
 import json
+import math
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,21 @@ import yaml
 from lit_engine.project import is_debugging, program
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import base_of, is_detail, stage_of
-from lit_engine.tools.pages.html import Cell, code, facts, figures, heading, page, paragraph, picture, table
+from lit_engine.tools.pages.html import (
+    Cell,
+    code,
+    contents,
+    facts,
+    figures,
+    folded,
+    heading,
+    link,
+    page,
+    paragraph,
+    picture,
+    table,
+)
+from lit_engine.tools.pages.intervals import RESAMPLES, averages, wilson
 from lit_engine.tools.runs.columns import duration, number
 from lit_engine.tools.runs.reading import FACTS, Run, numbers, parts_of
 
@@ -30,10 +46,10 @@ def write(path: Path) -> None:
     """Write the page and the model card, and print the path of the page. On failure, only print a warning."""
     try:
         run = Run.read(path)
-        write_text(path / "index.html", render_page(run))
         card = path / "README.md"
         if not card.exists() or MARK in card.read_text(encoding="utf-8"):
             write_text(card, render_card(run))
+        write_text(path / "index.html", render_page(run))  # links to the card
         print(f"page: {path / 'index.html'}", flush=True)
     except Exception as error:  # a failed page must not fail the training run
         if is_debugging():
@@ -47,27 +63,58 @@ def render_page(run: Run) -> str:
     drawn = sorted((run.path / "figures").glob("*.png"))
     for folder in sorted({file.parent for file in run.path.glob("figures/*/*.png")}):
         drawn += sorted(folder.glob("*.png"))[-MOST_PER_FOLDER:]
-    parts = [paragraph(_summary(run)), heading("Results"), table(*_numbers(run, sections))]
-    parts.append(paragraph(_weights_of(run, sections), soft=True))
+    results = [table(*_numbers(run, sections)), paragraph(_weights_of(run, sections), soft=True)]
+    parts: dict[str, list[str]] = {"Results": results}  # title of each section → its content
     for title, section, split in (("Test", "test", "test"), ("Validation", "validate", "val"), ("Training", "", "")):
         found = [file for file in drawn if file.name.startswith(split)]
         drawn = [file for file in drawn if file not in found]
         samples = run.path / "predictions" / f"{split}_samples.json"
-        curves = [] if split or any(file.stem == "learning_curves" for file in found) else _curves(run)
-        drawings = [*curves, figures(found)] if found else [*curves]
-        inside = [*drawings, *_classes(sections.get(section, {})), *_samples(samples)]
-        parts += [heading(title), *inside] if inside else []
+        curves = [] if split else _curves(run, {file.stem for file in found})
+        drawings = [*curves, figures(found, run.path)] if found else [*curves]
+        parts[title] = [*drawings, *_classes(sections.get(section, {}), title), *_samples(samples, title)]
     changed = [
         (key, "not set" if before is None else str(before), str(now))
         for entry in entries
         for key, (before, now) in entry.get("changed", {}).items()
     ]
-    if changed:
-        parts += [heading("Changed options"), table(["option", "in the config", "here"], changed)]
-    parts += [heading("Provenance"), *_origin(run, entries), heading("How to use it"), code(_commands(run))]
+    parts["Changed options"] = [table(["option", "in the config", "here"], changed)] if changed else []
+    parts["Hyperparameters"] = [table(["option", "value"], options)] if (options := _hyperparameters(run)) else []
+    parts["Provenance"] = [*_origin(run, entries)]
+    parts["How to use it"] = [code(_commands(run))]
     if (config := run.path / "config.yaml").is_file():
-        parts.append(code(config.read_text(encoding="utf-8"), "The complete config"))
-    return page(RunDir(run.path).name, parts, f"{program()} · {datetime.now():%Y-%m-%d %H:%M}")
+        parts["How to use it"].append(code(config.read_text(encoding="utf-8"), "The complete config"))
+    parts["Files"] = [*_files(run.path)]
+    shown = {title: inside for title, inside in parts.items() if inside}
+    body = [part for title, inside in shown.items() for part in (heading(title), *inside)]
+    footer = f"{program()} · {datetime.now():%Y-%m-%d %H:%M}"
+    return page(RunDir(run.path).name, [paragraph(_summary(run)), contents(shown), *body], footer)
+
+
+def _hyperparameters(run: Run) -> list[list[Cell]]:
+    """Return the options of the config that are set, without trainer options that have Lightning's default."""
+    from lightning.pytorch import Trainer
+
+    defaults = {f"trainer.{name}": one.default for name, one in signature(Trainer).parameters.items()}
+    defaults |= {f"trainer.{name}": "auto" for name in ("accelerator", "strategy", "devices")}
+    defaults["trainer.enable_model_summary"] = False  # the default of the command line
+    unset: tuple[Any, ...] = (None, [], {}, "")
+    chosen = {k: v for k, v in run.options.items() if v not in unset and (k not in defaults or v != defaults[k])}
+    return [[key, value if isinstance(value, str) else json.dumps(value)] for key, value in chosen.items()]
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Yield a table that links to every file of a run. The folders of other loggers are listed as a whole."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name[0] != ".")
+    own = [file for file in files if not {"wandb", "tensorboard"} & set(file.relative_to(folder).parts[:-1])]
+    rows: list[list[Cell]] = []
+    for file in own:
+        if file != folder / "index.html":
+            size = file.stat().st_size
+            rows.append([link(str(file.relative_to(folder)), file, folder), (f"{size / 1000:,.1f} kB", size)])
+    others = [folder / name for name in ("tensorboard", "wandb") if (folder / name).exists()]
+    rows += [[link(f"{other.name}/", other, folder), ("", None)] for other in others]
+    if rows:
+        yield folded(f"All {len(rows)} files", table(["file", "size"], rows))
 
 
 def _short(run: Run, key: str) -> str:
@@ -81,7 +128,13 @@ def _summary(run: Run) -> str:
     known = {name: float(last[name]) + (name == "epoch") for name in ("epoch", "step") if last.get(name)}
     known = {f"{name}s": value for name, value in known.items()} | run.metrics
     sizes = [f"{known[name]:,.0f} {name}" for name in ("parameters", "epochs", "steps") if name in known]
-    told = [f"{what} on {_short(run, 'data')}", *sizes, str(duration(run.seconds)[0]), run.state]
+    epochs, seconds = known.get("epochs", 0), run.seconds
+    if len(RunDir(run.path).entries()) == 1:  # without setup and test
+        seconds = RunDir(run.path).metrics().get("fit", {}).get("seconds", seconds)
+    pace = f"{seconds / epochs:.3g} s per epoch" if epochs and not math.isnan(seconds) else ""
+    if devices := run.facts.get("devices"):
+        pace = f"{pace} on {devices}" if pace else f"on {devices}"
+    told = [f"{what} on {_short(run, 'data')}", *sizes, str(duration(run.seconds)[0]), pace, run.state]
     return "; ".join(filter(None, told)) + "."
 
 
@@ -108,18 +161,21 @@ def _format(value: float | None, name: str = "") -> Cell:
     return ("", None) if value is None else (f"{value:,.0f}" if name in SIZES else number(value), value)
 
 
-def _curves(run: Run) -> Iterator[str]:
-    """Yield the learning curves of a run that did not finish and therefore has no such figure yet."""
-    from lit_engine.callbacks.figures import MOST_CURVES, curves_of, learning_curves  # imports torch
+def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
+    """Yield the curves that are not among the drawn figures, because the run did not finish or was killed."""
+    from lit_engine.callbacks.figures import MOST_CURVES, curves_of, figures_by_step, learning_curves  # imports torch
 
     columns = run.rows[0] if run.rows else ()
     validated = [n for n in columns if stage_of(n) == "val" and not is_detail(n) and base_of(n) not in SIZES]
-    if curves := curves_of(run.rows, ["loss", *filter(None, [run.monitor]), *validated][:MOST_CURVES]):
+    curves = curves_of(run.rows, ["loss", *filter(None, [run.monitor]), *validated][:MOST_CURVES])
+    if curves and "learning_curves" not in drawn:
         yield picture(learning_curves(curves), "learning curves")
+    for name, (figure, about) in figures_by_step(run.rows).items() if "learning_rate" not in drawn else ():
+        yield picture(figure, name.replace("_", " ")) + paragraph(about, soft=True)
 
 
-def _classes(section: Mapping[str, Any]) -> Iterator[str]:
-    """Yield tables of the metrics by class or length, and of the most confused pairs of classes."""
+def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
+    """Yield tables of the metrics by class or length, their averages, and the most confused pairs of classes."""
     told: dict[str, Any] = dict(parts_of(section))
     confusion = section.get("confusion") or {}
     samples = {name: sum(row.values()) for name, row in confusion.items()}
@@ -137,20 +193,39 @@ def _classes(section: Mapping[str, Any]) -> Iterator[str]:
         what = kinds[0].partition("_by_")[2] or ("target" if kinds[0] in ("mse", "mae", "r2") else "class")
         rows = [[name, *(_format(told[kind][name], kind) for kind in kinds)] for name in names]
         titles = [kind.partition("_by_")[0].replace("_", " ") for kind in kinds]
-        yield heading(f"By {what}", 3) + table([what, *titles], rows)
+        yield heading(f"By {what}", 3, title) + table([what, *titles], rows)
+    if sum(samples.values()):
+        yield from _averages(confusion, title)
     pairs = [(n, true, other) for true, row in confusion.items() for other, n in row.items() if other != true]
     if pairs:
         most = sorted(pairs, key=lambda pair: -pair[0])[:MOST_PAIRS]
         shares = [n / samples[true] for n, true, _ in most]
         rows = [[t, o, (str(n), n), (f"{s:.1%}", s)] for (n, t, o), s in zip(most, shares, strict=True)]
-        yield heading("Most confused", 3) + table(["true", "predicted", "samples", "share of the class"], rows)
+        yield heading("Most confused", 3, title) + table(["true", "predicted", "samples", "share of the class"], rows)
 
 
-def _samples(file: Path) -> Iterator[str]:
+def _averages(confusion: Mapping[str, Mapping[str, int]], title: str) -> Iterator[str]:
+    """Yield the accuracy and the averages over classes with confidence intervals, and how they were computed."""
+    count = sum(sum(row.values()) for row in confusion.values())
+    accuracy = wilson(sum(row.get(name, 0) for name, row in confusion.items()), count)
+    rows: list[list[Cell]] = [
+        [kind, *((f"{value:.4f} ({low:.4f} – {high:.4f})", value) for value, low, high in values)]
+        for kind, values in averages(confusion).items()
+    ]
+    yield heading("Averages", 3, title) + table(["average", "precision", "recall", "F1"], rows)
+    yield paragraph(
+        f"Accuracy {accuracy[0]:.4f} ({accuracy[1]:.4f} – {accuracy[2]:.4f}). In parentheses: 95 % confidence "
+        f"intervals for {count:,} samples (accuracy: Wilson score; averages: {RESAMPLES:,} bootstrap resamples). They "
+        "do not include the variation between seeds.",
+        soft=True,
+    )
+
+
+def _samples(file: Path, title: str) -> Iterator[str]:
     """Yield the tables in a JSON file. It maps titles to rows, and each row maps columns to text or numbers."""
-    for title, rows in json.loads(file.read_text(encoding="utf-8")).items() if file.is_file() else ():
+    for kind, rows in json.loads(file.read_text(encoding="utf-8")).items() if file.is_file() else ():
         cells = [[v if isinstance(v, str) else (f"{v:g}", v) for v in row.values()] for row in rows]
-        yield heading(title, 3) + (table(list(rows[0]), cells) if rows else "")
+        yield heading(kind, 3, title) + (table(list(rows[0]), cells) if rows else "")
 
 
 def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -176,7 +251,26 @@ def _weights_of(run: Run, sections: dict[str, Any]) -> str:
     """Return a line that lists the weights used for each column of the results."""
     best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
     used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
-    return "; ".join([f"{best}train: the last epoch", *used])
+    different = _training_differs(run.options)
+    trained = "train: the last epoch" + (f", with {different}, so not comparable with val" if different else "")
+    return "; ".join([f"{best}{trained}", *used])
+
+
+def _training_differs(options: Mapping[str, Any]) -> str:
+    """Return what makes the training loss differ from the validation loss, such as `dropout and augmentation`."""
+    found: dict[str, None] = {}
+    for key, value in options.items():
+        name = key.rpartition(".")[2]
+        if name == "label_smoothing" and value:
+            found[f"label smoothing {value:g}"] = None
+        elif key == "model.mixing" and value:
+            found["mixup or cutmix"] = None
+        elif name.endswith("dropout") and isinstance(value, int | float) and value > 0:
+            found["dropout"] = None
+        elif key.startswith("data.train_transforms") and value:
+            found["augmentation"] = None
+    *first, last = found or [""]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def render_card(run: Run) -> str:

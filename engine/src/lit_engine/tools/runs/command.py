@@ -18,6 +18,7 @@ from lit_engine.tools.runs.columns import as_csv, columns_of, common_folder, in_
 from lit_engine.tools.runs.differences import Comparison
 from lit_engine.tools.runs.reading import read_runs
 from lit_engine.tools.runs.report import changes, page_of, summary
+from lit_engine.tools.runs.verdict import STATUS, find_all, render_page
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -30,6 +31,8 @@ def option_parser() -> argparse.ArgumentParser:
         "seed_everything, and show the standard deviation")  # fmt: skip
     add("--metric", nargs="+", default=[], metavar="NAME", help="metrics to show, such as accuracy (default: the "
         "monitored metrics, and others that differ)")  # fmt: skip
+    add("--test", nargs="+", default=[], metavar="METRIC", help="test whether each further RUN is better than the "
+        "first: exit status 0 if better, 3 if not distinguishable, 4 if worse")  # fmt: skip
     add("--csv", type=Path, metavar="FILE", help="also write the table to this file, with all digits")
     add("--json", action="store_true", help=HELP)
     add("--html", type=Path, metavar="FILE", help="file for the page (default: compare.html in the folder of the runs)")
@@ -37,27 +40,50 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def compare(args: Sequence[str]) -> int:
-    """Compare runs, print the table, write the page and return the exit status.
+    """Compare runs, print the table, write the page and return the exit status, see `STATUS` for `--test`.
 
     Raises:
         UserError: a run, option or metric does not exist, or a file cannot be written.
     """
     options = option_parser().parse_args(list(args))
+    footer = f"{shorten(f'{program()} compare {shlex.join(args)}', 200)} · {datetime.now():%Y-%m-%d %H:%M}"
     with json_document(options.json) as document:
+        if options.test:
+            return _test(options, footer, document)
         runs = read_runs(options.runs)
         found = Comparison(runs, options.over, options.metric)
         print("\n".join([*in_terminal(table_of(found)), "", *found.notes()]))
         for kind, lines in changes(found).items():
             print(f"{kind} from {' to '.join(labels(found, found.given))}: {summary(lines)}")
-        folder = common_folder([run.path for run in runs])
-        folder = Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
+        folder = _folder([run.path for run in runs])
         if options.csv is not None:
             _write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
-        footer = f"{shorten(f'{program()} compare {shlex.join(args)}', 200)} · {datetime.now():%Y-%m-%d %H:%M}"
         file = options.html or folder / "compare.html"
         _write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
         document.update(_document(found, file))
     return 0
+
+
+def _test(options: argparse.Namespace, footer: str, document: dict[str, Any]) -> int:
+    """Test the runs, write the page, and return the status of the worst verdict."""
+    for name in ("over", "metric", "csv"):
+        if getattr(options, name):
+            raise UserError(f"--{name} cannot be used with --test")
+    found = find_all(options.runs, options.test)
+    for number, one in enumerate(found):
+        print(
+            "\n" * (number > 0) + "\n".join([f"{one.b} compared with {one.a}", *(f"  {line}" for line in one.lines())])
+        )
+    file = options.html or _folder([Path(name) for name in options.runs]) / "test.html"
+    _write("page", "html", file, render_page(found, footer))
+    document.update(tests=[one.document() for one in found], page=file)
+    return max(STATUS[one.verdict] for one in found)
+
+
+def _folder(paths: Sequence[Path]) -> Path:
+    """Return the common folder of paths, relative to the working folder if it is inside it."""
+    folder = common_folder(paths)
+    return Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
 
 
 def _document(found: Comparison, file: Path) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from lit_engine.run.metric_names import base_of, counterpart, stage_of
 from lit_engine.tools.json_output import HELP, json_document, run_entry
 from lit_engine.tools.pages.html import Cell
 from lit_engine.tools.runs.columns import Column, duration, in_terminal, number
-from lit_engine.tools.runs.reading import Run, read_runs
+from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
 
 FOLDERS = ("runs", "repeats", "sweeps")
-LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|mse|mae", re.IGNORECASE)
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -91,9 +89,7 @@ def _sort_key(key: str, known: set[str]) -> Callable[[Run], Any]:
 
     def quality(run: Run) -> float:
         name = next((name for stage in ("test", "val", "train") if (name := _find(run, key, stage))), None)
-        is_monitored = run.monitor is not None and base_of(run.monitor) == base_of(key)
-        rises = run.maximize if is_monitored else not LOWER_IS_BETTER.search(key)
-        return math.inf if name is None else -run.metrics[name] if rises else run.metrics[name]
+        return math.inf if name is None else (1 if lower_is_better(run, key) else -1) * run.metrics[name]
 
     return quality
 

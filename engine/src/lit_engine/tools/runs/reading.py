@@ -13,11 +13,13 @@ from typing import Any
 
 from lit_engine.errors import RunError
 from lit_engine.run.directory import RunDir
-from lit_engine.run.metric_names import find_metric, is_detail, stage_of
+from lit_engine.run.metric_names import base_of, find_metric, is_detail, stage_of
 from lit_engine.run.options import options_of
 
 Numbers = dict[str, float]
 FACTS = ("epochs", "steps", "seconds", "parameters")  # entries in the fit section of metrics.json that are not metrics
+
+LOWER_IS_BETTER = re.compile(r"loss|error|perplexity|mse|mae", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +84,12 @@ class Run:
     def curve(self, metric: str, by: str) -> dict[float, float]:
         """Return the values of a metric by `epoch` or `step`."""
         return {float(row[by]): float(row[metric]) for row in self.rows if row.get(metric) and row.get(by)}
+
+
+def lower_is_better(run: Run, name: str) -> bool:
+    """Return whether lower values of a metric are better: as the run monitors it, or else judged by its name."""
+    is_monitored = run.monitor is not None and base_of(run.monitor) == base_of(name)
+    return not run.maximize if is_monitored else bool(LOWER_IS_BETTER.search(name))
 
 
 def monitor_of(options: Mapping[str, Any]) -> tuple[str | None, bool]:

@@ -1,0 +1,208 @@
+"""Statistics of the test samples of two runs, from their tables of predictions.
+
+| metric | columns of the table |
+| --- | --- |
+| accuracy, f1 and iou (means over classes) | prediction, target; or labels and target, with `;` between labels |
+| the same over the pixels of images | hits/CLASS, predicted/CLASS, true/CLASS: numbers of pixels |
+| r2, mse, rmse, mae | prediction, target; or prediction/NAME, target/NAME |
+| bleu, chrf | hypothesis and references, with ` | ` between references |
+| any other NAME | NAME: a number for each sample, whose mean is the metric |
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lit_engine.errors import RunError, UserError, did_you_mean
+from lit_engine.project import program
+from lit_engine.run.directory import RunDir
+from lit_engine.tools.runs.reading import Run
+from lit_engine.tools.runs.significance import Floats, Outcome, Score, mcnemar, resample
+
+METRICS = ("accuracy", "f1", "iou", "r2", "mse", "rmse", "mae", "bleu", "chrf")
+SHARED = ("target", "references", "source", "true/")  # columns that do not depend on the model
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Statistics `(N, K)` of the same samples for two models, and the score of sums of them.
+
+    `values` are the scores `(N,)` of single samples. If `is_binary`, they are 0 or 1 and the score is their mean.
+    """
+
+    a: Floats
+    b: Floats
+    score: Score
+    values: tuple[Floats, Floats]
+    is_binary: bool = False
+
+    def outcome(self) -> Outcome:
+        return mcnemar(*self.values) if self.is_binary else resample(self.a, self.b, self.score)
+
+
+class Table:
+    """The test predictions of a run by index: the first one for each sample, and for each source text."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        if not (run.path / "predictions" / "test.csv").is_file():
+            raise RunError(f"{run.path} has no predictions: write them with `{program()} predict --run {run.path}`")
+        rows = sorted(RunDir(run.path).predictions(), key=lambda row: (row["index"], row.get("rank", 1)))
+        first: dict[Any, dict[str, Any]] = {}
+        for row in rows:
+            first.setdefault(row.get("source", row["index"]), row)
+        self.rows = {row["index"]: row for row in first.values()}
+        self.names = list(rows[0]) if rows else []
+
+    def column(self, *names: str) -> list[Any]:
+        """Return the first of these columns that exists. Raises RunError if there is none, or a value is missing."""
+        name = next((name for name in names if name in self.names), None)
+        if name is None:
+            raise RunError(f"the predictions of {self.run.path} have no column {' or '.join(names)}")
+        values = [row[name] for row in self.rows.values()]
+        if name != "labels" and None in values:
+            raise RunError(f"the predictions of {self.run.path} have blank values in the column {name}")
+        return values
+
+    def numbers(self, names: Sequence[str]) -> Floats:
+        """Return columns as an array `(N, columns)`."""
+        try:
+            return np.array([self.column(name) for name in names], float).T
+        except ValueError as error:
+            raise RunError(f"the predictions of {self.run.path} are no numbers in {', '.join(names)}") from error
+
+    def labels(self) -> tuple[list[set[str]], list[set[str]]]:
+        """Return the predicted and the true classes of each sample."""
+        if "labels" not in self.names:
+            return [{str(v)} for v in self.column("prediction")], [{str(v)} for v in self.column("target")]
+        texts = [["" if row[name] is None else str(row[name]) for row in self.rows.values()]
+                 for name in ("labels", "target") if self.column(name, "labels")]  # fmt: skip
+        predicted, true = [[{*text.split(";")} - {""} for text in column] for column in texts]
+        return predicted, true
+
+
+def check_same_samples(a: Table, b: Table) -> None:
+    """Raise RunError unless both tables describe the same samples, with the same targets and texts."""
+    both = f"{a.run.path} and {b.run.path} have different test sets"
+    if a.rows.keys() != b.rows.keys():
+        index = min(a.rows.keys() ^ b.rows.keys())
+        raise RunError(f"{both}: {len(a.rows)} and {len(b.rows)} samples; index {index} is in one of them only")
+    for name in [name for name in a.names if name in b.names and name.startswith(SHARED)]:
+        for index, row in a.rows.items():
+            if row[name] != (other := b.rows[index][name]):
+                raise RunError(f"{both}: the {name} of index {index} is {row[name]!r} and {other!r}")
+
+
+def samples_of(metric: str, a: Table, b: Table) -> Samples:
+    """Return the statistics of a metric for two runs.
+
+    Raises:
+        UserError: the metric is unknown, or the tables lack its columns.
+    """
+    kind, _, part = metric.removeprefix("mean_").partition("/")
+    if metric not in METRICS and metric in a.names:
+        return _mean([table.numbers([metric])[:, 0] for table in (a, b)])
+    if kind in ("bleu", "chrf"):
+        return _texts(kind, a, b)
+    if kind in ("accuracy", "f1", "iou"):
+        return _classes(kind, a, b)
+    if kind in METRICS:
+        return _regression(kind, part, a, b)
+    known = [*METRICS, *(name for name in a.names if name != "index" and not name.startswith(SHARED))]
+    raise UserError(
+        f"--test {metric} cannot be computed from predictions{did_you_mean(metric, known)} (available: "
+        f"{', '.join(known)}); to test it over seeds, compare two folders of `{program()} repeat --seeds 1 2 3 4 5 6`"
+    )
+
+
+def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False) -> Samples:
+    """Return the statistics of a mean over samples, or of its square root."""
+    a, b = (np.stack([value, np.ones(len(value))], axis=1) for value in values)
+    power = 0.5 if root else 1.0
+    return Samples(a, b, lambda sums: (sums[..., 0] / sums[..., 1]) ** power, (values[0], values[1]), is_binary)
+
+
+def _classes(kind: str, a: Table, b: Table) -> Samples:
+    pixels = [name.partition("/")[2] for name in a.names if name.startswith("hits/")]
+    if kind == "accuracy" and not pixels:
+        labels = [table.labels() for table in (a, b)]
+        return _mean([np.array([p == t for p, t in zip(*both, strict=True)], float) for both in labels], is_binary=True)
+    if pixels:
+        stats = [np.concatenate([table.numbers([f"{what}/{name}" for name in pixels])
+                 for what in ("hits", "predicted", "true")], axis=1) for table in (a, b)]  # fmt: skip
+    else:
+        labels = [table.labels() for table in (a, b)]
+        names = sorted(set[str]().union(*(found for both in labels for sets in both for found in sets)))
+        stats = []
+        for predicted, true in labels:
+            hot = [np.array([[name in found for name in names] for found in sets], float) for sets in (predicted, true)]
+            stats.append(np.concatenate([hot[0] * hot[1], *hot], axis=1))
+
+    def score(sums: Floats) -> Floats:
+        hits, predicted, true = np.split(sums, 3, axis=-1)
+        if kind == "accuracy":
+            return hits.sum(axis=-1) / true.sum(axis=-1)
+        either = predicted + true
+        return _mean_ratio(2 * hits, either) if kind == "f1" else _mean_ratio(hits, either - hits)
+
+    return Samples(stats[0], stats[1], score, (score(stats[0]), score(stats[1])))
+
+
+def _mean_ratio(above: Floats, below: Floats) -> Floats:
+    """Return the mean ratio along the last axis over the places where the denominator is positive."""
+    counted = below > 1e-12
+    ratios = np.divide(above, below, out=np.zeros_like(below), where=counted)
+    return ratios.sum(axis=-1) / np.maximum(counted.sum(axis=-1), 1)
+
+
+def _regression(kind: str, part: str, a: Table, b: Table) -> Samples:
+    targets = [name for name in a.names if name.startswith("target") and part in ("", name.partition("/")[2])]
+    if kind != "r2" and len(targets) > 1:
+        raise UserError(f"there are several targets: use --test {targets[0].replace('target', kind, 1)}, or r2")
+    targets = targets or ["target"]
+    true = a.numbers(targets)
+    columns = [name.replace("target", "prediction", 1) for name in targets]
+    errors = [table.numbers(columns) - true for table in (a, b)]
+    if kind == "mae":
+        return _mean([np.abs(error[:, 0]) for error in errors])
+    if kind != "r2":
+        return _mean([error[:, 0] ** 2 for error in errors], root=kind == "rmse")
+    scale = np.where(true.std(axis=0) > 0, true.std(axis=0), np.inf)  # a constant target has no R²
+    z = (true - true.mean(axis=0)) / scale
+    stats = [np.concatenate([(error / scale) ** 2, z, z**2, np.ones((len(z), 1))], axis=1) for error in errors]
+
+    def score(sums: Floats) -> Floats:
+        squares, first, second = np.split(sums[..., :-1], 3, axis=-1)
+        return 1 - _mean_ratio(squares, second - first**2 / sums[..., -1:])
+
+    values = [-(error**2 / scale**2).sum(axis=1) for error in errors]
+    return Samples(stats[0], stats[1], score, (values[0], values[1]))
+
+
+def _texts(kind: str, a: Table, b: Table) -> Samples:
+    """Return the counts of n-grams from which sacrebleu computes a score, with the run's tokenizer."""
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as error:
+        raise UserError(f"--test {kind} needs sacrebleu: pip install sacrebleu") from error
+    signatures = RunDir(a.run.path).metrics().get("test", {}).get("signatures", {})
+    signature = dict(pair.split(":", 1) for pair in signatures.get(kind, "").split("|") if pair)
+    lowercase, tokenize = signature.get("case") == "lc", signature.get("tok")
+    corpus, single = ((BLEU(lowercase, force=True, tokenize=tokenize, effective_order=each) if kind == "bleu" else
+                       CHRF(word_order=int(signature.get("nw", 0)), lowercase=lowercase))
+                      for each in (False, True))  # fmt: skip
+    split = [str(text).split(" | ") for text in a.column("references")]
+    references: Any = [[own[i] if i < len(own) else None for own in split] for i in range(max(map(len, split)))]
+    stats = []
+    for table in (a, b):
+        texts = ["" if text is None else str(text) for text in table.column("hypothesis")]
+        stats.append(np.array(corpus._extract_corpus_statistics(texts, references), np.float64))
+
+    def score(sums: Floats, metric: Any = corpus) -> Floats:
+        rows = sums.reshape(-1, sums.shape[-1]).astype(int).tolist()
+        scores = [metric._compute_score_from_stats(row).score for row in rows]
+        return np.array(scores).reshape(sums.shape[:-1])
+
+    return Samples(stats[0], stats[1], score, (score(stats[0], single), score(stats[1], single)))

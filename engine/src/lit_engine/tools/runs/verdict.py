@@ -1,0 +1,233 @@
+"""`compare A B --test METRIC`: tests whether B is better or worse than A, or not distinguishable from it.
+
+Two runs are compared by their predictions for the same test samples, and two folders of runs by the metrics of runs
+with the same seeds or folds.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from lit_engine.errors import UserError, did_you_mean, first_of
+from lit_engine.project import program
+from lit_engine.run.directory import RunDir
+from lit_engine.run.metric_names import base_of, recorded_name, stage_of
+from lit_engine.tools.pages.html import Cell, heading, page, paragraph, samples, table
+from lit_engine.tools.runs.columns import number
+from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
+from lit_engine.tools.runs.samples import Table, check_same_samples, samples_of
+from lit_engine.tools.runs.significance import LEVEL, PERMUTED, Outcome, holm, paired_runs
+
+STATUS = {"better": 0, "not distinguishable": 3, "worse": 4}
+SHOWN = 24  # maximum number of won, and of lost, samples on the page
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The comparison of B with A by one metric. `won` and `lost` are samples, the largest change first."""
+
+    metric: str
+    a: str
+    b: str
+    outcome: Outcome
+    unit: str
+    lower: bool  # whether lower values are better
+    notes: list[str] = field(default_factory=list)
+    tables: tuple[Table, ...] = ()
+    won: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    adjusted: float = 1.0  # p-value after Holm's correction
+
+    @property
+    def verdict(self) -> str:
+        if self.adjusted >= LEVEL or self.outcome.effect == 0:
+            return "not distinguishable"
+        return "worse" if (self.outcome.effect > 0) == self.lower else "better"
+
+    def lines(self) -> list[str]:
+        """Return the result as text: effect and interval first, then p-values and the number of samples needed."""
+        found, p = self.outcome, _p(self.outcome.p)
+        corrected = f", with Holm's correction {_p(self.adjusted)}" if self.adjusted != found.p else ""
+        others = "".join(f"; {name}: {_p(value)}" for name, value in found.others.items())
+        flips = f"; {len(self.won)} samples won, {len(self.lost)} lost" if self.tables else ""
+        needed = [f"for this difference, {found.needed:,} {self.unit} are needed (power 80 %)"] if found.needed else []
+        return [
+            f"{self.metric}: {number(found.a)} → {number(found.b)}, difference {_signed(found.effect)} "
+            f"(95 % interval {_signed(found.low)} to {_signed(found.high)}), {found.n:,} {self.unit}",
+            f"{self.verdict}: p {p} ({found.method}){corrected}{others}{flips}",
+            *needed,
+            *self.notes,
+        ]
+
+    def document(self) -> dict[str, Any]:
+        """Return the finding as JSON data. `won` and `lost` contain the indices of samples."""
+        found = self.outcome
+        values = {name: getattr(found, name) for name in ("a", "b", "effect", "low", "high", "p", "n", "needed")}
+        return {"baseline": self.a, "run": self.b, "metric": self.metric, "verdict": self.verdict, **values,
+                "p_holm": self.adjusted, "method": found.method, "other_p": found.others, "unit": self.unit,
+                "won": self.won, "lost": self.lost, "notes": self.notes}  # fmt: skip
+
+
+def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
+    """Compare each of the runs or folders with the first one by each metric.
+
+    Raises:
+        UserError: there is nothing to compare, or the metrics, test samples or seeds do not match.
+    """
+    if len(names) < 2:
+        raise UserError(f"--test needs two runs or folders of runs: {program()} compare A B --test {metrics[0]}")
+    first, *others = ((name, read_runs([name])) for name in names)
+    found = [_by_samples(metric, first[1][0], other[1][0]) if len(first[1]) == len(other[1]) == 1 else
+             _by_runs(metric, first, other) for other in others for metric in metrics]  # fmt: skip
+    adjusted = holm([one.outcome.p for one in found])
+    return [replace(one, adjusted=p) for one, p in zip(found, adjusted, strict=True)]
+
+
+def _by_samples(metric: str, a: Run, b: Run) -> Finding:
+    """Compare two runs by their predictions."""
+    if metric != base_of(metric) and stage_of(metric) != "test":
+        raise UserError(f"--test {metric}: single runs are compared by their predictions for the test split; "
+                        f"use --test {base_of(metric)}")  # fmt: skip
+    name, (first, second) = base_of(metric), (Table(a), Table(b))
+    check_same_samples(first, second)
+    measured = samples_of(name, first, second)
+    outcome, lower = measured.outcome(), lower_is_better(a, name)
+    gains = (measured.values[1] - measured.values[0]) * (-1 if lower else 1)
+    order, indices = gains.argsort(kind="stable"), list(first.rows)
+    notes = ["this compares two models with one seed each; to compare the methods, compare folders of several seeds"]
+    for run, value in ((a, outcome.a), (b, outcome.b)):
+        known = run.metrics.get(recorded_name(name, "test"))
+        if known is not None and abs(known - value) > 1e-4 * max(abs(known), abs(value)):
+            notes.append(f"warning: metrics.json of {run.path} has {name} {number(known)}, but its predictions "
+                         f"{number(value)}: run `{program()} predict --run {run.path}` again")  # fmt: skip
+    won = [indices[place] for place in order[::-1] if gains[place] > 0]
+    lost = [indices[place] for place in order if gains[place] < 0]
+    return Finding(name, str(a.path), str(b.path), outcome, "samples", lower, notes, (first, second), won, lost)
+
+
+def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) -> Finding:
+    """Compare two groups by the runs with the same seed and fold. The seeds of a fold are averaged."""
+    notes: list[str] = []
+    groups: list[dict[Any, Run]] = []
+    for name, runs in (a, b):
+        groups.append({})
+        for run in runs:
+            key = run.options.get("data.fold"), run.options.get("seed_everything")
+            if run.state != "finished":
+                notes.append(f"left out: {run.path} ({run.state})")
+            elif groups[-1].setdefault(key, run) is not run:
+                raise UserError(f"{name} has several runs with seed {key[1]}: --test needs one run for each seed")
+    keys = [key for key in groups[0] if key in groups[1]]
+    if len(keys) < 2:
+        seeds = [", ".join(str(seed) for _, seed in group) or "none" for group in groups]
+        raise UserError(f"--test needs at least two seeds or folds that {a[0]} (seeds: {seeds[0]}) and {b[0]} (seeds: "
+                        f"{seeds[1]}) have in common: `{program()} repeat CONFIG --seeds 1 2 3 4 5 6 --dir DIR` adds "
+                        "runs")  # fmt: skip
+    if alone := [run for group in groups for key, run in group.items() if key not in keys]:
+        notes.append(f"left out because the other group has no such seed or fold: {first_of([r.path for r in alone])}")
+    values: dict[Any, list[tuple[float, float]]] = {}
+    is_folds = len({fold for fold, _ in keys}) > 1
+    for key in keys:
+        one, other = groups[0][key], groups[1][key]
+        sets = [(run.options.get("data"), run.metrics.get("test/samples")) for run in (one, other)]
+        if sets[0] != sets[1]:
+            raise UserError(f"{one.path} and {other.path} have different tasks or test sets")
+        pair = one.metrics[_recorded(metric, one)], other.metrics[_recorded(metric, other)]
+        values.setdefault(key[0] if is_folds else key, []).append(pair)
+    means = np.array([np.mean(pairs, axis=0) for pairs in values.values()])
+    overlap = None
+    if is_folds:
+        known = {n.partition("/")[2]: v for n, v in one.metrics.items() if stage_of(n) == "train"}
+        sizes = [(one.metrics.get(f"test/{unit}"), known.get(unit)) for unit in ("tokens", "pixels", "samples")]
+        overlap = next((test / train for test, train in sizes if test and train), 1 / (len(values) - 1))
+    elif len(keys) < PERMUTED:
+        notes.append(f"with {PERMUTED} seeds or more, a permutation test is used, which assumes no distribution")
+    outcome, name = paired_runs(means[:, 0], means[:, 1], overlap), _recorded(metric, one)
+    return Finding(name, a[0], b[0], outcome, "folds" if is_folds else "seeds", lower_is_better(one, name), notes)
+
+
+def _recorded(metric: str, run: Run) -> str:
+    """Return the name of a metric in a run, that of the test by default."""
+    names = (recorded_name(metric, "test"), metric, recorded_name(metric, "val"))
+    if (name := next((name for name in names if name in run.metrics), None)) is None:
+        raise UserError(f"{run.path} has no metric {metric}{did_you_mean(metric, {base_of(n) for n in run.metrics})}")
+    return name
+
+
+def render_page(found: Sequence[Finding], footer: str) -> str:
+    """Return the HTML of the page: the results, and the samples that differ most."""
+    parts = []
+    for one in found:
+        parts += [heading(f"{one.b} compared with {one.a}"), *map(paragraph, one.lines())]
+        rows = [(one.won, "Won"), (one.lost, "Lost")] if one.tables else []
+        is_of_classes = one.tables and "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")
+        wanted = [i for places, _ in rows for i in places[:SHOWN]]
+        images = _images(one.tables[1].run, wanted) if is_of_classes else {}
+        for places, title in rows:
+            if shown := places[:SHOWN]:
+                count = f"{len(shown)} of {len(places):,}" if len(shown) < len(places) else str(len(places))
+                parts.append(heading(f"{title}: {count}", 3))
+                parts.append(_gallery(one.tables, shown, images) if images else _rows(one.tables, shown))
+    return page(f"Is {found[0].b} better?" if len(found) == 1 else f"Compared with {found[0].a}", parts, footer)
+
+
+def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
+    """Return the predictions for some samples, in a column for each model if they differ."""
+    columns: dict[str, list[Cell]] = {}
+    for name in [name for name in tables[0].names if name in tables[1].names and name not in ("rank", "class_name")]:
+        a, b = ([_cell(one.rows[index][name]) for index in shown] for one in tables)
+        columns |= {name: a} if a == b else {f"{name} of A": a, f"{name} of B": b}
+    return table([*columns], zip(*columns.values(), strict=True))
+
+
+def _cell(value: Any) -> Cell:
+    return (number(value), value) if isinstance(value, int | float) else str(value or "")
+
+
+def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, bytes]) -> str:
+    """Return the images of some samples with the true and predicted classes."""
+    names = {row["prediction"]: row["class_name"] for t in tables for row in t.rows.values() if "class_name" in row}
+    captions = []
+    for index in shown:
+        a, b = (one.rows[index] for one in tables)
+        words = [f"index {index}"]
+        for what, row, column in (("true", a, "target"), ("A", a, "prediction"), ("B", b, "prediction")):
+            words += [f"{what}: {names.get(row[column], row[column])}"] if column in row else []
+        captions.append("\n".join(words))
+    return samples([(images[index], caption) for index, caption in zip(shown, captions, strict=True)])
+
+
+def _images(run: Run, indices: Sequence[int]) -> dict[int, bytes]:
+    """Return test images as PNG files. Empty if the samples are no images, or the data are not on this machine."""
+    from PIL import Image
+
+    try:
+        import torch
+
+        from lit_engine.load import load_data
+
+        data: Any = load_data(RunDir(run.path), download=False)
+        batch = data.on_after_batch_transfer(data.dataset("test")[torch.tensor(indices)], 0)
+        if batch[0].ndim != 4:
+            return {}
+        pixels = (batch[0].clamp(0, 1) * 255).byte().movedim(1, -1).numpy()
+    except Exception as error:
+        print(f"no images on the page: {' '.join(str(error).split())}")
+        return {}
+    found = {}
+    for index, image in zip(indices, pixels, strict=True):
+        buffer = io.BytesIO()
+        Image.fromarray(image if image.shape[-1] == 3 else image[..., 0]).save(buffer, "png")
+        found[index] = buffer.getvalue()
+    return found
+
+
+def _p(value: float) -> str:
+    return "below 0.0001" if value < 1e-4 else f"{value:.2g}"
+
+
+def _signed(value: float) -> str:
+    return f"{'−' if value < 0 else '+'}{number(abs(value))}"
