@@ -21,6 +21,8 @@ BIN := .venv/bin
 LIBRARY := --editable ./engine
 UV = $(shell command -v uv || echo $(BIN)/uv)
 INSTALLED := .venv/.installed
+# Without the project's own uv settings, because some package indexes list no upload dates for exclude-newer.
+ANY_DATE := --project /
 # Spinning OpenMP threads slow everything down on a machine that also runs other programs.
 export OMP_WAIT_POLICY ?= PASSIVE
 
@@ -68,14 +70,14 @@ else
 	@command -v uv >/dev/null || test -x $(BIN)/uv || $(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.6"
 # Compile bytecode now, as pip does. Otherwise the first start compiles it, or every start if Python cannot write files.
 ifeq ($(TORCH_BACKEND),)
-	$(UV) --no-config pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
-	$(UV) --no-config pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(LIBRARY) --editable .
+	$(UV) $(ANY_DATE) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
+	$(UV) $(ANY_DATE) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation $(LIBRARY) --editable .
 else
 	$(MAKE) .venv/constraints.txt
-	$(UV) --no-config pip install --quiet --python $(BIN)/python hatchling editables
-	$(UV) --no-config pip install --quiet --python $(BIN)/python --compile-bytecode --torch-backend=$(TORCH_BACKEND) \
+	$(UV) $(ANY_DATE) pip install --quiet --python $(BIN)/python hatchling editables
+	$(UV) $(ANY_DATE) pip install --quiet --python $(BIN)/python --compile-bytecode --torch-backend=$(TORCH_BACKEND) \
 	    --no-verify-hashes --constraints .venv/constraints.txt --no-build-isolation \
-	    $(LIBRARY) --editable . --group dev
+	    $(LIBRARY) --editable . --group pyproject.toml:dev
 endif
 endif
 	@touch $@

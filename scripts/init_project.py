@@ -202,7 +202,7 @@ def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], comm
 
 
 def without_keys(text: str, keys: Iterable[str], path: str) -> str:
-    """Remove lines that start with a key or, if there are none, items that start with it within lines."""
+    """Remove all lines that start with a key. If there are none, remove list items that start with it."""
     for key in keys:
         word = rf"{re.escape(key)}(?![\w.-])"
         item = rf'"{word}[^",]*"(?:: "[^"]*")?'

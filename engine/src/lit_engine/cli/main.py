@@ -233,7 +233,7 @@ def version(args: Sequence[str]) -> int:
 
 
 def quiet_lightning() -> None:
-    """Hide advertisements, and notices that the command line prints itself. Other messages are still shown."""
+    """Hide advertisements, and messages that the command line prints in its own words."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed"):  # fmt: skip
         logging.getLogger(name).addFilter(_wanted)
@@ -257,8 +257,8 @@ def _wanted(record: logging.LogRecord) -> bool:
 def _leave(statuses: list[int]) -> None:
     """End the process without destroying each object of the imported modules, which takes seconds.
 
-    Trials of a W&B agent that were stopped by SIGTERM end by this signal instead of with status 143, because the agent
-    gives up after a few trials with this status.
+    A trial of a W&B agent that was stopped by SIGTERM ends by this signal, because the agent gives up after a few trials
+    with exit status 143.
     """
     if not statuses or "coverage" in sys.modules:  # an uncaught exception; coverage still has to save its data
         return

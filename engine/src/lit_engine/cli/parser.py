@@ -382,7 +382,7 @@ class LitCLI(ParsingCLI):
         return {name: value for name, value in plain.items() if name not in NOT_IN_CONFIG}
 
     def seed_again(self, seed: int) -> None:
-        """Replace the random seed by the seed that a run has recorded."""
+        """Use the recorded seed of a run instead of the random one."""
         self.options.seed_everything = self.plain["seed_everything"] = seed_everything(seed, workers=True)
 
     def config_text(self) -> str:
@@ -393,7 +393,7 @@ class LitCLI(ParsingCLI):
     def changed(self) -> dict[str, list[Any]]:
         """Return the options that overlays and the command line change in the first config.
 
-        Each option is mapped to its value there, which is None if that config does not set it, and its value now.
+        The keys are options. The values are pairs of the value in the first config (None if not set) and the new value.
         """
         first, *later = [_options_in(word) for word in self.words if word.startswith("--")] or [{}]
         now = dict(options_of(self.plain))

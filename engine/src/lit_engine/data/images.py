@@ -217,7 +217,7 @@ class Samples(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch | DataError:
-        """Return a batch, or a DataError. If a worker raised it, only the text of its traceback would be passed on."""
+        """Return a batch, or a DataError instead of raising it, because a worker would pass on only its traceback."""
         try:
             samples = [self.dataset[index] for index in indices.tolist()]
             images = [self.fit(image) for image, _ in samples]
