@@ -84,7 +84,7 @@ def page_of(study: Study, rows: Sequence[Trial]) -> str:
 
 
 def plots(study: Study, good: Sequence[Trial]) -> list[str]:
-    """Return the best value so far, and each parameter against the metric. `good` contains the successful trials, sorted by number."""
+    """Plot the best value so far, and each parameter against the metric, for successful trials sorted by number."""
     metric, better = study.config.metric, max if study.config.maximize else min
     best = [(row.number, better(other.value for other in good[: n + 1])) for n, row in enumerate(good)]
     trials = [Series(1, f"trial {row.number}", [(row.number, row.value)], dots=True) for row in good]
