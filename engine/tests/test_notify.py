@@ -93,6 +93,8 @@ class Stops(Exception):
     ],
 )
 def test_other_events(lit, server, monkeypatch, what, options, status, event):
+    if what is signal.SIGINT:  # which a shell ignores in background jobs
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if what is not None:
         at_call(monkeypatch, ImageClassifier, "training_step", 13, what)
     words = [word.replace(":", ": ").replace(",", ", ") if "{" in word else word for word in options.split()]

@@ -40,7 +40,7 @@ def test_tensorboard_gets_scalars_images_and_graph_and_loggers_add_up(lit):
     events.Reload()
     tags = events.Tags()
     assert {"train/loss", "val/accuracy", "lr"} <= set(tags["scalars"])
-    assert {"train/images", "learning_curves", "test_confusion_matrix"} <= set(tags["images"])
+    assert {"train/images", "learning_curves", "test/confusion_matrix"} <= set(tags["images"])
     assert tags["graph"]
 
 

@@ -187,7 +187,7 @@ def test_a_run_gives_its_task_data_predictions_and_figures(lit, trained):
     batch = data.on_after_batch_transfer(data.dataset("test")[torch.arange(360)], 0)
     assert task(batch.images).argmax(dim=1).tolist() == [row["prediction"] for row in rows]
     assert batch.targets.tolist() == [row["target"] for row in rows]
-    assert [file.name for file in run.figures()][:2] == ["learning_curves.png", "learning_rate.png"]
+    assert {"learning_curves.png", "learning_rate.png"} <= {file.name for file in run.figures()}
     assert not task.training
     with pytest.raises(RunError, match=r"no such checkpoint: other\.ckpt"):
         load_model(run, "other.ckpt")

@@ -24,7 +24,7 @@ def names(folder):
 def test_files_of_a_run(run):
     assert names(run / "figures" / "attention") == {f"epoch001_{k}.png" for k in (1, 2, 3, 4)}  # the last of two epochs
     attention = {f"{split}_attention_{k}.png" for split in ("val", "test") for k in (1, 2, 3, 4)}
-    others = {"attention", "learning_curves.png", "learning_rate.png", "val_bleu_by_length.png"}
+    others = {"attention", "gradient_norm.png", "learning_curves.png", "learning_rate.png", "val_bleu_by_length.png"}
     assert names(run / "figures") == attention | others | {"test_bleu_by_length.png"}
     assert names(run / "predictions") == {"val_samples.json", "test_samples.json"}
     assert all(min(Image.open(path).size) > 200 for path in (run / "figures").rglob("*.png"))

@@ -63,6 +63,12 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the project of the previous test."""
+    monkeypatch.setattr("lit_engine.project._used", [])
+
+
+@pytest.fixture(autouse=True)
 def _blank_figures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw figures only in tests that are marked `draws`."""
     if "draws" not in request.keywords:
