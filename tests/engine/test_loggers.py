@@ -47,6 +47,7 @@ def server(monkeypatch):
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         monkeypatch.setenv("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", "1")
+        wandb.teardown()  # the settings of an earlier test
         yield server
         # tables are artifacts, which the server does not support
         unknown = [query for query in server.unknown if "rtifact" not in query]

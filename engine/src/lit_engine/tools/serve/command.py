@@ -53,7 +53,7 @@ def serve(args: Sequence[str]) -> int:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--port {options.port}: {reason}; --port 0 selects a free port") from error
-    with server, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, server:  # requests may still write files
         from lit_engine.tools.serve.predictor import Predictor
 
         server.predictor = Predictor(options.run, options.ckpt_path, folder)
