@@ -1,7 +1,7 @@
 """Families of examples, from which `init_project.py` assembles a project.
 
-A family lists its files, and the keys of its lines in shared files. In file patterns, `PACKAGE` stands for the package
-folder, and `*` matches any characters, including slashes. A key is the first word of a line, with or without quotes.
+Each family has patterns for its files, and keys for its lines in shared files. In a pattern, `PACKAGE` is the package
+folder, and `*` also matches slashes. A key is the first word of a line, with or without quotes.
 Lines are removed if no kept family lists their key. Files not listed by any family remain in the template only.
 
 In Markdown files, `<!-- only: regression, table -->` starts text that a project receives if it keeps one of these
@@ -130,7 +130,7 @@ def keep_sections(text: str, keep: tuple[str, ...]) -> str:
         return text + (found["blank"] or "") if text else ""
 
     start, end = r"<!-- only: (?P<families>[\w, ]+) -->", "<!-- end -->"
-    # Remove the blank line after a section, too, so that two blank lines never follow each other.
+    # Also remove the blank line after a section, to avoid two consecutive blank lines.
     text = re.sub(rf"^{start}\n(?P<text>.*?)^{end}$(?:\n(?P<blank>\n))?", resolve_section, text, flags=re.S | re.M)
     text = re.sub(rf"{start}(?P<text>.*?){end}", resolve, text, flags=re.S)
     if unpaired := re.search(r"<!-- (?:only:.*?|end) -->", text):

@@ -25,7 +25,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lit_engine._lightning import NoProfiler, reconfigure, remember_missing_cuda
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
-from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, one_line
+from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, headline_of, one_line
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
 from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
@@ -152,7 +152,7 @@ class Session:
         options, run = self.options, self.run
         named = {"config": self.config_name, "seed": options.seed_everything, "processes": trainer.world_size}
         named |= {name: options[name] for name in ("init_from", "init_prefixes") if options[name]}
-        named["headline"] = next(reversed(getattr(model, "headline_metrics", ())), None)
+        named["headline"] = headline_of(model)
         named |= {"fork": self.fork.origin} if self.fork else {}
         facts = {**named, **provenance(), "changed": self.cli.changed()} if is_first() else {}
         best = best_checkpoint(trainer)
@@ -264,8 +264,8 @@ class Session:
             self.checkpoint = self._checkpoint_to_evaluate()
         self.run = self.existing_run or self._named_run() or self._new_run()
         self.lock = self.run.lock() if self.command == "fit" and is_first() else None
-        begun = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
-        if self.command == "fit" and self.existing_run is not None and begun:
+        has_started = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
+        if self.command == "fit" and self.existing_run is not None and has_started:
             self.run.metrics(), self.run.entries()  # raises an error for broken files before training starts
             self._note_versions()
             self.checkpoint, damaged = newest_checkpoint(self.run)

@@ -50,3 +50,15 @@ def make_run(tmp_path, monkeypatch):
 
     make.config = CONFIG
     return make
+
+
+@pytest.fixture
+def say(make_run, capfd):
+    """Run a command in-process, and return the exit status, output and errors."""
+    from lit_project.__main__ import main
+
+    def run(command):
+        capfd.readouterr()
+        return main(command.split()), *capfd.readouterr()
+
+    return run

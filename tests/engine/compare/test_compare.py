@@ -29,18 +29,6 @@ from lit_engine.tools.runs.reading import Run, read_runs
 from lit_engine.tools.runs.report import changes, curves, page_of, scatter
 
 
-@pytest.fixture
-def say(make_run, capfd):
-    """Run a command in-process, and return the exit status, output and errors."""
-    from lit_project.__main__ import main
-
-    def run(command):
-        capfd.readouterr()
-        return main(command.split()), *capfd.readouterr()
-
-    return run
-
-
 def compared(*over, chosen=()):
     return Comparison(read_runs(["runs"]), over, chosen)
 
@@ -382,7 +370,7 @@ def test_runs_lists_the_newest_first(make_run, say):
     status, out, err = say("runs")
     assert (status, err) == (0, "")
     head, newest, oldest = out.splitlines()
-    assert head.split() == ["run", "state", "begun", "time", "best", "test"]
+    assert head.split() == ["run", "state", "started", "time", "best", "test"]
     assert newest.split()[:2] == ["runs/x/b", "killed"]
     assert re.fullmatch(r"runs/x/a +finished +2026-11-2\d \d\d:\d\d +2 min +val/loss 0.3000 +test/loss 0.7000", oldest)
 

@@ -5,19 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from lit_project.__main__ import main
-
 ACCURACY = {"test/accuracy": 0.9}
 
 
 @pytest.fixture
-def printed(make_run, capfd):
+def printed(say):
     """Return a function that runs a command and returns its standard output."""
 
-    def run(command, status=0):
-        capfd.readouterr()
-        assert main(command.split()) == status
-        return capfd.readouterr().out
+    def run(command):
+        status, out, err = say(command)
+        assert status == 0, err
+        return out
 
     return run
 
@@ -30,7 +28,7 @@ def test_the_main_metric_of_the_task_is_shown_next_to_the_monitored_one(make_run
     run = make_run("a", test=ACCURACY, headline="accuracy")
     (run / "metrics.csv").write_text("epoch,step,val/loss,val/accuracy\n0,10,0.3,0.8\n")
     head, line = printed("runs").splitlines()
-    assert head.split() == ["run", "state", "begun", "time", "best", "validation", "test"]
+    assert head.split() == ["run", "state", "started", "time", "best", "validation", "test"]
     assert line.split("  ")[-3:] == ["val/loss 0.3000", "val/accuracy 0.8000", "test/accuracy 0.9000"]
 
 
@@ -47,15 +45,16 @@ def test_runs_are_sorted_by_time_name_or_metric(make_run, printed):
     ]  # fmt: skip
 
 
-def test_a_metric_that_no_run_has_is_an_error(make_run, capfd):
+def test_a_metric_that_no_run_has_is_an_error(make_run, say):
     make_run("a")
     for option in ("--sort", "--metric"):
-        assert main(["runs", option, "lss"]) == 2
-        assert "no run has the metric lss; did you mean loss?" in capfd.readouterr().err
+        status, _, err = say(f"runs {option} lss")
+        assert (status, "no run has the metric lss; did you mean loss?" in err) == (2, True)
 
 
 def test_repeats_and_sweeps_are_listed_too(make_run, printed):
-    make_run("a"), make_run("b").rename(Path("repeats").absolute() / "b") if Path("repeats").mkdir() is None else None
+    make_run("a"), Path("repeats").mkdir()
+    make_run("b").rename("repeats/b")
     assert set(order(printed("runs"))) == {"a", "b"}
     assert order(printed("runs runs")) == ["a"]
 

@@ -84,7 +84,7 @@ def test_the_time_is_that_of_all_fits_that_ended(make_run):
     (run / "provenance.json").write_text(json.dumps([first, killed, last]))
     found = Run.read(run)
     assert found.seconds == 120
-    assert f"{found.begun:%H:%M}" == "22:31"
+    assert f"{found.started:%H:%M}" == "22:31"
 
 
 def test_options_have_the_names_of_the_command_line_and_a_class_is_one():

@@ -6,20 +6,9 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn import metrics
 
 from lit_engine.tools.runs.significance import holm, mcnemar, paired_runs, resample, t_test_p
-
-
-@pytest.fixture
-def say(make_run, capfd):
-    """Run a command in-process, and return the exit status, output and errors."""
-    from lit_project.__main__ import main
-
-    def run(command):
-        capfd.readouterr()
-        return main(command.split()), *capfd.readouterr()
-
-    return run
 
 
 def mean(sums):
@@ -60,13 +49,13 @@ def test_holm_is_the_published_example():
 
 @pytest.mark.parametrize("name", ["BLEU", "CHRF"])
 def test_texts_agree_with_sacrebleu(name):
-    from sacrebleu import metrics
+    from sacrebleu import metrics as of_texts
     from sacrebleu.significance import PairedTest
 
     rng, words = np.random.default_rng(1), [*"abcdefghijk"]
     references = [" ".join(rng.choice(words, 9)) for _ in range(60)]
     systems = [[" ".join(w if rng.random() > p else "x" for w in r.split()) for r in references] for p in (0.2, 0.23)]
-    metric = getattr(metrics, name)()
+    metric = getattr(of_texts, name)()
     a, b = (np.array(metric._extract_corpus_statistics(texts, [references]), float) for texts in systems)
 
     def score(sums):
@@ -123,6 +112,63 @@ def test_the_needed_number_has_a_power_of_80_percent():
 def write(run, header, rows):
     (run / "predictions").mkdir()
     (run / "predictions" / "test.csv").write_text("\n".join([header, *rows]) + "\n")
+
+
+def first_score(say, metric):
+    status, out, err = say(f"compare runs/x/a runs/x/b --test {metric} --json")
+    assert status in (0, 3, 4), err
+    return json.loads(out)["tests"][0]["a"]
+
+
+def test_scores_of_classes_are_those_of_scikit_learn(make_run, say):
+    rng, target = np.random.default_rng(0), np.random.default_rng(1).integers(4, size=50)
+    found = [np.where(rng.random(50) < share, target, rng.integers(4, size=50)) for share in (0.6, 0.7)]
+    for name, predicted in zip("ab", found, strict=True):
+        rows = [f"{i},{p},{t}" for i, (p, t) in enumerate(zip(predicted, target, strict=True))]
+        write(make_run(name), "index,prediction,target", rows)
+    assert first_score(say, "accuracy") == pytest.approx(metrics.accuracy_score(target, found[0]))
+    assert first_score(say, "f1") == pytest.approx(metrics.f1_score(target, found[0], average="macro"))
+    assert first_score(say, "iou") == pytest.approx(metrics.jaccard_score(target, found[0], average="macro"))
+
+
+def test_scores_of_several_labels_are_those_of_scikit_learn(make_run, say):
+    true, *found = np.random.default_rng(2).random((3, 40, 3)) < 0.5
+    for name, predicted in zip("ab", found, strict=True):
+        texts = [[";".join(np.array(["x", "y", "z"])[row]) for row in rows] for rows in (predicted, true)]
+        write(
+            make_run(name), "index,labels,target", [f"{i},{p},{t}" for i, (p, t) in enumerate(zip(*texts, strict=True))]
+        )
+    assert first_score(say, "accuracy") == pytest.approx(metrics.accuracy_score(true, found[0]))
+    assert first_score(say, "f1") == pytest.approx(metrics.f1_score(true, found[0], average="macro"))
+
+
+def test_scores_of_pixels_are_those_of_scikit_learn(make_run, say):
+    rng = np.random.default_rng(3)
+    true = rng.integers(-1, 3, size=(8, 30))  # -1: unlabelled
+    found = [np.where(rng.random(true.shape) < share, abs(true), 1) for share in (0.5, 0.6)]
+    for name, predicted in zip("ab", found, strict=True):
+        header = ",".join(["index", *(f"{what}/{k}" for k in range(3) for what in ("hits", "predicted", "true"))])
+        rows = [[i, *(int(n) for k in range(3) for n in (
+            ((p == k) & (t == k)).sum(), ((p == k) & (t >= 0)).sum(), (t == k).sum()))]
+            for i, (p, t) in enumerate(zip(predicted, true, strict=True))]  # fmt: skip
+        write(make_run(name), header, [",".join(map(str, row)) for row in rows])
+    known = true >= 0
+    expected = metrics.jaccard_score(true[known], found[0][known], average="macro")
+    assert first_score(say, "iou") == first_score(say, "mean_iou") == pytest.approx(expected)
+    assert first_score(say, "accuracy") == pytest.approx(metrics.accuracy_score(true[known], found[0][known]))
+
+
+def test_scores_of_a_regression_are_those_of_scikit_learn(make_run, say):
+    true, *found = np.random.default_rng(4).normal([0, 100], size=(3, 40, 2))
+    for name, predicted in zip("ab", found, strict=True):
+        rows = [
+            ",".join(map(repr, [i, *p.tolist(), *t.tolist()]))
+            for i, (p, t) in enumerate(zip(predicted, true, strict=True))
+        ]
+        write(make_run(name), "index,prediction/u,prediction/v,target/u,target/v", rows)
+    assert first_score(say, "r2") == pytest.approx(metrics.r2_score(true, found[0]))
+    assert first_score(say, "mae/v") == pytest.approx(metrics.mean_absolute_error(true[:, 1], found[0][:, 1]))
+    assert first_score(say, "rmse/u") == pytest.approx(metrics.root_mean_squared_error(true[:, 0], found[0][:, 0]))
 
 
 def test_exit_status_tells_the_verdict(make_run, say):

@@ -116,7 +116,7 @@ def _samples(loaders: Any) -> int:
         return 0
 
 
-SECONDS = 0.25  # interval between refreshes, each of which takes about as long as a small training step
+SECONDS = 0.25  # between refreshes of the bar; a refresh takes about as long as a small training step
 
 
 class TerminalProgress(ProgressLines):

@@ -368,10 +368,14 @@ def _check_watched(trainer: Trainer) -> None:
             raise UserError(f"monitor: the validation does not log {name}; it logs: {', '.join(there)}")
 
 
+def headline_of(module: Any) -> str | None:
+    """Return the main metric of a task, the last one in `headline_metrics`; None for other modules."""
+    return next(reversed(getattr(module, "headline_metrics", ())), None)
+
+
 def headline_first(values: Mapping[str, float], module: Any) -> dict[str, float]:
-    """Move the validation or test value of the task's main metric, the last in `headline_metrics`, to the front."""
-    headline = next(reversed(getattr(module, "headline_metrics", ())), None)
-    first = [name for name in values if base_of(name) == headline and split_stage(name)[0] != "train"]
+    """Move the validation or test value of the task's main metric to the front."""
+    first = [name for name in values if base_of(name) == headline_of(module) and split_stage(name)[0] != "train"]
     return {name: values[name] for name in (*first, *values)}
 
 

@@ -73,25 +73,25 @@ def prepare(args: Sequence[str]) -> Invocation:
     run: RunDir | None = None
     parent = RunDir.to_fork(fork)[0] if (fork := first.get("--fork")) else None
     words: list[str] = []
-    begun = False  # whether a config has been added
+    has_config = False
     for option, value in given:
         if option in NEED_A_VALUE and value in (None, "", "~"):  # YAML reads these as null
             raise UserError(f"{option} needs a value")
         if value is None:
             words.append(f"{option}=true" if option.removeprefix("--") in FLAGS else option)
             if option in SUBCOMMANDS and run_path is not None and run is None:
-                run, begun = RunDir.open(run_path), True
+                run, has_config = RunDir.open(run_path), True
                 words += _config(str(run.config_file), alone=True)
             elif option in SUBCOMMANDS and parent is not None:
-                begun = True
+                has_config = True
                 words += _config(str(parent.config_file), alone=True)
         elif option == CONFIG:
-            if begun and run is None and parent is None and is_complete(value):
+            if has_config and run is None and parent is None and is_complete(value):
                 raise UserError(
                     f"{value} is a complete config and would replace the one before it: pass only one, as the first"
                 )
-            words += _config(value, alone=not begun)
-            begun = True
+            words += _config(value, alone=not has_config)
+            has_config = True
         elif option == "--notify":
             words.append(f"{option}+={value}")
         else:
@@ -165,7 +165,7 @@ MOST_NODES = 100_000  # maximum number of nodes in a YAML file with expanded ali
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML loader that rejects excessive aliases, and duplicate keys, of which YAML would silently drop the first."""
+    """YAML loader that rejects excessive aliases, and duplicate keys instead of silently dropping the first."""
 
     def get_single_node(self) -> Any:
         root = super().get_single_node()

@@ -163,7 +163,7 @@ class WandbLogger(LightningWandbLogger):
         for row in RunDir(self.folder).history()[1]:
             step = int(row["step"])
             values = {name: float(text) for name, text in row.items() if text and name != "step"}
-            # each row is logged in several parts, of which the server may have received only some
+            # A row is logged in several parts, and the server may have received only some of them.
             complete = step == last and all(_is_close(received.get(name), value) for name, value in values.items())
             if last <= step < before and not complete:
                 super().log_metrics(values, step)

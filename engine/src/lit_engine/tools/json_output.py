@@ -30,7 +30,7 @@ def run_entry(run: Run) -> dict[str, Any]:
     return {
         "path": run.path,
         "state": run.state,
-        "begun": run.begun.isoformat(),
+        "started": run.started.isoformat(),
         "seconds": run.seconds,
         "monitor": run.monitor,
         "mode": "max" if run.maximize else "min",

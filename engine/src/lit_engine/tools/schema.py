@@ -78,7 +78,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def described_classes() -> dict[str, type]:
-    """Return the classes to describe by full path, except those of an extra that is not installed."""
+    """Map the full paths of the described classes to the classes. Skip classes that need an extra which is missing."""
     found = {}
     for path in (path for paths in classes_by_name().values() for path in paths):
         with suppress(ImportError, AttributeError):

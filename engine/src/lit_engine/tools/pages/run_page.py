@@ -235,9 +235,9 @@ def _origin(run: Run, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     patch = {"uncommitted": "see code.patch"} if (run.path / "code.patch").exists() else {}
     machine = {name: str(last[name]) for name in ("seed", "host", "platform") if name in last}
     speed = {n[6:].replace("_", " "): f"{v:,.0f}" for n, v in run.metrics.items() if n.endswith("_per_second")}
-    begun = f"{run.begun.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    started = f"{run.started.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     forked = {"forked from": str(run.options["fork"])} if run.options["fork"] else {}
-    yield facts({"begun": begun, **forked, **run.facts, **patch, **machine, **speed})
+    yield facts({"started": started, **forked, **run.facts, **patch, **machine, **speed})
 
 
 def _commands(run: Run) -> str:

@@ -21,11 +21,11 @@ def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `runs`."""
     parser = OptionParser("runs", "Lists runs, newest first.")
     add = parser.add_argument
-    add("runs", nargs="*", metavar="DIR", help=f"folders of runs (default: those of {', '.join(FOLDERS)} that exist)")
+    add("runs", nargs="*", metavar="DIR", help=f"folders of runs (default: {', '.join(FOLDERS)}, if they exist)")
     add("--metric", nargs="+", default=[], metavar="NAME", help="metrics to show, such as accuracy (default: the "
         "monitored metric and the main metric of the task)")  # fmt: skip
-    add("--sort", default="begun", metavar="KEY", help="begun, time, name or state, or a metric, best first "
-        "(default: begun, newest first)")  # fmt: skip
+    add("--sort", default="started", metavar="KEY", help="started, time, name or state, or a metric, best first "
+        "(default: started, newest first)")  # fmt: skip
     add("--json", action="store_true", help=HELP)
     return parser
 
@@ -43,7 +43,7 @@ def runs(args: Sequence[str]) -> int:
         for name in options.metric:
             if base_of(name) not in known:
                 raise UserError(f"no run has the metric {name}{did_you_mean(name, known)}")
-        found.sort(key=_sort_key(options.sort, known), reverse=options.sort == "begun")
+        found.sort(key=_sort_key(options.sort, known), reverse=options.sort == "started")
         document["runs"] = [run_entry(run) for run in found]
         print("\n".join(in_terminal(_columns(found, options.metric))))
     return 0
@@ -53,7 +53,7 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
     columns = [
         Column("run", [str(run.path) for run in found]),
         Column("state", [run.state for run in found]),
-        Column("begun", [f"{run.begun.astimezone():%Y-%m-%d %H:%M}" for run in found], 5),
+        Column("started", [f"{run.started.astimezone():%Y-%m-%d %H:%M}" for run in found], 5),
         Column("time", [duration(run.seconds) for run in found], 4),
     ]
     if chosen:
@@ -77,7 +77,7 @@ def _sort_key(key: str, known: set[str]) -> Callable[[Run], Any]:
         UserError: no run has this metric.
     """
     keys: dict[str, Callable[[Run], Any]] = {
-        "begun": lambda run: run.begun,
+        "started": lambda run: run.started,
         "time": lambda run: run.seconds if run.seconds == run.seconds else math.inf,
         "name": lambda run: str(run.path),
         "state": lambda run: run.state,

@@ -28,7 +28,7 @@ class Run:
 
     path: Path
     state: str  # see `RunDir.state`
-    begun: datetime
+    started: datetime
     seconds: float  # total duration of all finished fits and the current one; nan if unknown
     options: dict[str, Any]  # config options from `options_of`, plus the options for the initial weights
     facts: dict[str, str]  # commit, versions, processes, devices, options changed for the test
@@ -67,7 +67,7 @@ class Run:
             return cls(
                 path=path,
                 state=state,
-                begun=_time(entries[0]["time"] if entries else path.stat().st_mtime),
+                started=_time(entries[0]["time"] if entries else path.stat().st_mtime),
                 seconds=sum(took) if took else math.nan,
                 options=options,
                 facts=_facts(entries[-1] if entries else {}, test),

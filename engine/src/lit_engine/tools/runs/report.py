@@ -77,8 +77,8 @@ def curves(found: Comparison) -> list[str]:
             series = [_line(row, metric, by, order, names[order]) for order, row in enumerate(found.rows)]
             if series := [one for one in series if one.points]:
                 # A run is drawn above its later forks, which start with a copy of its curve.
-                begun = [row.runs[0].begun.timestamp() for row in found.rows]
-                series.sort(key=lambda one: (one.order < len(COLOURS), -begun[one.order], -one.order))
+                started = [row.runs[0].started.timestamp() for row in found.rows]
+                series.sort(key=lambda one: (one.order < len(COLOURS), -started[one.order], -one.order))
                 log = base_of(metric).endswith("loss") and min(y for one in series for _, y in one.points) > 0
                 panels.append(chart(metric, by, series, (False, log), classes=f"metric-{place} x-{number_of}"))
     if not panels:

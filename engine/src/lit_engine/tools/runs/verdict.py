@@ -150,7 +150,7 @@ def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) ->
 
 
 def _recorded(metric: str, run: Run) -> str:
-    """Return the name of a metric in a run, that of the test by default."""
+    """Return the recorded name of a metric. A name without a stage means the test metric, if there is one."""
     names = (recorded_name(metric, "test"), metric, recorded_name(metric, "val"))
     if (name := next((name for name in names if name in run.metrics), None)) is None:
         raise UserError(f"{run.path} has no metric {metric}{did_you_mean(metric, {base_of(n) for n in run.metrics})}")
