@@ -97,6 +97,33 @@ def test_the_summary_contains_the_best_epoch_and_no_metrics_are_printed(lit, ser
     assert sent.summary["predictions/test"]["nrows"] == 360
 
 
+def test_the_runs_of_a_repeat_are_a_group(lit, server):
+    done = lit(f"repeat quickstart wandb {TINY} --epochs 1 --seeds 1 2")
+    assert done.status == 0, done.err
+    assert [run.group for run in server.runs.values()] == ["quickstart"] * 2
+    assert all(run.logged("val/loss") for run in server.runs.values())
+
+
+PLAIN = """
+from lightning.pytorch.demos.boring_classes import BoringDataModule as Data, BoringModel
+
+class Plain(BoringModel):
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", self.step(batch))
+        self.log("acc/val", 0.5)
+"""
+
+
+def test_a_plain_module_is_logged_under_its_own_names(lit, server, workspace, monkeypatch):
+    (workspace / "plain.py").write_text(PLAIN)
+    monkeypatch.syspath_prepend(workspace)
+    done = lit("fit wandb --model=plain.Plain --data=plain.Data --epochs 2 --trainer.limit_train_batches=2")
+    assert done.status == 0, done.err
+    (sent,) = server.runs.values()
+    assert sent.logged("acc/val") == [0.5, 0.5]
+    assert len(sent.logged("loss")) == 2
+
+
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_run_and_repeats_the_same_numbers(lit, server):
     run = lit(FIT, "--trainer.max_epochs=1 --model.schedulers=null --trainer.log_every_n_steps=1").run

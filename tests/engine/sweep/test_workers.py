@@ -153,13 +153,14 @@ def test_each_worker_has_its_part_of_the_machine(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert [environment_of(0, workers)["OMP_NUM_THREADS"] for workers in (4, 16)] == ["2", "1"]
-    assert "CUDA_VISIBLE_DEVICES" not in environment_of(0, 1)  # a single trial may use both GPUs
-    assert [environment_of(n, 3)["CUDA_VISIBLE_DEVICES"] for n in range(3)] == ["0", "1", "0"]
+    assert [environment_of(0, workers, "a")["OMP_NUM_THREADS"] for workers in (4, 16)] == ["2", "1"]
+    assert "CUDA_VISIBLE_DEVICES" not in environment_of(0, 1, "a")  # a single trial may use both GPUs
+    assert [environment_of(n, 3, "a")["CUDA_VISIBLE_DEVICES"] for n in range(3)] == ["0", "1", "0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    assert environment_of(1, 2)["CUDA_VISIBLE_DEVICES"] == "5"
-    assert environment_of(1, 2)["OMP_NUM_THREADS"] == "7"
+    assert environment_of(1, 2, "a")["CUDA_VISIBLE_DEVICES"] == "5"
+    assert environment_of(1, 2, "a")["OMP_NUM_THREADS"] == "7"
+    assert environment_of(0, 1, "a")["WANDB_RUN_GROUP"] == "a"
 
 
 # ------------------------------------------------------------------------------------------------ draws of the study

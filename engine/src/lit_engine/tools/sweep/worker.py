@@ -149,7 +149,7 @@ class Workers:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment_of(slot, self.workers),
+                env=environment_of(slot, self.workers, self.study.folder.name),
                 start_new_session=True,  # Ctrl-C reaches only the sweep, which then stops its trials
             )
         try:
@@ -210,10 +210,11 @@ class Curve:
         return range(before, len(self.values))
 
 
-def environment_of(slot: int, workers: int) -> dict[str, str]:
-    """Return the environment of a trial: its share of the cores, one GPU if there are several, and W&B disabled."""
-    environment = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // workers)), **os.environ}
+def environment_of(slot: int, workers: int, group: str) -> dict[str, str]:
+    """Return the environment of a trial: its share of the cores, one GPU if there are several, and its W&B group."""
+    environment = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // workers)), "WANDB_RUN_GROUP": group}
+    environment |= os.environ
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
     if workers > 1 and len(gpus) > 1:
         environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-    return {**environment, "WANDB_MODE": "disabled"}  # the runs would not belong to a W&B sweep
+    return environment
