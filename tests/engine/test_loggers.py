@@ -36,6 +36,7 @@ def _nothing_of_the_user(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     wandb.teardown()
+    monkeypatch.setattr(wandb, "run", None)  # an earlier test may have left a run whose server is gone
     yield
     wandb.teardown()
 
@@ -47,7 +48,6 @@ def server(monkeypatch):
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", KEY)
         monkeypatch.setenv("WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL", "1")
-        wandb.teardown()  # the settings of an earlier test
         yield server
         # tables are artifacts, which the server does not support
         unknown = [query for query in server.unknown if "rtifact" not in query]
