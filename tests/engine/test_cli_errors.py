@@ -41,8 +41,11 @@ CASES = {
     f"{Q} --trainer.accumulate_grad_batches=0": ["trainer.accumulate_grad_batches must be at least 1, got 0"],
     f"{Q} --trainer.val_check_interval=0": ["trainer.val_check_interval must be above 0"],
     f"{Q} --trainer.val_check_interval=999": ["`val_check_interval` (999) must be less than or equal to the number"],
-    f"fit -c configs/overlays/ema.yaml {Q.removeprefix('fit ')}": ["quickstart.yaml is a complete config", "first"],
-    f"{Q} -c configs/regression_quickstart.yaml": ["regression_quickstart.yaml is a complete config", "first"],
+    f"fit -c configs/overlays/ema.yaml {Q.removeprefix('fit ')}": [
+        "quickstart.yaml is a complete config",
+        "then overlays",
+    ],
+    f"{Q} -c configs/regression_quickstart.yaml": ["regression_quickstart.yaml is a complete config", "then overlays"],
     "fit --run runs/a --run runs/b": ["--run accepts one run, got runs/a and runs/b"],
     "export runs/a --run runs/b": ["export takes one run, got runs/a and --run runs/b"],
     "sweep configs/sweeps/quickstart_cnn.yaml --count -3": ["--count: must be at least 1, got -3"],

@@ -56,7 +56,7 @@ def set_root_dir(trainer: Trainer, path: str) -> None:
 
 
 def set_should_stop(trainer: Trainer, should_stop: bool) -> None:
-    """Request that the loops stop after this batch, or withdraw the request until a step is complete."""
+    """Ask the loops to stop after this batch, or cancel that request."""
     trainer.should_stop = should_stop
 
 

@@ -159,7 +159,7 @@ def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
         axes.grid(alpha=0.3)
     above.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle="--")
     above.set(title=title, xlim=(0, 1), ylim=(0, 1.05))
-    below.set(xlabel="confidence", yscale="log", ylim=(0.5, None))  # shows a single sample next to thousands
+    below.set(xlabel="confidence", yscale="log", ylim=(0.5, None))
     below.yaxis.set_major_formatter("{x:,.0f}")
     return figure
 
@@ -423,7 +423,7 @@ def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, d
 
 
 def _curves(rows: list[dict[str, str]], x: str, columns: Mapping[str, str]) -> dict[str, Curve]:
-    """Return label → points (x, value of its column) for the columns that have values."""
+    """Map the label of each non-empty column to its points (x, value)."""
     curves = {
         label: [(float(row[x]), float(row[name])) for row in rows if row.get(x) and row.get(name)]
         for label, name in columns.items()

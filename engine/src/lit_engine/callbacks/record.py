@@ -60,7 +60,7 @@ class MetricsCSV(Logger):
         return {"rows": len(self._rows), "last": self._rows[-1:]}
 
     def read(self) -> None:
-        """Load the file of a run that is resumed.
+        """Load metrics.csv of a run to resume.
 
         Raises:
             RunError: the file is broken.

@@ -98,7 +98,7 @@ class Checkpoint(ModelCheckpoint):
 
 
 class LossCheckpoint(Checkpoint):
-    """Checkpoint callback for runs that configure none, which selects the best checkpoint by the validation loss.
+    """Default checkpoint callback, which selects the best checkpoint by the validation loss.
 
     The metric, such as `val_loss`, is known after the first validation. A run without one has only `last.ckpt`.
     """

@@ -153,7 +153,8 @@ def _option_meant(reason: str, parser: Any) -> str:
     """Return a suggestion for an unknown option or command."""
     quoted = re.findall(r"'([^']*)'", reason) or [""]
     if "choose from" in reason:
-        choices = quoted[1:] or reason.partition("choose from ")[2].rstrip(")").split(", ")  # unquoted in new Pythons
+        # newer versions of Python do not quote the choices
+        choices = quoted[1:] or reason.partition("choose from ")[2].rstrip(")").split(", ")
         return did_you_mean(quoted[0], choices)
     options = option_strings(parser)
     dashed = re.findall(r"(?<!\S)--?\w[\w.]*", reason)

@@ -80,7 +80,7 @@ _ADVERTISEMENTS = (
     "GPU available",
     "TPU available",
     "Seed set to",
-    "[rank: ",  # the seed message with several processes
+    "[rank: ",  # start of the message about the seed in runs with several processes
     "Restoring states",
     "Found current_model_state",
     "Restored all states",

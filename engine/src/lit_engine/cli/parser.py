@@ -88,7 +88,7 @@ def prepare(args: Sequence[str]) -> Invocation:
         elif option == CONFIG:
             if has_config and run is None and parent is None and is_complete(value):
                 raise UserError(
-                    f"{value} is a complete config and would replace the one before it: pass only one, as the first"
+                    f"{value} is a complete config and would replace the one before it: pass only one, then overlays"
                 )
             words += _config(value, alone=not has_config)
             has_config = True
@@ -156,7 +156,7 @@ def content_of(config: str) -> dict[str, Any] | None:
 
 
 def is_complete(config: str) -> bool:
-    """Return whether a config file sets the classes of the model and the data, unlike an overlay."""
+    """Return whether a config sets the classes of both model and data. An overlay does not."""
     content = content_of(config) or {}
     return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
 
@@ -469,7 +469,7 @@ def argument_of(kind: Any, name: str) -> inspect.Parameter | None:
 
 
 def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> dict[str, Any]:
-    """Return the model's config as plain data, including the linked values, from which it can be created again.
+    """Return the model's config with the linked values, as plain data. The model can be created from it.
 
     The format is that of `load_from_checkpoint`.
     """

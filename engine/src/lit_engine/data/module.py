@@ -75,7 +75,7 @@ class SplitData(LightningDataModule):
         seed: seed for the order of the training samples; `null` uses the seed of `seed_everything`.
         global_batch_size: samples per optimizer step over all processes and micro-batches; replaces `batch_size`.
             Steps then use the same samples for all numbers of processes and micro-batches that divide it.
-        folds: number of folds, one of which is the test split, for data that split off their test set (`hold_out`).
+        folds: number of folds, one of which is the test split. Only for data whose test split comes from `hold_out`.
         fold: index of the test fold, from 0.
         sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often,
             `{CLASS: 3}` draws samples of a class three times as often as others, and a file contains a weight for each
@@ -84,7 +84,7 @@ class SplitData(LightningDataModule):
     Attributes:
         splits: the loaded data of each split.
         sample_weights: weight of each training sample `(N,)`, set by `setup` if there is `sampling`.
-        new: samples to predict on instead of the test split, set by a `predict_from`.
+        new: samples for `predict` instead of the test split. The method `predict_from` sets them.
         predict_source: name of the input to `predict`, used to name its output file.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Ordinary DataLoaders in an order that depends only on (seed, epoch), so that a run can resume within an epoch."""
+"""Makes the order of any DataLoader depend only on (seed, epoch), so that a run can resume within an epoch."""
 
 import random
 from collections.abc import Callable, Iterator

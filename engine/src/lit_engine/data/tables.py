@@ -219,7 +219,7 @@ class TabularData(SplitData):
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
-        """Return mean and standard deviation of features (part 0) or targets (1), computed from training if None."""
+        """Return mean and standard deviation of features (part 0) or targets (1), by default of the training split."""
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)

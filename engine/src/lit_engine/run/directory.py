@@ -165,7 +165,7 @@ class RunDir:
         """Write config.yaml and add an entry to provenance.json.
 
         If the config has changed, the earlier one is renamed to config.1.yaml, then config.2.yaml and so on. The
-        same applies to code.patch. The entry lists the files in code.patch as `patch`.
+        same applies to code.patch. The entry's `patch` lists the files in code.patch.
         """
         patch = b""
         if (provenance.get("git") or {}).get("dirty"):

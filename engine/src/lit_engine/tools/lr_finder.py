@@ -115,7 +115,7 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
 
 
 def steepest(rates: list[float], losses: list[float]) -> float | None:
-    """Return the rate at which the loss falls fastest over the logarithm of the rate, before its minimum.
+    """Return the rate, below that of the lowest loss, where the loss falls most steeply on a logarithmic axis.
 
     Slopes are averaged over seven neighbours, because the losses of single batches are noisy.
 

@@ -47,7 +47,8 @@ def checkpoint_in_place(net: nn.Module) -> None:
             "nn.ModuleList): remove the option, or add a method blocks() that returns a list of modules"
         )
     for block in blocks:
-        block.forward = MethodType(_checkpointed, block)  # unlike a closure, a copy of the network copies it correctly
+        # In a deep copy of the network, a bound method refers to the copy, and a closure would refer to the original.
+        block.forward = MethodType(_checkpointed, block)
 
 
 def blocks_of(module: nn.Module) -> Iterable[nn.Module]:

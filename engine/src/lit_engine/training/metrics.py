@@ -71,7 +71,7 @@ class Metrics:
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
-        """Return all metrics. Vectors are split into `NAME/PART` without NaN values. All processes must call this."""
+        """Return all metrics, with vectors as `NAME/PART` and without NaN. All processes must call this."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
             with _naming(type(metric), self.shapes):

@@ -150,8 +150,8 @@ class SequentialLR(lr_scheduler.SequentialLR):
             A value below 1 is a fraction of the run.
 
     Raises:
-        ScheduleError: if the milestones are not ascending, exceed the run or are not one fewer than the schedulers, or
-            if a scheduler cannot be part of a sequence.
+        ScheduleError: if the milestones are not ascending or exceed the run, if their number is not one less than the
+            number of schedulers, or if a scheduler cannot be part of a sequence.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ class Repeated:
 
 
 class _Gradient(Function):
-    """The gradient of M. Its output, a zero, is an input of each product, so its backward pass runs last."""
+    """The gradient of M. Its output is a zero that every product receives, so that its backward pass runs last."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, steps: list[tuple[Tensor, Tensor]]) -> Tensor:

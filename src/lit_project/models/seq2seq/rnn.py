@@ -107,7 +107,7 @@ class RNNDecoder(nn.Module):
     Sizes: embedding E, hidden state H, source states D, and input of the output layer O.
     """
 
-    FEEDS: ClassVar[bool]  # whether contexts are inputs of the RNN, and embedded inputs are inputs of `combine`
+    FEEDS: ClassVar[bool]  # whether the RNN receives the contexts, and `combine` the embedded inputs
 
     def __init__(
         self,

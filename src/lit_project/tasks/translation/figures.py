@@ -23,7 +23,7 @@ from lit_project.text.scores import group_bleu
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEGIBLE = 40  # pieces on an axis at full size; longer sentences are scaled down to the same figure size
+LEGIBLE = 40  # number of tokens that fit on an axis at full size; for longer sentences, the text gets smaller
 
 
 def attention_map(

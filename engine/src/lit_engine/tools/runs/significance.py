@@ -34,7 +34,7 @@ class Outcome:
     Attributes:
         n: number of pairs.
         needed: number of pairs that detect this difference with 80 % power; None if unknown or there is no difference.
-        method: the test of the p-value.
+        method: name of the test that determines the p-value.
         others: p-values of other tests of the same difference.
     """
 
@@ -184,6 +184,6 @@ def _needed(n: int, effect: float, error: float) -> int | None:
 
 
 def _chunks(rows: int, width: int) -> Iterator[int]:
-    """Yield numbers of rows that sum to `rows`, such that a table of this width is small enough."""
+    """Split `rows` into chunks, so that each chunk of this width fits in memory."""
     step = max(1, MEMORY // width)
     yield from (min(step, rows - first) for first in range(0, rows, step))

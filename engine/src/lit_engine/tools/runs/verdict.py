@@ -22,7 +22,7 @@ from lit_engine.tools.runs.samples import Table, check_same_samples, samples_of
 from lit_engine.tools.runs.significance import LEVEL, PERMUTED, Outcome, holm, paired_runs
 
 STATUS = {"better": 0, "not distinguishable": 3, "worse": 4}
-SHOWN = 24  # maximum number of won, and of lost, samples on the page
+SHOWN = 24  # maximum number of samples on the page for each of `won` and `lost`
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Finding:
 
 
 def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
-    """Compare each of the runs or folders with the first one by each metric.
+    """Compare all other runs or folders with the first one, by each metric.
 
     Raises:
         UserError: there is nothing to compare, or the metrics, test samples or seeds do not match.

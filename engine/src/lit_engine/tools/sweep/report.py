@@ -18,7 +18,7 @@ from lit_engine.tools.sweep.study import Study, Trial
 
 SHOWN = 10  # rows of the printed table
 IMPORTANT = 20  # finished trials from which parameter importance is estimated; fewer give mere noise
-IMPORTANCE = "How much each parameter decides whether a trial is among the best (PED-ANOVA; Watanabe et al. 2023)."
+IMPORTANCE = "The influence of each parameter on whether a trial is among the best (PED-ANOVA; Watanabe et al. 2023)."
 
 
 def short(value: object) -> str:

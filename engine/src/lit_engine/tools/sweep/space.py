@@ -15,7 +15,7 @@ from lit_engine.errors import UserError
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter. Optuna draws list items as JSON, which preserves their types, and multiples of `q` as integers."""
+    """A parameter. Optuna stores list items as JSON, which preserves their types, and multiples of `q` as integers."""
 
     name: str  # as on the command line: `model.optimizer.lr`
     drawn: CategoricalDistribution | FloatDistribution | IntDistribution
@@ -53,7 +53,7 @@ class Parameter:
         return _list(self.name, self.values())
 
     def examples(self) -> list[Any]:
-        """Return values to test whether the command line accepts the parameter: a whole list, or the limits."""
+        """Return all values of a list, or both limits of a range, to check that the command line accepts them."""
         if isinstance(self.drawn, CategoricalDistribution):
             return self.values()
         return [self.value(self.drawn.low), self.value(self.drawn.high)]
