@@ -38,6 +38,7 @@ from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.checkpoints.io import SafeCheckpointIO
 from lit_engine.cli.main import quiet_lightning
 from lit_engine.run.directory import RunDir
+from lit_engine.training.saver import Signals
 from lit_project.data.mnist import FashionMNIST
 from lit_project.models.mlp import MLP
 from lit_project.tasks.classification import ImageClassifier
@@ -97,14 +98,14 @@ class Batches:
 
 
 def run(module: LightningModule, data: Any, *, csv: bool = False, record: bool = False,
-        bar: type[Callback] | None = None, epochs: int = 2) -> Times:  # fmt: skip
+        bar: Callback | None = None, epochs: int = 2) -> Times:  # fmt: skip
     """Return the mean time per epoch of a fit with these parts, without the first epoch."""
     with TemporaryDirectory() as folder, nullcontext() if bar is None else terminal():
         callbacks: list[Callback] = [EpochClock()]
         if record:
             callbacks += [RunRecord(RunDir(Path(folder))), Checkpoint("val/accuracy", "max")]
         if bar is not None:
-            callbacks.append(bar())
+            callbacks.append(bar)
         trainer = Trainer(
             accelerator="cpu",
             max_epochs=epochs + 1,
@@ -148,7 +149,7 @@ def stages() -> tuple[dict[str, Callable[[], Times]], int]:
         "+ task: exact sums, seed of each step, validation metrics": lambda: run(task(), data),
         "+ metrics.csv": lambda: run(task(), data, csv=True),
         "+ run record, best and last checkpoint": lambda: run(task(), data, csv=True, record=True),
-        "+ progress bar": lambda: run(task(), data, csv=True, record=True, bar=TerminalProgress),
+        "+ progress bar": lambda: run(task(), data, csv=True, record=True, bar=TerminalProgress(Signals())),
     }, len(loaders[0])
 
 

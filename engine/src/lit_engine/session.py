@@ -394,7 +394,7 @@ class Session:
         callbacks = [self.record, Saver(self.signals), *_listed(self.fork), *_with_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
         if config.enable_progress_bar is not False and not config.barebones and not own_bar:
-            callbacks.append(TerminalProgress() if sys.stdout.isatty() else ProgressLines())
+            callbacks.append(TerminalProgress(self.signals) if sys.stdout.isatty() else ProgressLines())
         if self.command == "predict":
             self.table = PredictionTable(self.run.path / "predictions" / "test.csv")
             callbacks.append(self.table)

@@ -3,12 +3,14 @@
 import io
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from lit_engine.callbacks.progress import display
+from lit_engine.training.saver import Interrupted, Signals
 
 
 def test_each_epoch_has_a_line_and_the_best_is_marked(lit):
@@ -40,3 +42,15 @@ def test_the_bar_is_one_line(width):
     facts = ["12:34:56 left", "1,234,567 samples/s", "lr 0.00123"]
     Console(file=text, width=width).print(display("epoch 99 (100 of 100)", 99, 100, facts, "x 1.0  " * 99))
     assert len(text.getvalue().splitlines()) == 2
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_message_after_ctrl_c_replaces_the_bar(capfd, shown):
+    signals = Signals()
+    signals.deferred, signals.is_bar_shown = True, shown
+    signals.receive(signal.SIGINT, None)
+    text = capfd.readouterr().err
+    assert "finishing this step and saving" in text
+    assert ("\x1b[J" in text.partition("finishing")[0]) == shown  # erases the bar before it prints
+    with pytest.raises(Interrupted):
+        signals.receive(signal.SIGINT, None)

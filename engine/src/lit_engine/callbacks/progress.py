@@ -17,6 +17,7 @@ from lit_engine.data.sampler import Loader
 from lit_engine.distributed.processes import print_once
 from lit_engine.run.metric_names import is_detail, recorded_name, split_stage
 from lit_engine.training.exact import Totals, totals_of
+from lit_engine.training.saver import Signals
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -124,10 +125,14 @@ class TerminalProgress(ProgressLines):
 
     The bar shows the remaining time of the whole fit, the training speed and the learning rate. It disappears when the
     command ends.
+
+    Args:
+        signals: the handlers whose messages must not be mixed with the bar.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, signals: Signals) -> None:
         super().__init__()
+        self.signals = signals
         self._live: Any = None
         self._next = 0.0
         self._first = (0.0, 0.0)  # time and progress of the run at the first batch of this process
@@ -205,12 +210,13 @@ class TerminalProgress(ProgressLines):
 
             self._live = Live(auto_refresh=False, transient=True)
             self._live.start()
+        self.signals.is_bar_shown = True
         self._live.update(display(label, done, total, facts, metrics), refresh=True)
 
     def _stop(self) -> None:
         if self._live is not None:
             self._live.stop()
-            self._live = None
+            self._live, self.signals.is_bar_shown = None, False
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._stop()
@@ -231,7 +237,7 @@ def _progress(trainer: Trainer, batches: int) -> float:
 
 
 def display(label: str, done: int, total: float, facts: list[str], metrics: str) -> RenderableType:
-    """Return the bar, which fits in one line of 80 columns, above a line of metrics."""
+    """Return two lines: the bar, which fits in 80 columns, and the metrics."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table
@@ -244,4 +250,4 @@ def display(label: str, done: int, total: float, facts: list[str], metrics: str)
     count = f"{done}/{int(total)}" if known else str(done)
     bar = ProgressBar(total=total if known else None, completed=done)
     grid.add_row(label, bar, " ".join([count, *filter(None, facts)]))
-    return Group(grid, *([Text(metrics, no_wrap=True, overflow="ellipsis")] if metrics else []))
+    return Group(grid, Text(metrics, no_wrap=True, overflow="ellipsis"))

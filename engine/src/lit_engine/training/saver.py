@@ -72,10 +72,11 @@ class Signals:
     Attributes:
         number: the first signal received, or 0.
         deferred: whether the training loop checks for signals itself.
+        is_bar_shown: whether the last two lines of the terminal are a progress bar, which a message has to replace.
     """
 
     def __init__(self) -> None:
-        self.number, self.deferred = 0, False
+        self.number, self.deferred, self.is_bar_shown = 0, False, False
         self._before: dict[int, Any] = {}
 
     def install(self) -> None:
@@ -100,7 +101,9 @@ class Signals:
             raise Interrupted(number)
         if number == signal.SIGINT and is_first():
             # print is not reentrant, and the signal may have interrupted it.
-            os.write(2, b"\nfinishing this step and saving; Ctrl-C again stops at once\n")
+            message = b"finishing this step and saving; press Ctrl-C again to stop immediately\n"
+            clear = b"\r\x1b[1A\x1b[J"  # to the start of the bar, and erase what follows
+            os.write(2, clear + message + b"\n" if self.is_bar_shown else b"\n" + message)
 
 
 class Saver(Callback):
