@@ -47,14 +47,14 @@ def test_short_options_are_recorded_under_their_full_names(lit, workspace):
 
 def test_the_learning_rate_of_a_plain_module_and_of_several_optimizers(lit, workspace, monkeypatch):
     monkeypatch.syspath_prepend(workspace)
-    (workspace / "mine.py").write_text(
+    (workspace / "typed_module.py").write_text(
         "from lightning.pytorch.demos.boring_classes import BoringDataModule as Data, BoringModel\n"
         "class Mine(BoringModel):\n"
         "    def __init__(self, learning_rate: float = 0.1):\n"
         "        super().__init__()\n        self.save_hyperparameters()\n"
     )
     (workspace / "mine.yaml").write_text(
-        "model: {class_path: mine.Mine, init_args: {learning_rate: 0.1}}\ndata: {class_path: mine.Data}\n"
+        "model: {class_path: typed_module.Mine, init_args: {learning_rate: 0.1}}\ndata: {class_path: typed_module.Data}\n"
     )
     assert lit("fit mine.yaml --lr 0.25 --name a --epochs 1 --trainer.limit_train_batches=1").status == 0
     assert config_of(workspace, "a")["model"]["init_args"]["learning_rate"] == 0.25
