@@ -117,7 +117,9 @@ class Plain(BoringModel):
 def test_a_plain_module_is_logged_under_its_own_names(lit, server, workspace, monkeypatch):
     (workspace / "logged_module.py").write_text(PLAIN)
     monkeypatch.syspath_prepend(workspace)
-    done = lit("fit wandb --model=logged_module.Plain --data=logged_module.Data --epochs 2 --trainer.limit_train_batches=2")
+    done = lit(
+        "fit wandb --model=logged_module.Plain --data=logged_module.Data --epochs 2 --trainer.limit_train_batches=2"
+    )
     assert done.status == 0, done.err
     (sent,) = server.runs.values()
     assert sent.logged("acc/val") == [0.5, 0.5]

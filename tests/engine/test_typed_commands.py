@@ -54,7 +54,8 @@ def test_the_learning_rate_of_a_plain_module_and_of_several_optimizers(lit, work
         "        super().__init__()\n        self.save_hyperparameters()\n"
     )
     (workspace / "mine.yaml").write_text(
-        "model: {class_path: typed_module.Mine, init_args: {learning_rate: 0.1}}\ndata: {class_path: typed_module.Data}\n"
+        "model: {class_path: typed_module.Mine, init_args: {learning_rate: 0.1}}\n"
+        "data: {class_path: typed_module.Data}\n"
     )
     assert lit("fit mine.yaml --lr 0.25 --name a --epochs 1 --trainer.limit_train_batches=1").status == 0
     assert config_of(workspace, "a")["model"]["init_args"]["learning_rate"] == 0.25
