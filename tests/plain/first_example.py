@@ -33,4 +33,4 @@ class Pictures(LightningDataModule):
         return DataLoader(TensorDataset(*pictures(256, 0)), batch_size=32, shuffle=True)
 
     def predict_dataloader(self):
-        return DataLoader(torch.utils.data.Subset(TensorDataset(*pictures(64, 1)), range(40)), batch_size=16)
+        return DataLoader(torch.utils.data.Subset(TensorDataset(*pictures(64, 1)), range(39)), batch_size=16)

@@ -5,10 +5,12 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -298,6 +300,7 @@ def test_a_plain_module_has_no_shards():
 UNUSUAL = """
 import torch
 from metric_objects import Classifier, Data
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 class NoPrediction(Classifier):
     def predict_step(self, batch, batch_idx):
@@ -323,6 +326,18 @@ class Stream(torch.utils.data.IterableDataset):
 class Streaming(Data):
     def train_dataloader(self):
         return torch.utils.data.DataLoader(Stream(), batch_size=32)
+
+class Stateful(Data):
+    def train_dataloader(self):
+        return StatefulDataLoader(super().train_dataloader().dataset, batch_size=32, shuffle=True, num_workers=2)
+
+class Sized(Stream):
+    def __len__(self):
+        return 320
+
+class StatefulStream(Data):
+    def train_dataloader(self):
+        return StatefulDataLoader(Sized(), batch_size=32)
 
 class Positional(Data):
     def test_dataloader(self):
@@ -368,6 +383,34 @@ def test_an_iterable_dataset_starts_over(lit, unusual):
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert resumed.status == 0, resumed.err
     assert "warning: the dataloader cannot resume in mid-epoch" in resumed.out
+
+
+@pytest.mark.parametrize(("data", "dropout"), [("Stateful", 0.2), ("StatefulStream", 0.0)])
+def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, data, dropout):
+    fit = f"fit --model metric_objects.Classifier --model.dropout={dropout} --data unusual.{data}"
+    fit += " --trainer.max_epochs=2 --trainer.max_steps=20 --trainer.log_every_n_steps=3"
+    whole = lit(f"{fit} --run_name whole")
+    assert whole.status == 0, whole.err
+    cut = lit(
+        f"{fit} --run_name cut", ["--trainer.callbacks+={class_path: test_plain.StopAfter, init_args: {batches: 14}}"]
+    )
+    assert cut.status == 143, cut.err
+    resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
+    assert "cannot resume in mid-epoch" not in resumed.out
+    assert state_of(resumed.run) == state_of(whole.run)
+
+
+def test_two_processes_predict_what_one_predicts(lit):
+    run = lit(command("first_example")).run
+    assert lit(f"predict --run {run}").status == 0
+    (file,) = (run / "predictions").glob("*.csv")
+    alone = np.loadtxt(file, delimiter=",", skiprows=1)
+    file.unlink()
+    two = shlex.split(f"predict --run {run} --trainer.devices=2 --trainer.strategy=ddp --trainer.accelerator=cpu")
+    done = subprocess.run([sys.executable, "-m", "lit_project", *two], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert alone.shape == (39, 4)  # an odd number, so the shares differ
+    np.testing.assert_allclose(np.loadtxt(file, delimiter=",", skiprows=1), alone, rtol=1e-5)
 
 
 @pytest.mark.slow

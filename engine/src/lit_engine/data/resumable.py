@@ -28,11 +28,10 @@ def seed_everywhere(*parts: int | str) -> None:
 def make_resumable(loader: Any, trainer: Trainer) -> Any:
     """Wrap a DataLoader over a map-style dataset in a `ResumableLoader`. Return other loaders unchanged.
 
-    Loaders with a `state_dict`, such as torchdata's StatefulDataLoader, can resume without it. Iterable datasets start
-    from the beginning.
+    Iterable datasets start over, unless their loader has a `state_dict`, such as torchdata's StatefulDataLoader.
     """
     is_map_style = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    if not is_map_style or hasattr(loader, "state_dict") or trainer.predicting:
+    if not is_map_style or trainer.predicting:
         return loader
     trains = bool(trainer.training)
 
