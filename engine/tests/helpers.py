@@ -89,20 +89,18 @@ def difference(one, other):
 
 
 def differences(one, other):
-    """Return which parts of the last checkpoints and of metrics.csv differ between two runs, except times."""
-    found = [dict(_leaves(_content(run))) for run in (one, other)]
+    """Return what differs between the last checkpoints and metrics.csv of two runs, except times and callbacks."""
+    found = []
+    for run in (one, other):
+        content = read(run / "checkpoints" / "last.ckpt")
+        with (run / "metrics.csv").open(newline="") as file:
+            content = {**content, "callbacks": None, "metrics.csv": list(csv.DictReader(file))}
+        found.append({name: value for name, value in _leaves(content) if "second" not in name})
     return [name for name in found[0].keys() | found[1].keys() if not _equal(*(part.get(name) for part in found))]
 
 
-def _content(run):
-    checkpoint = read(run / "checkpoints" / "last.ckpt")
-    with (run / "metrics.csv").open(newline="") as file:
-        rows = [{name: row[name] for name in row if "per_second" not in name} for row in csv.DictReader(file)]
-    return {name: checkpoint[name] for name in checkpoint if name != "callbacks"} | {"metrics.csv": rows}
-
-
 def _leaves(value, name=""):
-    if isinstance(value, dict | list):
+    if isinstance(value, dict | list | tuple):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _leaves(inner, f"{name}/{key}")
     else:
