@@ -8,9 +8,6 @@ from torch import nn
 
 from lit_engine.training.parameter_groups import Group, GroupError, ParameterGroups, layers
 from lit_engine.training.schedules import build_optimizers
-from lit_project.models.pretrained import TorchvisionNet
-from lit_project.models.resnet import SmallResNet
-from lit_project.models.timm_net import TimmNet
 
 
 def net():
@@ -65,28 +62,6 @@ def test_layer_decay_by_its_definition():
     everything_once(module, optim)
     rates = {group["name"]: group["lr"] for group in optim.param_groups}
     assert rates == pytest.approx({"body.0": 0.025, "body.1": 0.025, "body.2": 0.05, "head": 0.1})
-
-
-@pytest.mark.parametrize(
-    ("module", "count"), [(SmallResNet((1, 28, 28), 10), 12), (TorchvisionNet((3, 32, 32), 10), 11)], ids=["20", "18"]
-)
-def test_layers_of_residual_nets_are_their_blocks(module, count):
-    assert len(layers(module)) == count
-    optim = optimizer(module, ParameterGroups(layer_decay=0.7))
-    everything_once(module, optim)
-    rates = [group["lr"] for group in optim.param_groups]
-    assert rates == sorted(rates)
-    assert rates[-1] == pytest.approx(0.1)
-
-
-def test_layers_of_nets_from_elsewhere_are_their_blocks():
-    """Tests timm nets, and MNASNet, whose blocks have their own `layers`."""
-    stages = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
-    assert [path for path in stages if "stages" in path] == [f"net.backbone.stages.{stage}" for stage in range(4)]
-    assert stages[0].startswith("net.backbone.stem")
-    assert stages[-1].startswith("net.head")
-    mobile = layers(TorchvisionNet((3, 32, 32), 10, "mnasnet0_5"))
-    assert [path for path in mobile if ".layers.8" in path] == [f"backbone.layers.8.{block}" for block in range(3)]
 
 
 def test_layers_of_an_encoder_of_transformers_are_its_blocks():
