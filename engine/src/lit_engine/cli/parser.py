@@ -9,6 +9,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import shorten
@@ -41,6 +42,9 @@ NEED_A_VALUE = (
 
 # Options of predict for new samples → their content. Data modules declare in `predicts_on` which option they support.
 NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
+
+# The option for the mode of an EarlyStopping in a config, or of the last callback on the command line.
+STOPPING_MODE = re.compile(r"trainer\.callbacks(\.\w*EarlyStopping(\[\d+\])?)?\.mode")
 
 # Options that the config of a run omits, because they do not describe the run itself.
 NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")
@@ -265,24 +269,6 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError(f"seed_everything must be from 0 to {2**32 - 1}, got {options.seed_everything}")
 
 
-def _callbacks(options: Namespace) -> list[Namespace]:
-    found = options.trainer.get("callbacks") or []
-    return found if isinstance(found, list) else [found]
-
-
-def check_early_stopping(given: Namespace) -> None:
-    """Raise UserError for an `EarlyStopping` without a mode in options that were parsed without defaults.
-
-    Lightning's default is `min`, which would stop a run whose metric improves by increasing.
-    """
-    for callback in _callbacks(given):
-        arguments = callback.get("init_args") or {}
-        if callback.class_path.endswith("EarlyStopping") and "mode" not in arguments:
-            raise UserError(
-                f"EarlyStopping monitors {arguments.get('monitor')} without a mode: set max (higher is better) or min"
-            )
-
-
 class Parser(LightningArgumentParser):
     """Parser that raises `UsageError` instead of printing the usage, and accepts no abbreviated options."""
 
@@ -368,10 +354,7 @@ class LitCLI(ParsingCLI):
             chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # set by the launching process
             self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
         check(self.config.subcommand, self.options)
-        if any(
-            isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping") for one in _callbacks(self.options)
-        ):
-            check_early_stopping(parser.parse_args(args, defaults=False)[self.config.subcommand])
+        self.check_early_stopping()
         self.plain = self._plain(self.config)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:
@@ -390,12 +373,29 @@ class LitCLI(ParsingCLI):
         header = f"# The complete config of this run. `{program()} fit -c` on it starts a new run of the same kind.\n"
         return header + yaml.safe_dump(self.plain, sort_keys=False, allow_unicode=True)
 
+    @cached_property
+    def given_options(self) -> list[dict[str, Any]]:
+        """The options that each word of the command line sets."""
+        return [_options_in(word) for word in self.words if word.startswith("--")]
+
+    def check_early_stopping(self) -> None:
+        """Raise UserError for an `EarlyStopping` if neither a config nor the command line sets its mode.
+
+        Lightning's default is `min`, which would stop a run whose metric improves by increasing.
+        """
+        callbacks = self.options.trainer.get("callbacks") or []
+        every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])
+                 if isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping")]  # fmt: skip
+        default = [arguments.monitor for arguments in every if arguments.mode == "min"]
+        if default and sum(bool(STOPPING_MODE.fullmatch(key)) for one in self.given_options for key in one) < len(every):
+            raise UserError(f"EarlyStopping monitors {default[0]} without a mode: set max (higher is better) or min")
+
     def changed(self) -> dict[str, list[Any]]:
         """Return the options that overlays and the command line change in the first config.
 
         The keys are options. The values are pairs of the value in the first config (None if not set) and the new value.
         """
-        first, *later = [_options_in(word) for word in self.words if word.startswith("--")] or [{}]
+        first, *later = self.given_options or [{}]
         now = dict(options_of(self.plain))
         keys = dict.fromkeys(key for options in later for key in options if key in now)
         return {key: [first.get(key), now[key]] for key in keys if not same_value(first.get(key), now[key])}
