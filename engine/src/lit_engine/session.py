@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
@@ -59,25 +58,18 @@ def run(project: Project, args: Sequence[str]) -> int:
         {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
         status = session.status
     except Exception as error:
-        connection = None
+        message = _in_short(error, args)
+        status = 1 if message is None else 2
         if session is not None:
             # torchrun sends a signal to the remaining processes, which must not interrupt the report
-            connection, session.signals.deferred = session.connection, True
+            session.signals.deferred = True
             session.event = "diverged" if isinstance(error, NonFiniteError) else "failed"
-        if connection is not None:
-            connection.stop_watching()
-        first = None if connection is None else connection.failed_before(error)
-        message = _in_short(error, args)
-        if message is not None:
-            status = 2
-        if message or first:
-            print(f"error: {message or first}", file=sys.stderr, flush=True)
-        elif connection is None:
+        if session is not None and session.connection is not None:
+            session.connection.report(error, message)
+        elif message is None:
             raise
         else:
-            traceback.print_exc()
-        if connection is not None:
-            connection.end(first is None)
+            print(f"error: {message}", file=sys.stderr, flush=True)
     except Interrupted as ended:
         status = ended.status
         if session is not None:
@@ -92,18 +84,19 @@ def run(project: Project, args: Sequence[str]) -> int:
 
 def _in_short(error: Exception, args: Sequence[str]) -> str | None:
     """Return a short message for an error that the user can fix, or None."""
-    # raised by torch's inductor
-    if not is_debugging() and re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
-        return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
-    if not is_debugging():
-        if "than one `__init__` argument can be passed" in str(error):
-            return "Lightning cannot replace the sampler of a DataLoader: pass its arguments by name (batch_size=32)"
-        # `self.log` was called with an invalid value, such as a tensor with several elements
-        if isinstance(error, ValueError) and str(error).startswith("`self.log("):
-            return str(error)
-    if is_debugging() or not isinstance(error, UserError | MisconfigurationException | OSError):
+    if is_debugging():
         return None
-    return no_access(error) if isinstance(error, OSError) else explain(error, args)
+    # raised by torch's inductor
+    if re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
+        return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
+    if "than one `__init__` argument can be passed" in str(error):
+        return "Lightning cannot replace the sampler of a DataLoader: pass its arguments by name (batch_size=32)"
+    # `self.log` was called with an invalid value, such as a tensor with several elements
+    if isinstance(error, ValueError) and str(error).startswith("`self.log("):
+        return str(error)
+    if isinstance(error, OSError):
+        return no_access(error)
+    return explain(error, args) if isinstance(error, UserError | MisconfigurationException) else None
 
 
 class Session:

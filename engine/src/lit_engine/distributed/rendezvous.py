@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from textwrap import shorten
@@ -108,6 +109,19 @@ class Connection:
             if backend == "nccl":
                 atexit.register(destroy_process_group)
         type(strategy).setup_environment(strategy)
+
+    def report(self, error: Exception, message: str | None) -> None:
+        """Print the message or traceback of the error that is being handled, or which process failed before this one.
+
+        Processes that were launched from here are killed.
+        """
+        self.stop_watching()
+        first = self.failed_before(error)
+        if message or first:
+            print(f"error: {message or first}", file=sys.stderr, flush=True)
+        else:
+            traceback.print_exc()
+        self.end(first is None)
 
     def stop_watching(self) -> None:
         """Remove the launched processes from Lightning's observer.
