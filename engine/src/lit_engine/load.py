@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from lit_engine._lightning import NoProfiler, remember_missing_cuda, set_rank
 from lit_engine.checkpoints.choose import choose_checkpoint
-from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
+from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits
 from lit_engine.classes.names import import_named, resolve_class_paths
 from lit_engine.cli.parser import LitCLI, prepare
@@ -48,10 +48,9 @@ def load_data(run: RunDir, stage: str = "test", download: bool = True) -> Lightn
         DataError: the data are missing.
     """
     config = resolve_class_paths(run.config()["data"])
-    given = config.get("init_args", {})
-    if missing := [name for name in current().links if name in given and given[name] is None]:
-        content = read(choose_checkpoint(run))
-        given |= {name: linked_hparam(content, current().links[name]) for name in missing}
+    given, links = config.get("init_args", {}), current().links
+    if any(name in given and given[name] is None for name in links):
+        fill_linked(given, links, read(choose_checkpoint(run)))
     data = build_datamodule(config)
     if download:
         data.prepare_data()
@@ -78,10 +77,7 @@ def load_for_prediction(
     cli = LitCLI(current(), prepare(["predict", f"--run={run.path}"]).args)
     set_rank(0)
     content = read(checkpoint)
-    data = cli.options.data.get("init_args", {})
-    for name, argument in cli.links.items():
-        if name in data and data[name] is None:
-            data[name] = linked_hparam(content, argument)
+    fill_linked(cli.options.data.get("init_args", {}), cli.links, content)
     checkpoint_io = SafeCheckpointIO()
     checkpoint_io.loaded[checkpoint] = content
     remember_missing_cuda()

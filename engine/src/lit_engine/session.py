@@ -27,7 +27,7 @@ from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, headline_of, one_line
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
 from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
-from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
+from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
 from lit_engine.cli.explain import explain
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
@@ -207,7 +207,7 @@ class Session:
         if best is not None and best.best_model_path and best.best_model_score is not None:
             self.checkpoint = Path(best.best_model_path)
             print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
-        self.is_page_outdated = tests or (self.record.started and not smoke) or _page_is_outdated(run.path)
+        self.is_page_outdated = not smoke
         if tests:
             self._score("test", trainer, model, datamodule)
 
@@ -269,11 +269,12 @@ class Session:
             self.fork = Fork(self.options.fork)
             self.checkpoint, content = self.fork.checkpoint, self.fork.content
         data = self.options.data.get("init_args", {})
-        for name, argument in self.cli.links.items():
-            if name in data and data[name] is None:  # such as the class names of a folder that is missing
-                data[name] = self._linked_value(name, argument, content)
         if self.checkpoint is not None and content is not None:
+            fill_linked(data, self.cli.links, content)  # such as the class names of a folder that is missing
             self.checkpoint_io.loaded[self.checkpoint] = content
+        elif self.options.init_from and data.get("keep_vocabularies"):  # class names always come from the new data
+            links = {name: argument for name, argument in self.cli.links.items() if name == "vocabularies"}
+            fill_linked(data, links, read(weights_of(self.options.init_from)))
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
         self.record.hyper_parameters = self.cli.hyper_parameters
@@ -368,17 +369,6 @@ class Session:
             )
         return None if which is None else Path(which)
 
-    def _linked_value(self, name: str, argument: str, content: dict[str, Any] | None) -> Any:
-        """Return a hyperparameter of the checkpoint that stands in for missing data, or None.
-
-        A warm start uses the vocabularies of its checkpoint if `keep_vocabularies` is set. Class names always come from
-        the new data.
-        """
-        keeps = self.options.data.get("init_args", {}).get("keep_vocabularies")
-        if content is None and self.options.init_from and name == "vocabularies" and keeps:
-            content = read(weights_of(self.options.init_from))
-        return None if content is None else linked_hparam(content, argument)
-
     def _parts(self, config: Namespace) -> dict[str, Any]:
         """Return trainer arguments that add the run's own callbacks, loggers and plugins to the configured ones."""
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
@@ -419,12 +409,6 @@ class Session:
         finally:
             if trainer.callback_metrics:
                 print_once(one_line(trainer.callback_metrics, model))
-
-
-def _page_is_outdated(run: Path) -> bool:
-    """Return whether a finished run has no page, or one older than its metrics because the process was killed."""
-    page, metrics = run / "index.html", [run / "metrics.csv", run / "metrics.json"]
-    return not page.exists() or any(file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics)
 
 
 def _drop_averages(trainer: Trainer) -> None:
