@@ -74,8 +74,8 @@ def prepare(args: Sequence[str]) -> Invocation:
         runs = first.get("--runs_dir") or "runs"
         run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
         given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
-    run: RunDir | None = None
-    parent = RunDir.to_fork(fork)[0] if (fork := first.get("--fork")) else None
+    run = RunDir.open(run_path) if run_path else None
+    source = run or (RunDir.to_fork(fork)[0] if (fork := first.get("--fork")) else None)
     words: list[str] = []
     has_config = False
     for option, value in given:
@@ -83,14 +83,11 @@ def prepare(args: Sequence[str]) -> Invocation:
             raise UserError(f"{option} needs a value")
         if value is None:
             words.append(f"{option}=true" if option.removeprefix("--") in FLAGS else option)
-            if option in SUBCOMMANDS and run_path is not None and run is None:
-                run, has_config = RunDir.open(run_path), True
-                words += _config(str(run.config_file), alone=True)
-            elif option in SUBCOMMANDS and parent is not None:
+            if option in SUBCOMMANDS and source is not None and not has_config:
                 has_config = True
-                words += _config(str(parent.config_file), alone=True)
+                words += _config(str(source.config_file), alone=True)
         elif option == CONFIG:
-            if has_config and run is None and parent is None and is_complete(value):
+            if has_config and source is None and is_complete(value):
                 raise UserError(
                     f"{value} is a complete config and would replace the one before it: pass only one, then overlays"
                 )
@@ -111,8 +108,7 @@ def prepare(args: Sequence[str]) -> Invocation:
             is_class = named and (of_data or option.startswith(("--model", "--trainer")))
             words.append(f"{option}={resolve_class_name(value) if is_class else value}")
     if any(word.startswith("--print_config") for word in words):  # a config must not contain `run` or `fork`
-        words += ["--run=null"] * (run is not None) + ["--fork=null"] * (parent is not None)
-    source = run or parent
+        words += [f"--{name}=null" for name in ("run", "fork") if f"--{name}" in first]
     return Invocation(words, run, source.path.absolute().parent.name if source else name_of(first_config))
 
 
@@ -165,32 +161,8 @@ def is_complete(config: str) -> bool:
     return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
 
 
-MOST_NODES = 100_000  # maximum number of nodes in a YAML file with expanded aliases
-
-
 class _Loader(yaml.SafeLoader):
-    """YAML loader that rejects excessive aliases, and duplicate keys instead of silently dropping the first."""
-
-    def get_single_node(self) -> Any:
-        root = super().get_single_node()
-        counts: dict[int, int] = {}
-
-        def count(node: Any) -> int:
-            if id(node) not in counts:
-                counts[id(node)] = 0  # stops the recursion if a node contains itself
-                inner = getattr(node, "value", None)
-                parts = (
-                    [one for pair in inner for one in (pair if isinstance(pair, tuple) else [pair])]
-                    if isinstance(inner, list)
-                    else []
-                )
-                counts[id(node)] = 1 + sum(map(count, parts))
-            return counts[id(node)]
-
-        if root is not None and count(root) > MOST_NODES:
-            problem = f"with expanded aliases, it has more than {MOST_NODES:,} values"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=root.start_mark)
-        return root
+    """YAML loader that rejects duplicate keys instead of silently dropping the first."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -386,9 +358,9 @@ class LitCLI(ParsingCLI):
         callbacks = self.options.trainer.get("callbacks") or []
         every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])
                  if isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping")]  # fmt: skip
-        default = [arguments.monitor for arguments in every if arguments.mode == "min"]
-        if default and sum(bool(STOPPING_MODE.fullmatch(key)) for one in self.given_options for key in one) < len(every):
-            raise UserError(f"EarlyStopping monitors {default[0]} without a mode: set max (higher is better) or min")
+        lowest = [arguments.monitor for arguments in every if arguments.mode == "min"]
+        if lowest and sum(len([*filter(STOPPING_MODE.fullmatch, one)]) for one in self.given_options) < len(every):
+            raise UserError(f"EarlyStopping monitors {lowest[0]} without a mode: set max (higher is better) or min")
 
     def changed(self) -> dict[str, list[Any]]:
         """Return the options that overlays and the command line change in the first config.
