@@ -85,22 +85,6 @@ def test_a_schedule_of_accumulation_goes_on_within_an_epoch(lit, monkeypatch, ki
     assert kills.differences(kills.content(whole.run), kills.content(cut)) == []
 
 
-def test_a_disk_that_fills_up_within_an_epoch_is_told_once_and_the_training_goes_on(lit, monkeypatch):
-    save, calls = SafeCheckpointIO.save_checkpoint, []
-
-    def full(self, checkpoint, path, storage_options=None):
-        calls.append(path)
-        if 2 <= len(calls) <= 3:  # the first call saves the start
-            raise CheckpointError(f"cannot save {path}: {os.strerror(errno.ENOSPC)}")
-        save(self, checkpoint, path, storage_options)
-
-    monkeypatch.setattr(SafeCheckpointIO, "save_checkpoint", full)
-    result = lit([*FIT.split(), *EVERY_STEP.strip("'").splitlines()])
-    assert result.status == 0, result.err
-    assert result.err.count("No space left on device; training continues") == 1
-    assert read(result.run / "checkpoints" / "last.ckpt")["global_step"] == 20
-
-
 @pytest.mark.parametrize("seed", ["", "--seed_everything=true"])  # a random seed is drawn only once
 def test_one_command_for_every_launch(lit, monkeypatch, seed):
     command = f"{FIT} {seed} --run_name=mine --resume"
