@@ -1,6 +1,5 @@
 """Saving within an epoch, and one command for every launch, so that an interrupted run loses nothing."""
 
-import errno
 import importlib.util
 import json
 import os
@@ -15,8 +14,7 @@ import torch
 from test_torchrun import free_port
 
 from killing import at_call
-from lit_engine.checkpoints.io import SafeCheckpointIO, read
-from lit_engine.errors import CheckpointError
+from lit_engine.checkpoints.io import read
 from lit_engine.run.directory import RunDir
 from lit_project.tasks.classification import ImageClassifier
 from tiny import TINY
