@@ -24,11 +24,7 @@ from lit_engine.training.task import load_module
 def load_model(run: RunDir, which: str = "best") -> Any:
     """Return the task or other LightningModule of a checkpoint, on the CPU and in evaluation mode.
 
-    Modules that the config of the run refers to are imported.
-
-    Args:
-        run: the run.
-        which: the checkpoint, see `choose_checkpoint`.
+    Modules that the config of the run refers to are imported. `which` is explained in `choose_checkpoint`.
 
     Raises:
         RunError: there is no such checkpoint.
@@ -63,12 +59,8 @@ def load_for_prediction(
 ) -> tuple[LightningModule, LightningDataModule, Trainer]:
     """Return the task of a run with the weights of a checkpoint, its data module, and a trainer for prediction.
 
-    The trainer uses a single process and none of the run's callbacks and loggers. Nothing is written to the run.
-
-    Args:
-        run: the run.
-        checkpoint: the file with the weights, see `choose_checkpoint`.
-        **parts: trainer arguments, which override the run's config.
+    The trainer uses a single process and none of the run's callbacks and loggers. Its other arguments come from the
+    run's config, which `parts` overrides. Nothing is written to the run.
 
     Raises:
         UserError: a class rejects its arguments, or the data are missing.

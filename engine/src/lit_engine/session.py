@@ -102,10 +102,6 @@ def _in_short(error: Exception, args: Sequence[str]) -> str | None:
 class Session:
     """One command, from its options to its exit status.
 
-    Args:
-        project: the current project.
-        args: the command line.
-
     Attributes:
         cli: the parsed command line, which creates the data module, the model and the trainer.
         existing_run: the run to resume or to evaluate; None creates a new run.
@@ -376,7 +372,7 @@ class Session:
         # the record comes first, because drawing a figure may fail
         callbacks = [self.record, Saver(self.signals), *_listed(self.fork), *_with_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
-        if config.enable_progress_bar is not False and not config.barebones and not own_bar:
+        if config.enable_progress_bar is not False and not own_bar:
             callbacks.append(TerminalProgress(self.signals) if sys.stdout.isatty() else ProgressLines())
         if self.command == "predict":
             self.table = PredictionTable(self.run.path / "predictions" / "test.csv")
@@ -393,7 +389,7 @@ class Session:
             "callbacks": callbacks,
             "logger": self.loggers or False,
             "plugins": plugins,
-            "profiler": config.profiler or (None if config.barebones else NoProfiler()),
+            "profiler": config.profiler or NoProfiler(),
             "default_root_dir": str(self.run.path),
             "enable_progress_bar": own_bar,
         }
@@ -431,7 +427,7 @@ def _with_checkpoint(config: Namespace) -> list[Any]:
     """Return the configured callbacks. If none is a Checkpoint, add one for `last.ckpt` and, if needed, the best."""
     callbacks = _listed(config.callbacks)
     others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
-    if config.enable_checkpointing is False or config.barebones or any(isinstance(one, Checkpoint) for one in others):
+    if config.enable_checkpointing is False or any(isinstance(one, Checkpoint) for one in others):
         return callbacks
     for one in others:
         one.save_last = False  # Lightning's last.ckpt is the newest of the best checkpoints

@@ -47,12 +47,6 @@ class ResumableLoader:
     were already used are skipped without loading them. Random draws in the dataset depend on (seed, epoch, index), even
     in workers, and draws in a training step on (seed, epoch, batch, rank). All attributes of the DataLoader are
     available.
-
-    Args:
-        loader: The DataLoader. Its sampler and dataset are replaced.
-        seed: The seed of the run.
-        rank: The rank of this process.
-        place: Function that returns the epoch and the first batch of an iteration.
     """
 
     def __init__(self, loader: DataLoader, seed: int, rank: int, place: Place) -> None:

@@ -136,14 +136,7 @@ class Rendezvous:
 
     The agent's store survives a restart with the data of earlier processes, and no variable of torchrun counts restarts
     across several nodes (pytorch issue 135712). Rank 0 therefore opens a part of the store under a new name, and the
-    others join the newest part that has not started.
-
-    Args:
-        host: host of the store.
-        port: port of the store.
-        rank: rank of this process.
-        size: number of processes.
-        here: `host` and package versions of this process.
+    others join the newest part that has not started. `here` contains the host and package versions of this process.
     """
 
     def __init__(self, host: str, port: int, rank: int, size: int, here: Mapping[str, str]) -> None:
