@@ -3,7 +3,6 @@
 `run` executes one command. `Session.fit` shows a complete training run.
 """
 
-import os
 import re
 import shlex
 import shutil
@@ -35,7 +34,7 @@ from lit_engine.data.module import has_test
 from lit_engine.distributed.processes import first_if_alone, is_first, print_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
 from lit_engine.errors import NonFiniteError, UserError, first_of, no_access
-from lit_engine.project import Project, is_debugging, program, variable
+from lit_engine.project import Project, is_debugging, program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import hide, provenance, versions
@@ -287,8 +286,7 @@ class Session:
         return trainer, model, self.cli.datamodule
 
     def close(self, status: int) -> None:
-        """Finish the loggers and release the lock, then print the run's path, or remove a new run without content."""
-        os.environ.pop(variable("RUN_DIR"), None)
+        """Finish the loggers, release the lock, write the page and notify, or remove a new run without content."""
         self.signals.remove()
         for logger in self.loggers:
             if hasattr(logger, "finish"):  # without it, W&B shows a failed run as finished
@@ -346,11 +344,8 @@ class Session:
     def _new_run(self) -> RunDir:
         runs, name = self.options.runs_dir, self.options.run_name
         if is_first():
-            run = RunDir.create(runs, self.config_name, name)
-            os.environ[variable("RUN_DIR")] = str(run.path)  # inherited by the processes that a strategy launches
-            return run
-        # RunRecord broadcasts the path of the first process to processes that did not inherit it
-        return RunDir(Path(os.environ.get(variable("RUN_DIR"), Path(runs, self.config_name, name or "of-the-first"))))
+            return RunDir.create(runs, self.config_name, name)
+        return RunDir(Path(runs, self.config_name, name or "of-the-first"))  # RunRecord replaces it in all processes
 
     def _checkpoint_to_evaluate(self) -> Path | None:
         which = self.options.ckpt_path
