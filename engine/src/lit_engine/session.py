@@ -73,8 +73,8 @@ def run(project: Project, args: Sequence[str]) -> int:
         status = ended.status
         if session is not None:
             session.event = f"received {ended}"
-        if session is not None and session.connection is not None:
-            session.connection.stop_watching()
+            if session.connection is not None:
+                session.connection.stop_watching()
     finally:
         if session is not None:
             session.close(status)
@@ -250,7 +250,8 @@ class Session:
         first_if_alone(self.options.trainer)
         if self.command != "fit":
             self.checkpoint = self._checkpoint_to_evaluate()
-        self.run = self.existing_run or self._named_run() or self._new_run()
+        named = self._named_run() if self.options.resume else None
+        self.run = self.existing_run or named or self._new_run()
         self.lock = self.run.lock() if self.command == "fit" and is_first() else None
         has_started = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
         if self.command == "fit" and self.existing_run is not None and has_started:
@@ -311,13 +312,11 @@ class Session:
             resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
 
     def _named_run(self) -> RunDir | None:
-        """Return the run to continue with `--resume`, if it exists. A run killed before its first save starts again.
+        """Return the run to continue, if it exists. A run killed before its first save starts again.
 
         Raises:
             UserError: the run has a different config, or its config.yaml is broken.
         """
-        if not self.options.resume:
-            return None
         run = RunDir(Path(self.options.runs_dir, self.config_name, self.options.run_name).expanduser())
         self.existing_run = run if run.path.is_dir() else None
         if not run.config_file.is_file():
