@@ -37,6 +37,7 @@ CASES = {
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy": [
         "EarlyStopping monitors val/accuracy without a mode: set max"  # Lightning's default is min
     ],
+    f"{Q} -c stops.yaml": ["EarlyStopping monitors val/accuracy without a mode: set max"],
     f"{Q} --trainer.gradient_clip_val=-1": ["trainer.gradient_clip_val must not be negative, got -1"],
     f"{Q} --trainer.accumulate_grad_batches=0": ["trainer.accumulate_grad_batches must be at least 1, got 0"],
     f"{Q} --trainer.val_check_interval=0": ["trainer.val_check_interval must be above 0"],
@@ -85,6 +86,8 @@ CASES = {
 FILES = {
     "README.md": "# A project\n\nWords,\nnothing: but words: and colons\n",
     "list.yaml": "- model\n- data\n",
+    "stops.yaml": "trainer:\n  callbacks+:\n  - {class_path: EarlyStopping, init_args: {monitor: val/accuracy}}\n"
+    "  - {class_path: EarlyStopping, init_args: {monitor: val/loss, mode: min}}\n",
     "twice.yaml": "trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n",
     **{
         f"{name}.yaml": f"model: {{init_args: {{metrics: [{{class_path: {metric}}}]}}}}\n"
