@@ -12,7 +12,6 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from html_pages import Page
-from lit_engine.run.options import differing_options
 from lit_engine.tools.pages.chart import COLOURS, GREY, HEIGHT, Axis, positions
 from lit_engine.tools.runs.columns import (
     Column,
@@ -24,7 +23,7 @@ from lit_engine.tools.runs.columns import (
     short_names,
     table_of,
 )
-from lit_engine.tools.runs.differences import Comparison
+from lit_engine.tools.runs.differences import Comparison, differing_options
 from lit_engine.tools.runs.reading import Run, read_runs
 from lit_engine.tools.runs.report import changes, curves, page_of, scatter
 

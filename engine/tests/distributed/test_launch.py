@@ -89,20 +89,12 @@ def test_a_port_that_is_taken_is_named_and_ends_all(in_a_second):
     assert f"has waited 1.5 s ({JOIN_SECONDS}) for rank 0 at 127.0.0.1:{port}" in second
 
 
-def test_the_first_failure_is_told_by_all():
-    port = free_port()
-    parts, connections = meet(port, 0, 1), []
-    for rank, part in enumerate(parts):
-        environment = SimpleNamespace(main_address="127.0.0.1", main_port=port)
-        connection = Connection(SimpleNamespace(global_rank=rank, cluster_environment=environment, launcher=None))
-        connection.store = part
-        connections.append(connection)
-    closed = RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer")
-    assert connections[0].failed_before(closed) == f"rank 0 ended because it lost another process: {closed}"
-    assert connections[1].failed_before(ValueError("no such class")) is None
-    connections[1].end(first=True)
-    told = "rank 0 ended because rank 1 failed: ValueError: no such class"
-    assert connections[0].failed_before(closed) == connections[0].failed_before(KeyError("x")) == told
+def test_a_process_that_lost_another_prints_one_line(capsys):
+    connection = Connection(SimpleNamespace(global_rank=1, launcher=None))
+    connection.report(closed := RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer"), None)
+    connection.report(UserError("no such class"), "no such class")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"error: rank 1 ended because it lost another process: {closed}", "error: no such class"]
 
 
 @pytest.fixture

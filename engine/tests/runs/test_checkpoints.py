@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 
-from lit_engine.checkpoints.io import SafeCheckpointIO, by_age, linked_hparam, read
+from lit_engine.checkpoints.io import SafeCheckpointIO, by_age, fill_linked, read
 from lit_engine.errors import CheckpointError
 from toy.__main__ import PROJECT
 
@@ -130,5 +130,6 @@ def test_what_the_data_gave_is_known_for_the_task_and_its_net(tmp_path):
     parameters = {"class_names": ["a", "b"], "net": {"init_args": {"num_classes": 2}}}
     torch.save({"hyper_parameters": parameters}, tmp_path / "x.ckpt")
     names = "class_names", "num_classes", "mean", "feature_names", "input_shape"
-    found = [linked_hparam(read(tmp_path / "x.ckpt"), PROJECT.links[name]) for name in names]
-    assert found == [["a", "b"], 2, None, None, None]
+    found = dict.fromkeys(names)
+    fill_linked(found, PROJECT.links, read(tmp_path / "x.ckpt"))
+    assert list(found.values()) == [["a", "b"], 2, None, None, None]

@@ -48,12 +48,10 @@ def test_open_on_what_is_no_run_is_an_error(tmp_path, run):
     assert str(run.path) in str(error.value)
 
 
-def test_best_of_several_is_the_recorded_one_or_else_the_newest(run):
+def test_best_of_several_without_a_state_is_the_newest(run):
     for epoch in (3, 4, 5):
         save(run, f"best-epoch00{epoch}.ckpt", 10 * epoch)
     assert choose_checkpoint(run).name == "best-epoch005.ckpt"
-    run.record("fit", {"best_checkpoint": "best-epoch004.ckpt"})
-    assert choose_checkpoint(run).name == "best-epoch004.ckpt"
 
 
 @pytest.mark.parametrize("names", [("best-epoch003.ckpt", "best-epoch004.ckpt"), ("epoch=3.ckpt", "epoch=4.ckpt")])
