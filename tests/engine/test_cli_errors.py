@@ -47,7 +47,7 @@ CASES = {
     ],
     f"{Q} -c configs/regression_quickstart.yaml": ["regression_quickstart.yaml is a complete config", "then overlays"],
     "fit --run runs/a --run runs/b": ["--run accepts one run, got runs/a and runs/b"],
-    "export runs/a --run runs/b": ["export takes one run, got runs/a and --run runs/b"],
+    "export runs/a --run runs/b": ["--run: not allowed with argument RUN"],
     "sweep configs/sweeps/quickstart_cnn.yaml --count -3": ["--count: must be at least 1, got -3"],
     "sweep configs/sweeps/quickstart_cnn.yaml --lost_after -5": ["--lost_after: must be at least 1, got -5"],
     "schema --output README.md/schema.json": ["README.md/schema.json cannot be written"],
