@@ -25,7 +25,9 @@ def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `export`."""
     parser = OptionParser("export", __doc__)
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("run", nargs="?", metavar="RUN", help="run whose checkpoint is exported")
+    source.add_argument(
+        "run", nargs="?", default=argparse.SUPPRESS, metavar="RUN", help="run whose checkpoint is exported"
+    )
     source.add_argument("--run", metavar="RUN", help="alternative to the positional RUN")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
     parser.add_argument("--format", default="pt2", metavar="LIST", help=f"list of {','.join(NEEDS)} (default: pt2)")
