@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from wandb_server import ENTITY, PROJECT, Server
 
 SHIPPED = "configs/sweeps/quickstart_cnn.yaml"

@@ -79,15 +79,6 @@ def test_types(project):
 
 
 @pytest.mark.slow
-def test_the_schema_of_the_editor_knows_the_new_classes(project):
-    file = project / ".vscode" / "schema.json"
-    file.write_text("{}")
-    assert new_task(project, "seen_in_editor", "--kind", "classification").returncode == 0
-    assert "kite_lab.data.seen_in_editor.SeenInEditorData" in json.loads(file.read_text())["$defs"]
-    file.unlink()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("which", ["tried and not pretrained", "tried_pretrained"])
 def test_what_it_writes_passes_its_own_tests(project, which):
     tests = [*project.glob("tests/test_tried_*.py"), project / "tests" / "test_configs.py"]

@@ -51,7 +51,7 @@ CASES = {
     ],
     f"{Q} -c whole.yaml": ["whole.yaml is a complete config", "then overlays"],
     "fit --run runs/a --run runs/b": ["--run accepts one run, got runs/a and runs/b"],
-    "export runs/a --run runs/b": ["export takes one run, got runs/a and --run runs/b"],
+    "export runs/a --run runs/b": ["--run: not allowed with argument RUN"],
     "sweep configs/sweeps/grid.yaml --count -3": ["--count: must be at least 1, got -3"],
     "sweep configs/sweeps/grid.yaml --lost_after -5": ["--lost_after: must be at least 1, got -5"],
     "schema --output README.md/schema.json": ["README.md/schema.json cannot be written"],

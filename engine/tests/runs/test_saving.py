@@ -1,6 +1,5 @@
 """Saving within an epoch, and one command for every launch, so that an interrupted run loses nothing."""
 
-import importlib.util
 import json
 import os
 import shutil

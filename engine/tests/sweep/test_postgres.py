@@ -10,15 +10,12 @@ import sys
 import tempfile
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import yaml
 
 from helpers import TOY, free_port
-from lit_engine.tools.sweep.config import SweepConfig
-from lit_engine.tools.sweep.study import Study
 
 INITDB = shutil.which("initdb") or next(map(str, Path("/usr/lib/postgresql").glob("*/bin/initdb")), "")
 pytestmark = [
@@ -125,15 +122,3 @@ def test_two_machines_share_the_trials_and_one_takes_those_of_the_other_that_is_
     assert sorted("best.yaml" in said for _, said in reports) == [False, True]
     assert sorted(f"best run: sweeps/seeds/quickstart/trial-{int(reports[0][0][0]['trial']):04d} on" in said
                   for _, said in reports) == [False, True]  # fmt: skip
-
-
-def test_machines_that_start_at_the_same_moment_make_one_study(tmp_path, url):
-    config = SweepConfig.read(TOY / "configs" / "sweeps" / "grid.yaml")
-    start = threading.Barrier(4)
-
-    def make(number):
-        start.wait(30)
-        return Study(tmp_path / str(number) / "s", config, url=url).rows()
-
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(make, range(4))) == [[]] * 4
