@@ -1,6 +1,5 @@
 """Restores the code and the environment of a run."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -95,7 +94,7 @@ def create_environment(run: RunDir, recorded: Mapping[str, str | None], project:
         ["pip", "install", "--python", str(python), *(["--torch-backend", local] if local else []),
          "--requirements", str(requirements), "--editable", str(project)],
     ):  # fmt: skip
-        # `--project /`: the settings of the project may exclude newer packages, which needs dates that some indexes lack
+        # `--project /` ignores uv's settings in this folder, such as `exclude-newer`
         done = subprocess.run([uv, "--quiet", "--project", "/", *words], capture_output=True, text=True)
         if done.returncode:
             why = shorten(" ".join(re.sub(r"[×╰─▶│├]", " ", done.stderr).split()), 300)

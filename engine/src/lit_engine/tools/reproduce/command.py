@@ -47,6 +47,7 @@ def reproduce(args: Sequence[str]) -> int:
     run = RunDir.open(options.run)
     entry = check(run)
     with json_document(options.json) as document:
+        print(f"reproducing {run.path} at commit {entry['git']['commit'][:9]}", flush=True)
         with (
             tempfile.TemporaryDirectory(prefix="reproduce-") as folder,
             checkout(run, entry["git"], Path(folder)) as code,
