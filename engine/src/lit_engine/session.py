@@ -45,8 +45,9 @@ from lit_engine.training.layout import emulated
 from lit_engine.training.plain import complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
 
-# Tools for the options --find and --plot_lr of `fit`, which are imported only when needed.
+# Tools for the options --find, --plot_lr and --plan of `fit`, which are imported only when needed.
 FIND, PLOT_LR = "lit_engine.tools.lr_finder:find", "lit_engine.tools.lr_finder:plot_lr"
+PLAN = "lit_engine.tools.plan:plan"
 NOTIFY = "lit_engine.tools.notify:notify"  # for --notify
 
 
@@ -129,7 +130,7 @@ class Session:
     table: PredictionTable  # only for `predict`
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
-        self.project = project
+        self.project, self.args = project, args
         words, self.existing_run, self.config_name = prepare(args)
         self.cli = LitCLI(project, words)
         self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
@@ -147,6 +148,9 @@ class Session:
 
     def fit(self) -> None:
         """Train, then test the best checkpoint if `test_after_fit` is set and there is a test split."""
+        if self.options.plan:
+            resolve_name(PLAN)(self)
+            return
         # prepare the run, then load the weights of another run if requested
         trainer, model, datamodule = self.prepare()
         options, run = self.options, self.run
@@ -285,8 +289,8 @@ class Session:
         trainer, model = self.cli.trainer, self.cli.model
         self.record.hyper_parameters = self.cli.hyper_parameters
         self.connection = Connection.of(trainer.strategy)
-        print_once(f"run: {self.run.path}")
-        print_once("\n".join(_described(model)))
+        if not self.options.plan:
+            print_once("\n".join([f"run: {self.run.path}", *_described(model)]))
         if self.checkpoint is not None and content is not None and self.fork is None:
             different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters)
             if self.command != "fit":

@@ -286,7 +286,7 @@ class Saver(Callback):
         batch = batch_index(trainer)
         where = f"batch {batch}" if batch >= 0 else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
-        if isinstance(exception, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(exception):
+        if is_out_of_memory(exception):
             exception.add_note(OUT_OF_MEMORY)
         elif "more than 1 value per channel" in str(exception):
             exception.add_note(ONE_SAMPLE)
@@ -363,6 +363,11 @@ class Saver(Callback):
             self._logged = shares[rank]["logged"]
             restore_metric_states(pl_module, shares[rank]["states"])
         self._batches = checkpoint.get("batches")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that the device or the CPU has too little memory."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _unwrap_hooks(pl_module: LightningModule) -> None:
