@@ -3,6 +3,7 @@
 `run` executes one command. `Session.fit` shows a complete training run.
 """
 
+import gc
 import os
 import re
 import shlex
@@ -88,6 +89,10 @@ def run(project: Project, args: Sequence[str]) -> int:
     finally:
         if session is not None:
             session.close(status)
+    if again := session.again if session is not None else []:
+        del session  # frees the memory of its objects
+        gc.collect()
+        return run(project, again)
     return status
 
 
@@ -122,11 +127,13 @@ class Session:
         status: the exit status.
         connection: the connection to the other processes, set once there is a trainer; None for a single process.
         event: how the command ended, for `--notify`.
+        again: the command that continues the run with smaller micro-batches, after memory ran out.
     """
 
     # set by `prepare`
     run: RunDir
     record: RunRecord
+    saver: Saver
     table: PredictionTable  # only for `predict`
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
@@ -138,6 +145,7 @@ class Session:
         self.checkpoint: Path | None = None
         self.fork: Fork | None = None
         self.status, self.event = 0, "finished"
+        self.again: list[str] = []
         self.loggers: list[Any] = []
         self.lock: BaseFileLock | None = None
         self.connection: Connection | None = None
@@ -195,7 +203,10 @@ class Session:
                 raise
             # Lightning checks the interval only now, when the number of batches is known
             raise UserError(str(error).strip()) from error
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
+            if self.saver.smaller is not None:
+                self._halve_batches(trainer)
+                return
             if not str(error).startswith("Early stopping conditioned on metric"):
                 raise
             known = ", ".join(sorted(name for name in trainer.callback_metrics if name.count("/") < 2))
@@ -221,6 +232,16 @@ class Session:
         self.is_page_outdated = tests or (self.record.started and not smoke) or _page_is_outdated(run.path)
         if tests:
             self._score("test", trainer, model, datamodule)
+
+    def _halve_batches(self, trainer: Trainer) -> None:
+        """Let `run` repeat the step for which memory ran out, which was saved, with micro-batches of half the size."""
+        if self.signals.number:
+            raise Interrupted(self.signals.number)
+        self.status = 1
+        option = f"--trainer.accumulate_grad_batches={self.saver.smaller}"
+        self.again = ["fit", f"--run={self.run.path}", option, *(f"--notify={url}" for url in self.options.notify or ())]
+        where = f"in epoch {trainer.current_epoch}, step {trainer.global_step}"
+        print(f"note: out of memory {where}: repeating it with {option}", file=sys.stderr)
 
     def evaluate(self) -> None:
         """Validate or test the checkpoint, or the initial weights if there is none."""
@@ -311,7 +332,7 @@ class Session:
             if hasattr(self, "record"):
                 self.record.ended(status)
             self.lock.release()
-        if not is_first() or not hasattr(self, "run"):
+        if not is_first() or not hasattr(self, "run") or self.again:
             return
         if self.existing_run is None and not self.has_content:
             shutil.rmtree(self.run.path, ignore_errors=True)
@@ -395,7 +416,8 @@ class Session:
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
         self.record = RunRecord(self.run, self.config, metrics)
         # the record comes first, because drawing a figure may fail
-        callbacks = [self.record, Saver(self.signals), *_listed(self.fork), *_with_checkpoint(config)]
+        self.saver = Saver(self.signals)
+        callbacks = [self.record, self.saver, *_listed(self.fork), *_with_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
         if config.enable_progress_bar is not False and not config.barebones and not own_bar:
             callbacks.append(TerminalProgress(self.signals) if sys.stdout.isatty() else ProgressLines())
