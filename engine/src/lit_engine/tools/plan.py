@@ -41,21 +41,28 @@ class Length(NamedTuple):
 
 
 class Count(Callback):
-    """A callback that determines the length of a fit, and stops it before its first step."""
+    """A callback that determines the length of a fit, and stops it before its first step.
+
+    Args:
+        every: the `check_val_every_n_epoch` of the fit.
+    """
 
     length: Length
+
+    def __init__(self, every: int | None) -> None:
+        self.every = every
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count steps and validations. Raises UserError for an unlimited run."""
         epochs = steps_of_epochs(trainer, getattr(pl_module, "accumulate", None))
         if epochs is None:
             raise UserError("--plan cannot predict the time of an unlimited run: set trainer.max_epochs or max_steps")
-        every, interval = trainer.check_val_every_n_epoch, trainer.val_check_batch or math.inf
+        every, interval = self.every, trainer.val_check_batch or math.inf
         # Without `every`, the interval counts the batches of all epochs.
         batches = trainer.num_training_batches if every else accumulation_steps(trainer) * sum(epochs)
-        checks = 1 if math.isinf(interval) else int(batches // interval)
-        validated = sum(trainer.num_val_batches) if trainer.enable_validation else 0
-        self.length = Length(len(epochs), sum(epochs), checks * (len(epochs) // every if every else 1), int(validated))
+        checks = (1 if math.isinf(interval) else int(batches // interval)) * (len(epochs) // every if every else 1)
+        validated = int(sum(trainer.num_val_batches))
+        self.length = Length(len(epochs), sum(epochs), checks if validated else 0, validated)
         raise PlanDone
 
 
@@ -191,9 +198,10 @@ def attempt(session: Session, is_brief: bool = False) -> tuple[Meter | None, Len
     if isinstance(model, Task):
         model.schedules = []  # they depend on the length of the actual run
     skip_sanity_check(trainer)
-    callbacks, count, meter = trainer.callbacks, Count(), Meter(is_brief)  # type: ignore[attr-defined]
+    every = trainer.check_val_every_n_epoch
+    callbacks, count, meter = trainer.callbacks, Count(every), Meter(is_brief)  # type: ignore[attr-defined]
     loggers = [one for one in trainer.loggers if isinstance(one, MetricsCSV)]
-    reconfigure(trainer, callbacks=[count], loggers=[])
+    reconfigure(trainer, callbacks=[count], loggers=[], check_val_every_n_epoch=every and 1)
     with suppress(PlanDone):
         trainer.fit(model, datamodule=datamodule)
     kept = [one for one in callbacks if not isinstance(one, ProgressBar | ProgressLines | EarlyStopping)]
