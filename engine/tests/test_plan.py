@@ -71,7 +71,8 @@ def test_lines_and_no_run(lit, workspace):
     result = lit(FIT, "--plan --trainer.max_epochs=2")
     assert result.status == 0
     lines = result.out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["time", "speed", "peak memory", "largest micro-batch that fits"]
+    names = ["time", "speed", "peak memory", "largest micro-batch that fits"]
+    assert [line.partition(":")[0] for line in lines] == names
     assert "(2 epochs: 14 steps of " in lines[0]
     assert lines[-1].endswith(": 64 of the 64 samples of a step; as configured")
     assert not list(workspace.glob("runs/*/*"))
@@ -110,7 +111,7 @@ def test_too_little_memory(lit, monkeypatch):
     monkeypatch.setattr(Net, "forward", lambda *_: torch.empty(2**60))
     result = lit(FIT, "--plan --model.net=test_plan.Net --data.batch_size=2 --trainer.num_sanity_val_steps=0")
     assert (result.status, len(result.err.splitlines())) == (2, 1)
-    assert "out of memory with micro-batches of one sample" in result.err
+    assert "out of memory with the smallest micro-batch" in result.err
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -239,7 +239,8 @@ class Session:
             raise Interrupted(self.signals.number)
         self.status = 1
         option = f"--trainer.accumulate_grad_batches={self.saver.smaller}"
-        self.again = ["fit", f"--run={self.run.path}", option, *(f"--notify={url}" for url in self.options.notify or ())]
+        urls = [f"--notify={url}" for url in self.options.notify or ()]
+        self.again = ["fit", f"--run={self.run.path}", option, *urls]
         where = f"in epoch {trainer.current_epoch}, step {trainer.global_step}"
         print(f"note: out of memory {where}: repeating it with {option}", file=sys.stderr)
 

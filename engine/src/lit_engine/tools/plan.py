@@ -5,7 +5,7 @@ import math
 from contextlib import suppress
 from statistics import fmean
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -31,38 +31,31 @@ WARM_UP, STEPS, SECONDS = 3, 4, 1.0  # steps of the first epoch; minimum steps a
 BATCHES = 3  # batches of each validation
 
 
-class Length(NamedTuple):
-    """The length of a fit: epochs, optimizer steps, validations, and batches of each validation."""
-
-    epochs: int
-    steps: int
-    validations: int
-    batches: int
-
-
 class Count(Callback):
     """A callback that determines the length of a fit, and stops it before its first step.
 
     Args:
         every: the `check_val_every_n_epoch` of the fit.
+
+    Attributes:
+        length: epochs, optimizer steps, validations, and batches of each validation.
     """
 
-    length: Length
-
     def __init__(self, every: int | None) -> None:
-        self.every = every
+        self.every, self.length = every, dict[str, int]()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count steps and validations. Raises UserError for an unlimited run."""
-        epochs = steps_of_epochs(trainer, getattr(pl_module, "accumulate", None))
-        if epochs is None:
+        steps = steps_of_epochs(trainer, getattr(pl_module, "accumulate", None))
+        if steps is None:
             raise UserError("--plan cannot predict the time of an unlimited run: set trainer.max_epochs or max_steps")
-        every, interval = self.every, trainer.val_check_batch or math.inf
         # Without `every`, the interval counts the batches of all epochs.
-        batches = trainer.num_training_batches if every else accumulation_steps(trainer) * sum(epochs)
-        checks = (1 if math.isinf(interval) else int(batches // interval)) * (len(epochs) // every if every else 1)
+        batches = trainer.num_training_batches if self.every else accumulation_steps(trainer) * sum(steps)
+        interval = trainer.val_check_batch or math.inf
+        checks = 1 if math.isinf(interval) else int(batches // interval)
+        checks *= len(steps) // self.every if self.every else 1
         validated = int(sum(trainer.num_val_batches))
-        self.length = Length(len(epochs), sum(epochs), checks if validated else 0, validated)
+        self.length = {"epochs": len(steps), "steps": sum(steps), "validations": checks if validated else 0}
+        self.length["batches"] = validated
         raise PlanDone
 
 
@@ -76,7 +69,7 @@ class Meter(Callback):
     """
 
     def __init__(self, is_brief: bool) -> None:
-        self.is_brief = is_brief
+        self.is_brief, self.fits, self.length = is_brief, True, dict[str, int]()
         self.step = self.between = self.ending = 0.0  # seconds of a step, between two epochs, and after the last step
         self.samples = 0.0  # samples (or tokens) per step
         self.watts: list[float] = []
@@ -103,7 +96,7 @@ class Meter(Callback):
         self.between = first - self.step - self._last - self._validated
         self._last, self._validated = last, 0.0
         if (totals := totals_of(pl_module)) is not None:
-            self.samples = totals.reduce(pl_module).count / len(self._ends)
+            self.samples = float(totals.reduce(pl_module).count) / len(self._ends)
 
     def on_validation_batch_start(self, trainer: Trainer, *args: Any) -> None:
         self._since = _now(trainer)
@@ -114,22 +107,24 @@ class Meter(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Choose the number of steps of the second epoch, whose data loader is new. The third epoch reuses it."""
+        reconfigure(trainer, reload_dataloaders_every_n_epochs=int(trainer.current_epoch == 0))
         if trainer.current_epoch == 0:
             seconds = torch.tensor(self.step, device=trainer.strategy.root_device)
             longest = float(trainer.strategy.reduce(seconds, reduce_op="mean"))
             steps = max(STEPS, int(SECONDS / longest)) if longest else STEPS
             reconfigure(trainer, limit_train_batches=accumulation_steps(trainer) * steps)
-        else:
-            reconfigure(trainer, reload_dataloaders_every_n_epochs=0)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.ending = _now(trainer) - self._last - self._validated
 
-    def seconds(self, length: Length) -> float:
-        """Return the predicted time of a fit, as recorded in metrics.json."""
-        validation = length.batches * fmean(self.evaluations or [0.0])
-        rest = max(length.epochs - 1, 0) * self.between + self.ending
-        return length.steps * self.step + length.validations * validation + rest
+    def predictions(self, unit: str) -> dict[str, Any]:
+        """Return the length of the fit, and the predicted times and speed."""
+        length, validation = self.length, self.length["batches"] * fmean(self.evaluations or [0.0])
+        total = length["steps"] * self.step + length["validations"] * validation
+        total += (length["epochs"] - 1) * self.between + self.ending
+        found = {"seconds": total, **length, "seconds_per_step": self.step, "seconds_per_validation": validation}
+        found |= {f"{unit}_per_second": self.samples / self.step} if self.samples and self.step else {}
+        return found | ({"joules": total * fmean(self.watts)} if self.watts else {})
 
 
 def _now(trainer: Trainer) -> float:
@@ -154,61 +149,51 @@ def plan(session: Session) -> None:
         UserError: the run is unlimited, or no micro-batch fits into memory.
     """
     with json_document(session.options.json) as document:
-        meter, length = attempt(session)
+        meter = attempt(session)
         trainer, model, data = session.cli.trainer, session.cli.model, session.cli.datamodule
         parts, size = accumulation_steps(trainer), getattr(data, "batch_size", None)
         step = getattr(data, "global_batch_size", None) or (size and size * parts)
-        fitting, changes = parts, {}
-        if step and trainer.world_size == 1 and model.automatic_optimization:
-            # if the configured micro-batch fits, try larger ones, otherwise smaller ones
-            others = [n for n in range(1, step + 1) if step % n == 0 and (n < parts if meter else n > parts)]
-            for number in others:
-                options = {"trainer.accumulate_grad_batches": number}
-                options |= {"data.batch_size": step // number} if size else {}
-                words = [f"--{name}={value}" for name, value in options.items()]
-                other = Session(session.project, [*session.args, *words])
-                try:
-                    found, other_length = attempt(other, is_brief=meter is not None)
-                finally:
-                    other.close(0)
-                if found is not None:
-                    fitting, changes = number, options
-                    if meter is None:
-                        meter, length = found, other_length
-                    break
-        if meter is None:
-            raise UserError("out of memory with micro-batches of one sample: --trainer.precision=bf16-mixed, "
-                            "--model.checkpoint_blocks=true or a smaller network need less")  # fmt: skip
-        seconds = meter.seconds(length)
-        document |= {"seconds": seconds, **length._asdict(), "seconds_per_step": meter.step}
-        document["seconds_per_validation"] = length.batches * fmean(meter.evaluations or [0.0])
-        unit = f"{getattr(model, 'unit', 'samples')}_per_second"
-        document |= {unit: meter.samples / meter.step} if meter.samples and meter.step else {}
+        largest, options = parts, dict[str, int]()
+        others = [n for n in range(1, step + 1) if step % n == 0] if step and model.automatic_optimization else []
+        # If the configured micro-batch fits, larger ones may fit as well. Otherwise, the largest smaller one is used.
+        for number in [n for n in others if (n < parts if meter.fits else n > parts) and trainer.world_size == 1]:
+            changes = {"trainer.accumulate_grad_batches": number}
+            changes |= {"data.batch_size": step // number} if size else {}
+            other = Session(session.project, [*session.args, *(f"--{name}={value}" for name, value in changes.items())])
+            try:
+                found = attempt(other, is_brief=meter.fits)
+            finally:
+                other.close(0)
+            if found.fits:
+                meter, largest, options = meter if meter.fits else found, number, changes
+                break
+        if not meter.fits:
+            raise UserError("out of memory with the smallest micro-batch: use --trainer.precision=bf16-mixed, "
+                            "--model.checkpoint_blocks=true or a smaller network")  # fmt: skip
+        document |= meter.predictions(getattr(model, "unit", "samples"))
         document["peak_bytes"] = peak_memory(trainer.strategy.root_device)
-        document |= {"joules": seconds * fmean(meter.watts)} if meter.watts else {}
         if step:
-            document["micro_batch"] = {"samples": step // fitting, "samples_per_step": step, "options": changes}
+            document["micro_batch"] = {"samples": step // largest, "samples_per_step": step, "options": options}
         print_once("\n".join(_lines(document)))
 
 
-def attempt(session: Session, is_brief: bool = False) -> tuple[Meter | None, Length]:
-    """Train three short epochs in a new run. The `Meter` is None if memory runs out."""
+def attempt(session: Session, is_brief: bool = False) -> Meter:
+    """Train three short epochs in a new run, or until memory runs out."""
     trainer, model, datamodule = session.prepare()
-    device = trainer.strategy.root_device
+    device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
     if isinstance(model, Task):
         model.schedules = []  # they depend on the length of the actual run
     skip_sanity_check(trainer)
-    every = trainer.check_val_every_n_epoch
     callbacks, count, meter = trainer.callbacks, Count(every), Meter(is_brief)  # type: ignore[attr-defined]
     loggers = [one for one in trainer.loggers if isinstance(one, MetricsCSV)]
     reconfigure(trainer, callbacks=[count], loggers=[], check_val_every_n_epoch=every and 1)
     with suppress(PlanDone):
         trainer.fit(model, datamodule=datamodule)
+    meter.length = count.length
     kept = [one for one in callbacks if not isinstance(one, ProgressBar | ProgressLines | EarlyStopping)]
     reconfigure(trainer, callbacks=[meter, *kept], loggers=loggers, reload_dataloaders_every_n_epochs=1)
     reconfigure(trainer, check_val_every_n_epoch=1, val_check_interval=1.0)
-    if count.length.batches:
-        reconfigure(trainer, limit_val_batches=min(BATCHES, count.length.batches))
+    reconfigure(trainer, limit_val_batches=min(BATCHES, count.length["batches"]))
     reconfigure(trainer, limit_train_batches=WARM_UP * accumulation_steps(trainer))
     limit_loops(trainer, 3, -1)
     if device.type == "cuda":
@@ -216,12 +201,12 @@ def attempt(session: Session, is_brief: bool = False) -> tuple[Meter | None, Len
     try:
         with suppress(PlanDone):
             trainer.fit(model, datamodule=datamodule)
-        return meter, count.length
     except Exception as error:
         if trainer.world_size > 1 or not is_out_of_memory(error):
             raise
+        meter.fits = False
     gc.collect()
-    return None, count.length
+    return meter
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
@@ -230,18 +215,15 @@ def _lines(found: dict[str, Any]) -> list[str]:
     if found["validations"]:
         many += f", {found['validations']} validations of {found['seconds_per_validation']:.2g} s"
     lines = [f"time: {duration(found['seconds'])[0]} ({many}; without startup and testing)"]
-    lines += [
-        f"speed: {value:,.0f} {name.removesuffix('_per_second')}/s"
-        for name, value in found.items()
-        if name.endswith("_per_second")
-    ]
+    speeds = {name.removesuffix("_per_second"): value for name, value in found.items() if name.endswith("_per_second")}
+    lines += [f"speed: {value:,.0f} {unit}/s" for unit, value in speeds.items()]
     memory = (f"{size / 2**20:,.0f} MiB ({where})" for where, size in found["peak_bytes"].items())
     lines.append(f"peak memory: {', '.join(memory)}")
     if "joules" in found:
-        lines.append(f"energy: {found['joules'] / 3600:,.3g} Wh (devices only)")
+        lines.append(f"energy: {found['joules'] / 3600:,.3g} Wh (GPU only)")
     if "micro_batch" in found:
         samples, step, options = found["micro_batch"].values()
         words = " ".join(f"--{name}={value}" for name, value in options.items())
-        how = f"use {words} for the same steps" if options else "as configured"
+        how = f"for the same steps, use {words}" if options else "as configured"
         lines.append(f"largest micro-batch that fits: {samples:,} of the {step:,} samples of a step; {how}")
     return lines

@@ -117,8 +117,8 @@ class Saver(Callback):
     - after an optimizer step that is not followed by a validation;
     - before or during a validation, which is then repeated from its start.
 
-    If memory runs out in a step of `global_batch_size` samples, the state before the step is saved, so that the step can
-    be repeated with smaller micro-batches.
+    If memory runs out in a step of `global_batch_size` samples, the state before the step is saved, so that a resumed
+    run can repeat the step with smaller micro-batches.
 
     If training ends within an epoch (`max_steps`, `max_time`, early stopping), the state after the last step is saved.
 
@@ -220,8 +220,8 @@ class Saver(Callback):
         samples = getattr(trainer.datamodule, "global_batch_size", None)  # type: ignore[attr-defined]
         if not samples or samples % (2 * trainer.accumulate_grad_batches) or self.checkpoint is None:
             return False
-        exact = isinstance(module, Task) and module.automatic_optimization and isinstance(trainer.train_dataloader, Loader)
-        return exact and trainer.world_size == 1
+        is_exact = isinstance(module, Task) and isinstance(trainer.train_dataloader, Loader)
+        return is_exact and module.automatic_optimization and trainer.world_size == 1
 
     def _save_before_step(self, trainer: Trainer, module: Task, batches: int, buffers: list[Tensor]) -> None:
         """Save the state after this many batches of the epoch, to repeat a step with micro-batches of half the size."""
