@@ -3,6 +3,7 @@
 `run` executes one command. `Session.fit` shows a complete training run.
 """
 
+import gc
 import re
 import shlex
 import shutil
@@ -43,8 +44,9 @@ from lit_engine.training.layout import emulated
 from lit_engine.training.plain import complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
 
-# Tools for the options --find and --plot_lr of `fit`, which are imported only when needed.
+# Tools for the options --find, --plot_lr and --plan of `fit`, which are imported only when needed.
 FIND, PLOT_LR = "lit_engine.tools.lr_finder:find", "lit_engine.tools.lr_finder:plot_lr"
+PLAN = "lit_engine.tools.plan:plan"
 NOTIFY = "lit_engine.tools.notify:notify"  # for --notify
 
 
@@ -78,6 +80,10 @@ def run(project: Project, args: Sequence[str]) -> int:
     finally:
         if session is not None:
             session.close(status)
+    if again := session.again if session is not None else []:
+        del session  # frees the memory of its objects
+        gc.collect()
+        return run(project, again)
     return status
 
 
@@ -109,15 +115,17 @@ class Session:
         status: the exit status.
         connection: the connection to the other processes, set once there is a trainer; None for a single process.
         event: how the command ended, for `--notify`.
+        again: the command that continues the run with smaller micro-batches, after memory ran out.
     """
 
     # set by `prepare`
     run: RunDir
     record: RunRecord
+    saver: Saver
     table: PredictionTable  # only for `predict`
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
-        self.project = project
+        self.project, self.args = project, args
         words, self.existing_run, self.config_name = prepare(args)
         self.cli = LitCLI(project, words)
         self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
@@ -125,6 +133,7 @@ class Session:
         self.checkpoint: Path | None = None
         self.fork: Fork | None = None
         self.status, self.event = 0, "finished"
+        self.again: list[str] = []
         self.loggers: list[Any] = []
         self.lock: BaseFileLock | None = None
         self.connection: Connection | None = None
@@ -135,6 +144,9 @@ class Session:
 
     def fit(self) -> None:
         """Train, then test the best checkpoint if `test_after_fit` is set and there is a test split."""
+        if self.options.plan:
+            resolve_name(PLAN)(self)
+            return
         # prepare the run, then load the weights of another run if requested
         trainer, model, datamodule = self.prepare()
         options, run = self.options, self.run
@@ -179,7 +191,10 @@ class Session:
                 raise
             # Lightning checks the interval only now, when the number of batches is known
             raise UserError(str(error).strip()) from error
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
+            if self.saver.smaller is not None:
+                self._halve_batches(trainer)
+                return
             if not str(error).startswith("Early stopping conditioned on metric"):
                 raise
             known = ", ".join(sorted(name for name in trainer.callback_metrics if name.count("/") < 2))
@@ -205,6 +220,17 @@ class Session:
         self.is_page_outdated = not smoke
         if tests:
             self._score("test", trainer, model, datamodule)
+
+    def _halve_batches(self, trainer: Trainer) -> None:
+        """Let `run` repeat the step for which memory ran out, which was saved, with micro-batches of half the size."""
+        if self.signals.number:
+            raise Interrupted(self.signals.number)
+        self.status = 1
+        option = f"--trainer.accumulate_grad_batches={self.saver.smaller}"
+        urls = [f"--notify={url}" for url in self.options.notify or ()]
+        self.again = ["fit", f"--run={self.run.path}", option, *urls]
+        where = f"in epoch {trainer.current_epoch}, step {trainer.global_step}"
+        print(f"note: out of memory {where}: repeating it with {option}", file=sys.stderr)
 
     def evaluate(self) -> None:
         """Validate or test the checkpoint, or the initial weights if there is none."""
@@ -275,8 +301,8 @@ class Session:
         trainer, model = self.cli.trainer, self.cli.model
         self.record.hyper_parameters = self.cli.hyper_parameters
         self.connection = Connection.of(trainer.strategy)
-        print_once(f"run: {self.run.path}")
-        print_once("\n".join(_described(model)))
+        if not self.options.plan:
+            print_once("\n".join([f"run: {self.run.path}", *_described(model)]))
         if self.checkpoint is not None and content is not None and self.fork is None:
             different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters)
             if self.command != "fit":
@@ -296,7 +322,7 @@ class Session:
             if hasattr(self, "record"):
                 self.record.ended(status)
             self.lock.release()
-        if not is_first() or not hasattr(self, "run"):
+        if not is_first() or not hasattr(self, "run") or self.again:
             return
         if self.existing_run is None and not self.has_content:
             shutil.rmtree(self.run.path, ignore_errors=True)
@@ -364,7 +390,8 @@ class Session:
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
         self.record = RunRecord(self.run, self.config, metrics)
         # the record comes first, because drawing a figure may fail
-        callbacks = [self.record, Saver(self.signals), *_listed(self.fork), *_with_checkpoint(config)]
+        self.saver = Saver(self.signals)
+        callbacks = [self.record, self.saver, *_listed(self.fork), *_with_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
         if config.enable_progress_bar is not False and not own_bar:
             callbacks.append(TerminalProgress(self.signals) if sys.stdout.isatty() else ProgressLines())

@@ -212,9 +212,14 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("--run_name is for a new run, and --run for an existing run: set only one of them")
     if options.run and options.find:
         raise UserError("--find starts from initial weights: use a config instead of --run")
+    for name in ("run", "resume", "find", "plot_lr"):
+        if options.plan and options[name]:
+            raise UserError(f"--plan predicts the training of a new run: remove --{name}")
+    if options.json and not options.plan:
+        raise UserError("--json needs --plan")
     if options.resume and not options.run_name:
         raise UserError("--resume needs the name of the run to continue or create: set --run_name")
-    for name in ("run", "init_from", "find", "plot_lr"):
+    for name in ("run", "init_from", "find", "plan", "plot_lr"):
         if options.fork and options[name]:
             raise UserError(f"--fork continues the training of a run in a new run: remove --{name}")
     if options.run and options.init_from:
