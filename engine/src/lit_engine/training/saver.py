@@ -149,6 +149,7 @@ class Saver(Callback):
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
         self.smaller: int | None = None
+        self._repeats_steps = False  # whether a step can be repeated after memory ran out
         # First batch of the current step, and the buffers before it. None once the optimizer may have changed weights.
         self._before_step: tuple[int, list[Tensor]] | None = None
 
@@ -167,6 +168,7 @@ class Saver(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
         self._saved_at = monotonic()
+        self._repeats_steps = self._can_repeat(trainer, pl_module)
         trainer.callback_metrics.update(self._metrics)
         if is_between_epochs(trainer):
             start_as_new(trainer)
@@ -207,7 +209,7 @@ class Saver(Callback):
             raise Interrupted(number)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if batch_idx % trainer.accumulate_grad_batches == 0 and self._can_repeat(trainer, pl_module):
+        if self._repeats_steps and batch_idx % trainer.accumulate_grad_batches == 0:
             self._before_step = batch_idx, [buffer.clone() for buffer in pl_module.buffers()]
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
