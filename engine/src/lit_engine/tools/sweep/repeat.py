@@ -118,10 +118,6 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     first = [f"--{key}={value}" for key, value in next(iter(points.values())).items()]
     invocation = prepare(["fit", *overrides, *first, "--test_after_fit=true"])
     cli = LitCLI(current(), invocation.args)
-    if "data.fold" in over:  # raises an error if the data cannot be split into folds
-        data = build_datamodule(cli.plain["data"])
-        data.prepare_data()
-        data.setup("test")
     options = dict(options_of(cli.plain))
     metric, maximize = monitor_of(options)
     same = {key: value for key, value in options.items() if key not in over}
@@ -133,6 +129,10 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
         command=["fit", *overrides, "${args}"],
         identity=json.loads(json.dumps(same)),
     )
+    if "data.fold" in over:  # raises an error if the data cannot be split into folds
+        data = build_datamodule(cli.plain["data"])  # changes the config
+        data.prepare_data()
+        data.setup("test")
     return invocation.config_name, config
 
 
