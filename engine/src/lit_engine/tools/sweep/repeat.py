@@ -130,7 +130,7 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
         identity=json.loads(json.dumps(same)),
     )
     if "data.fold" in over:  # raises an error if the data cannot be split into folds
-        data = build_datamodule(cli.plain["data"])  # changes the config
+        data = build_datamodule(cli.plain["data"])
         data.prepare_data()
         data.setup("test")
     return invocation.config_name, config
