@@ -17,7 +17,7 @@ from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import UserError
-from lit_engine.session import Session
+from lit_engine.session import Session, accumulating
 from lit_engine.tools.json_output import json_document
 from lit_engine.tools.lr_finder import PlanDone
 from lit_engine.tools.profile import peak_memory
@@ -70,12 +70,15 @@ class Meter(Callback):
 
     def __init__(self, is_brief: bool) -> None:
         self.is_brief, self.fits, self.length = is_brief, True, dict[str, int]()
-        self.step = self.between = self.ending = 0.0  # seconds of a step, between two epochs, and after the last step
+        self.step = self.starting = self.between = self.ending = 0.0  # seconds: a step, before, between, after epochs
         self.samples = 0.0  # samples (or tokens) per step
         self.watts: list[float] = []
         self.evaluations: list[float] = []  # seconds of each validation batch
         self._ends: list[float] = []  # times at which the steps of this epoch ended
         self._last = self._since = self._validated = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._last = _now(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ends = []
@@ -94,6 +97,7 @@ class Meter(Callback):
         first, last = self._ends[0], self._ends[-1]
         self.step = (last - first) / max(len(self._ends) - 1, 1)
         self.between = first - self.step - self._last - self._validated
+        self.starting = self.starting or self.between
         self._last, self._validated = last, 0.0
         if (totals := totals_of(pl_module)) is not None:
             self.samples = float(totals.reduce(pl_module).count) / len(self._ends)
@@ -121,7 +125,7 @@ class Meter(Callback):
         """Return the length of the fit, and the predicted times and speed."""
         length, validation = self.length, self.length["batches"] * fmean(self.evaluations or [0.0])
         total = length["steps"] * self.step + length["validations"] * validation
-        total += (length["epochs"] - 1) * self.between + self.ending
+        total += self.starting + (length["epochs"] - 1) * self.between + self.ending
         found = {"seconds": total, **length, "seconds_per_step": self.step, "seconds_per_validation": validation}
         found |= {f"{unit}_per_second": self.samples / self.step} if self.samples and self.step else {}
         return found | ({"joules": total * fmean(self.watts)} if self.watts else {})
@@ -157,7 +161,7 @@ def plan(session: Session) -> None:
         others = [n for n in range(1, step + 1) if step % n == 0] if step and model.automatic_optimization else []
         # If the configured micro-batch fits, larger ones may fit as well. Otherwise, the largest smaller one is used.
         for number in [n for n in others if (n < parts if meter.fits else n > parts) and trainer.world_size == 1]:
-            changes = {"trainer.accumulate_grad_batches": number}
+            changes = accumulating(session.options.trainer, number)
             changes |= {"data.batch_size": step // number} if size else {}
             other = Session(session.project, [*session.args, *(f"--{name}={value}" for name, value in changes.items())])
             try:
