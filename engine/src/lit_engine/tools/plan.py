@@ -69,8 +69,9 @@ class Meter(Callback):
     """
 
     def __init__(self, is_brief: bool) -> None:
-        self.is_brief, self.fits, self.length = is_brief, True, dict[str, int]()
-        self.step = self.starting = self.between = self.ending = 0.0  # seconds: a step, before, between, after epochs
+        self.is_brief, self.fits, self.length, self.peak = is_brief, True, dict[str, int](), dict[str, int]()
+        # Seconds of a step, and of everything before the first epoch, between two epochs, and after the last one.
+        self.step = self.starting = self.between = self.ending = 0.0
         self.samples = 0.0  # samples (or tokens) per step
         self.watts: list[float] = []
         self.evaluations: list[float] = []  # seconds of each validation batch
@@ -122,11 +123,12 @@ class Meter(Callback):
         self.ending = _now(trainer) - self._last - self._validated
 
     def predictions(self, unit: str) -> dict[str, Any]:
-        """Return the length of the fit, and the predicted times and speed."""
+        """Return the length of the fit, and the predicted times, memory, speed and energy."""
         length, validation = self.length, self.length["batches"] * fmean(self.evaluations or [0.0])
         total = length["steps"] * self.step + length["validations"] * validation
         total += self.starting + (length["epochs"] - 1) * self.between + self.ending
-        found = {"seconds": total, **length, "seconds_per_step": self.step, "seconds_per_validation": validation}
+        found: dict[str, Any] = {"seconds": total, **length, "seconds_per_step": self.step}
+        found |= {"seconds_per_validation": validation, "peak_bytes": self.peak}
         found |= {f"{unit}_per_second": self.samples / self.step} if self.samples and self.step else {}
         return found | ({"joules": total * fmean(self.watts)} if self.watts else {})
 
@@ -156,11 +158,13 @@ def plan(session: Session) -> None:
         meter = attempt(session)
         trainer, model, data = session.cli.trainer, session.cli.model, session.cli.datamodule
         parts, size = accumulation_steps(trainer), getattr(data, "batch_size", None)
-        step = getattr(data, "global_batch_size", None) or (size and size * parts)
+        step: int = getattr(data, "global_batch_size", None) or (size or 0) * parts
+        if trainer.world_size > 1 or not model.automatic_optimization:
+            step = 0  # other micro-batches are not tried
         largest, options = parts, dict[str, int]()
-        others = [n for n in range(1, step + 1) if step % n == 0] if step and model.automatic_optimization else []
         # If the configured micro-batch fits, larger ones may fit as well. Otherwise, the largest smaller one is used.
-        for number in [n for n in others if (n < parts if meter.fits else n > parts) and trainer.world_size == 1]:
+        others = range(1, parts) if meter.fits else range(parts + 1, step + 1)
+        for number in [number for number in others if step and step % number == 0]:
             changes = accumulating(session.options.trainer, number)
             changes |= {"data.batch_size": step // number} if size else {}
             other = Session(session.project, [*session.args, *(f"--{name}={value}" for name, value in changes.items())])
@@ -175,7 +179,6 @@ def plan(session: Session) -> None:
             raise UserError("out of memory with the smallest micro-batch: use --trainer.precision=bf16-mixed, "
                             "--model.checkpoint_blocks=true or a smaller network")  # fmt: skip
         document |= meter.predictions(getattr(model, "unit", "samples"))
-        document["peak_bytes"] = peak_memory(trainer.strategy.root_device)
         if step:
             document["micro_batch"] = {"samples": step // largest, "samples_per_step": step, "options": options}
         print_once("\n".join(_lines(document)))
@@ -209,6 +212,7 @@ def attempt(session: Session, is_brief: bool = False) -> Meter:
         if trainer.world_size > 1 or not is_out_of_memory(error):
             raise
         meter.fits = False
+    meter.peak = peak_memory(device)
     gc.collect()
     return meter
 
