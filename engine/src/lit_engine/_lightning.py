@@ -151,8 +151,16 @@ def start_as_new(trainer: Trainer) -> None:
 
 
 def finish_restart(trainer: Trainer) -> None:
-    """Let a fit that was resumed mid-epoch finish the epoch normally, with a step of ReduceLROnPlateau. Since 2.0."""
-    trainer.fit_loop._restarting = False
+    """Let a fit that was resumed mid-epoch finish the epoch normally, with a step of ReduceLROnPlateau. Since 2.0.
+
+    Loaders that store their position continue from there. Lightning forgets this if the dataloader was created before
+    the checkpoint was loaded, for example by `estimated_stepping_batches`.
+    """
+    loop = trainer.fit_loop
+    if any(loop._combined_loader_states_to_load):
+        loop._load_combined_loader_states()
+        iter(loop._data_fetcher)  # type: ignore[arg-type]
+    loop._restarting = False
 
 
 def ready_batches(trainer: Trainer) -> int:

@@ -218,10 +218,11 @@ class RunDir:
             return "finished" if "fit" in self.metrics() else "unfinished"
         return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
 
-    def end(self, status: int, seconds: float | None = None) -> None:
-        """Add the exit status, and the duration if known, to the last entry of provenance.json."""
+    def end(self, status: int, seconds: float | None = None, data: Mapping[str, str] | None = None) -> None:
+        """Add the exit status, and the duration and the fingerprints if known, to the last entry of provenance.json."""
         *earlier, last = self.entries()
-        entry = {**last, "status": status, **({} if seconds is None else {"seconds": seconds})}
+        known = {"seconds": seconds, "data": data}
+        entry = {**last, "status": status, **{name: value for name, value in known.items() if value is not None}}
         if entry != last:
             write_text(self.path / "provenance.json", json.dumps([*earlier, entry], indent=2) + "\n")
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +45,7 @@ from lit_engine.data.resumable import make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
 from lit_engine.distributed.processes import SIGNALS, all_gathered, all_reduced, is_first, print_once
 from lit_engine.distributed.sharding import total_norm
-from lit_engine.errors import CheckpointError, UserError
+from lit_engine.errors import UserError
 from lit_engine.training.task import Task
 
 OUT_OF_MEMORY = (
@@ -144,7 +143,6 @@ class Saver(Callback):
         self._cut_short = False  # whether training ends within an epoch
         self._counters: dict[str, Any] | None = None  # Lightning's loop counters at that moment
         self._within_epoch = False  # whether the resumed run had ended within an epoch
-        self._failed = False  # whether a failed save was already reported
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
         self._logged: list[dict[str, Any]] = []  # values logged before a resume, until the first batch is logged
@@ -252,7 +250,7 @@ class Saver(Callback):
         if self._cut_short:
             self._keep_counters(trainer, moment)
         else:
-            self._save(trainer, moment, may_fail=due and not number)
+            self._save(trainer, moment)
             if number:
                 raise Interrupted(number)
 
@@ -295,7 +293,7 @@ class Saver(Callback):
             return
         number, due = self._agreed(trainer)
         if (number or due) and not trainer.sanity_checking:
-            self._save_within_validation(trainer, pl_module, may_fail=not number)
+            self._save_within_validation(trainer, pl_module)
         if number:
             raise Interrupted(number)
 
@@ -341,8 +339,8 @@ class Saver(Callback):
             number, due = all_reduced(flags, "MAX").tolist()
         return int(number), bool(due)
 
-    def _save(self, trainer: Trainer, moment: str, may_fail: bool = False) -> None:
-        """Write `last.ckpt`. If it `may_fail`, training continues after an error, and the earlier file is kept."""
+    def _save(self, trainer: Trainer, moment: str) -> None:
+        """Write `last.ckpt`. After an error, the earlier file is intact."""
         if self.checkpoint is None or self._saved == (trainer.global_step, moment):
             return
         if not _finite(trainer.lightning_module):
@@ -352,30 +350,20 @@ class Saver(Callback):
                 "NaNGuard reports the step and the samples"
             )
         self._moment = moment
-        try:
-            trainer.save_checkpoint(Path(str(self.checkpoint.dirpath)) / "last.ckpt", weights_only=False)
-            self._saved = trainer.global_step, moment
-        except (CheckpointError, OSError) as error:
-            if not may_fail:
-                raise
-            trainer.strategy.barrier()  # the other processes wait for this in `save_checkpoint`
-            if not self._failed:
-                print(f"warning: {error}; training continues", file=sys.stderr, flush=True)
-            self._failed = True
-        finally:
-            self._moment = ""
-            self._saved_at = monotonic()
+        trainer.save_checkpoint(Path(str(self.checkpoint.dirpath)) / "last.ckpt", weights_only=False)
+        self._moment = ""
+        self._saved_at, self._saved = monotonic(), (trainer.global_step, moment)
 
     def _save_epoch(self, trainer: Trainer) -> None:
         self._save(trainer, "epoch")
         if self.checkpoint is not None:
             self.checkpoint.keep_epoch(trainer)
 
-    def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule, may_fail: bool) -> None:
+    def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> None:
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # their weights replace the trained weights during validation
             swap_average(one, pl_module)
-        self._save(trainer, "validation", may_fail)
+        self._save(trainer, "validation")
         for one in averages:
             swap_average(one, pl_module)
 
