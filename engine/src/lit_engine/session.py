@@ -192,7 +192,7 @@ class Session:
             # Lightning checks the interval only now, when the number of batches is known
             raise UserError(str(error).strip()) from error
         except (RuntimeError, MemoryError) as error:
-            if self.saver.smaller is not None:
+            if self.saver.smaller:
                 self._halve_batches(trainer)
                 return
             if not str(error).startswith("Early stopping conditioned on metric"):
@@ -222,15 +222,15 @@ class Session:
             self._score("test", trainer, model, datamodule)
 
     def _halve_batches(self, trainer: Trainer) -> None:
-        """Let `run` repeat the step for which memory ran out, which was saved, with micro-batches of half the size."""
+        """Let `run` repeat the step in which memory ran out with micro-batches of half the size."""
         if self.signals.number:
             raise Interrupted(self.signals.number)
         self.status = 1
-        option = f"--trainer.accumulate_grad_batches={self.saver.smaller}"
+        words = [f"--{name}={value}" for name, value in accumulating(self.options.trainer, self.saver.smaller).items()]
         urls = [f"--notify={url}" for url in self.options.notify or ()]
-        self.again = ["fit", f"--run={self.run.path}", option, *urls]
+        self.again = ["fit", f"--run={self.run.path}", *words, *urls]
         where = f"in epoch {trainer.current_epoch}, step {trainer.global_step}"
-        print(f"note: out of memory {where}: repeating it with {option}", file=sys.stderr)
+        print(f"note: out of memory {where}: repeating it with {words[0]}", file=sys.stderr)
 
     def evaluate(self) -> None:
         """Validate or test the checkpoint, or the initial weights if there is none."""
@@ -426,6 +426,16 @@ class Session:
         finally:
             if trainer.callback_metrics:
                 print_once(one_line(trainer.callback_metrics, model))
+
+
+def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
+    """Return the options for this number of micro-batches per step, with the other options that count micro-batches."""
+    counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # unless they are fractions of an epoch
+    found = {"trainer.accumulate_grad_batches": number}
+    for name in counts:
+        if isinstance(trainer[name], int):
+            found[f"trainer.{name}"] = trainer[name] * number // trainer.accumulate_grad_batches
+    return found
 
 
 def _drop_averages(trainer: Trainer) -> None:

@@ -130,7 +130,7 @@ class Saver(Callback):
         signals: handlers of the signals that may end the run.
 
     Attributes:
-        smaller: the `accumulate_grad_batches` with which to repeat a step whose micro-batches did not fit into memory.
+        smaller: the `accumulate_grad_batches` with which to repeat a step in which memory ran out, or 0.
     """
 
     def __init__(self, signals: Signals | None = None) -> None:
@@ -148,7 +148,7 @@ class Saver(Callback):
         self._logged: list[dict[str, Any]] = []  # values logged before a resume, until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
-        self.smaller: int | None = None
+        self.smaller = 0
         self._repeats_steps = False  # whether a step can be repeated after memory ran out
         # First batch of the current step, and the buffers before it. None once the optimizer may have changed weights.
         self._before_step: tuple[int, list[Tensor]] | None = None
