@@ -62,6 +62,10 @@ class Outcome:
         return 3 if self.verdict == "different" else 0
 
     @property
+    def first(self) -> Difference | None:
+        return next(iter(self.metrics), None)
+
+    @property
     def largest(self) -> Difference | None:
         return max(self.metrics, key=lambda one: one.size, default=None)
 
@@ -75,13 +79,12 @@ class Outcome:
         none = "there are no checkpoints to compare" if not self.weights else "all weights agree"
         yield f"{self.verdict}: {metrics}; {f'relative distance of the weights: {weights}' if weights else none}"
         if self.metrics:
-            yield f"first difference: {self.metrics[0]}"
+            yield f"first difference: {self.first}"
             yield f"largest difference: {self.largest}"
 
     def document(self) -> dict[str, Any]:
         """Return JSON data."""
-        found = {"first": next(iter(self.metrics), None), "largest": self.largest}
-        shown = {name: one and asdict(one) for name, one in found.items()}
+        shown = {name: one and asdict(one) for name, one in (("first", self.first), ("largest", self.largest))}
         return {"verdict": self.verdict, "metrics_that_differ": len(self.metrics), **shown, "weights": self.weights}
 
 
