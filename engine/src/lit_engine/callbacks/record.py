@@ -40,9 +40,6 @@ class MetricsCSV(Logger):
     The file is saved at the end of each epoch, and within a long epoch about every ten seconds.
 
     Lightning's CSVLogger would delete an existing file in the same folder, and so the history of a resumed run.
-
-    Args:
-        folder: the run directory.
     """
 
     def __init__(self, folder: str | Path) -> None:
