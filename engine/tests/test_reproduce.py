@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import lit_engine
-from conftest import TOY
-from helpers import TINY
+from helpers import TINY, TOY
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.reproduce import code
 from lit_engine.tools.reproduce.outcome import compare_results
