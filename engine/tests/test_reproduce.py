@@ -171,23 +171,25 @@ def test_verdicts(trained):
     last = "checkpoints/last.ckpt"
     assert compare_results(run, changed(run, last, lambda file: None)).verdict == "bit-identical"
     weights = compare_results(run, changed(run, last, lambda file: scale(file, 1.01)))
-    assert (weights.verdict, weights.status, weights.weights["last.ckpt"]) == (
-        "equal within rounding", 0, pytest.approx(0.01, rel=1e-3),
-    )  # fmt: skip
+    assert (weights.verdict, weights.weights["last.ckpt"]) == ("equal within rounding", pytest.approx(0.01, rel=1e-3))
     rows = run.history()[1]
     row = next(row for row in rows if row["train/loss_step"])
     for factor, verdict in ((1.00001, "equal within rounding"), (1.01, "different")):
         value = str(float(row["train/loss_step"]) * factor)
         copy = changed(run, "metrics.csv", lambda f: f.write_text(f.read_text().replace(row["train/loss_step"], value)))  # noqa: B023
         found = compare_results(run, copy)
-        assert (found.verdict, len(found.metrics), found.first.metric) == (verdict, 1, "train/loss_step")
-        assert found.first.place == f"step {row['step']} (epoch {row['epoch']})"
-        assert found.largest.size == pytest.approx(factor - 1, rel=0.1)
-    shorter = changed(run, "metrics.csv", lambda file: file.write_text("".join(file.open().readlines()[:-1])))
-    assert "metrics.csv: number of rows" in "\n".join(compare_results(run, shorter).lines())
+        assert (found.verdict, len(found.metrics), found.extremes["first"].metric) == (verdict, 1, "train/loss_step")
+        assert found.extremes["first"].place == f"step {row['step']} (epoch {row['epoch']})"
+        assert found.extremes["largest"].size == pytest.approx(factor - 1, rel=0.1)
+    steps = run.metrics()["fit"]["steps"]
+    fewer = changed(
+        run, "metrics.json", lambda f: f.write_text(f.read_text().replace(f'"steps": {steps}', '"steps": 9'))
+    )
+    assert (found := compare_results(run, fewer)).verdict == "different"
+    assert f"first difference: fit: steps 9 instead of {steps}" in "\n".join(found.lines())
     bare = changed(run, "checkpoints", shutil.rmtree)
     assert [*compare_results(run, bare).lines()] == [
-        "equal within rounding: all recorded metrics agree; there are no checkpoints to compare"
+        "equal within rounding: all recorded metrics agree; no checkpoints to compare"
     ]
 
 
