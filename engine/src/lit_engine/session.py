@@ -214,7 +214,7 @@ class Session:
         if best is not None and best.best_model_path and best.best_model_score is not None:
             self.checkpoint = Path(best.best_model_path)
             print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
-        self.is_page_outdated = tests or (self.record.started and not smoke) or _page_is_outdated(run.path)
+        self.is_page_outdated = tests or (self.record.started and not smoke) or run.is_page_outdated()
         if tests:
             self._score("test", trainer, model, datamodule)
 
@@ -426,12 +426,6 @@ class Session:
         finally:
             if trainer.callback_metrics:
                 print_once(one_line(trainer.callback_metrics, model))
-
-
-def _page_is_outdated(run: Path) -> bool:
-    """Return whether a finished run has no page, or one older than its metrics because the process was killed."""
-    page, metrics = run / "index.html", [run / "metrics.csv", run / "metrics.json"]
-    return not page.exists() or any(file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics)
 
 
 def _drop_averages(trainer: Trainer) -> None:
