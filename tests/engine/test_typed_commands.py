@@ -4,10 +4,12 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import yaml
 
+from lit_project.__main__ import main
 from tiny import TINY
 
 SHORT = f"{TINY} --trainer.limit_train_batches=2"
@@ -150,3 +152,18 @@ print("torch" in sys.modules, "lightning" in sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert re.search(r"False False\Z", result.stdout.strip()), result.stdout[-300:] + result.stderr
+
+
+@pytest.mark.parametrize("command", ["--help", "fit --help", "examples", "compare --help", "sweep --help"])
+def test_help_and_lists_fit_the_terminal(workspace, capfd, monkeypatch, command):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    printed = {}
+    for width in (80, 300):
+        monkeypatch.setenv("COLUMNS", str(width))
+        with suppress(SystemExit):
+            main(command.split())
+        printed[width] = capfd.readouterr().out
+        assert [line for line in printed[width].splitlines() if len(line) > width] == []
+    words = {width: re.sub(r"\s+", " ", text) for width, text in printed.items()}
+    assert words[80] == words[300]
+    assert printed[80].count("\n") > printed[300].count("\n")

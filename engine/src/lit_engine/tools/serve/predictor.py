@@ -5,7 +5,6 @@ import json
 import shutil
 import threading
 from html import escape
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +144,7 @@ def _columns(data: Any) -> dict[str, float | list[str]]:
     They are `feature_names` and `feature_mean` of the data, or else `columns`: name → [mean, std] or a list of words.
     """
     if names := getattr(data, "feature_names", ()):
-        return dict(zip_longest(names, getattr(data, "feature_mean", ()), fillvalue=0.0))
+        return dict(zip(names, getattr(data, "feature_mean", None) or [0.0] * len(names), strict=True))
     columns = getattr(data, "columns", None) or {}
     return {name: list(facts) if isinstance(facts[0], str) else float(facts[0]) for name, facts in columns.items()}
 
