@@ -8,7 +8,6 @@ Then edit the lines marked "yours".
 
 import argparse
 import keyword
-import os
 import re
 import shutil
 import subprocess
@@ -57,7 +56,6 @@ def main(args: Sequence[str] | None = None) -> int:
     if options.dry_run:
         return 0
     tidy([str(path) for path in written if path.suffix == ".py"])
-    refresh_schema(package)
     print(f"train it:    {package.replace('_', '-')} fit -c configs/{options.name}.yaml")
     print(f"test it:     pytest tests/test_{options.name}.py")
     for path in written:
@@ -103,16 +101,6 @@ def tidy(paths: list[str]) -> None:
     ruff = shutil.which("ruff", path=Path(sys.executable).parent) or shutil.which("ruff")
     for step in (["check", "--fix-only", "--select=I"], ["format"]) if ruff else ():
         subprocess.run([str(ruff), *step, "--quiet", "--no-cache", *paths], cwd=ROOT, check=False)
-
-
-def refresh_schema(package: str) -> None:
-    """Add the new classes to the editor's schema, if the project has one."""
-    if not (ROOT / ".vscode" / "schema.json").exists():
-        return
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-m", package, "schema"], cwd=ROOT, env=environment, check=False)
-    if done.returncode:
-        print(f"failed:      {package.replace('_', '-')} schema")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from helpers import TINY
+from helpers import TINY, TOY
+from lit_engine.project import use
 from lit_engine.tools.testing import blank_figures
+from toy.__main__ import PROJECT, main
 
-TOY = Path(__file__).parent / "toy"
+
+@pytest.fixture(autouse=True)
+def _toy(_no_project):
+    """Use the toy project, even if another one is installed."""
+    use(PROJECT)
 
 
 @pytest.fixture
 def command_line():
-    from toy.__main__ import main
-
     return main
 
 
@@ -30,8 +34,6 @@ def workspace(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def trained_once(tmp_path_factory):
     """The `runs/` folder with one run, which `trained` copies."""
-    from toy.__main__ import main
-
     runs = tmp_path_factory.mktemp("trained") / "runs"
     command = f"fit -c {TOY}/configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false"
     with pytest.MonkeyPatch.context() as patch:

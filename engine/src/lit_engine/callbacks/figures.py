@@ -402,11 +402,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
 
 
 def figures_by_step(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]:
-    """Return the figures of the learning rates and the gradient norm with their captions, by name, if logged.
-
-    Args:
-        rows: the rows of metrics.csv.
-    """
+    """Return the figures of the learning rates and the gradient norm in metrics.csv, with their captions, by name."""
     columns = list(rows[0]) if rows else []
     rates = _curves(rows, "step", {name: name for name in columns if name == "lr" or name.startswith("lr/")})
     norms = _curves(rows, "step", {n: n for n in columns if base_of(n) in ("gradient_norm", "grad_norm")})
@@ -445,12 +441,7 @@ def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[st
 
 
 def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
-    """Return the curves of metrics by epoch, as `learning_curves` expects them: metric → stage → curve.
-
-    Args:
-        rows: the rows of metrics.csv.
-        metrics: metric names, with or without a stage.
-    """
+    """Return the curves of metrics, named with or without a stage, in metrics.csv: metric → stage → curve."""
     known = [name for name in (rows[0] if rows else ()) if not name.endswith("_step")]
     curves: dict[str, dict[str, Curve]] = {}
     for base in dict.fromkeys(map(base_of, metrics)):

@@ -44,12 +44,7 @@ def missing_command() -> str:
 
 
 class UsageError(UserError):
-    """A command line or config that could not be parsed.
-
-    Args:
-        message: the message of jsonargparse or argparse.
-        parser: the parser that failed, which knows the valid options.
-    """
+    """A command line or config that could not be parsed. The parser that failed knows the valid options."""
 
     def __init__(self, message: str, parser: Any) -> None:
         super().__init__(message)
@@ -136,12 +131,7 @@ def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def explain(error: Exception, args: Sequence[str]) -> str:
-    """Return a message of a few lines for an error.
-
-    Args:
-        error: the error. Its own message is returned unless it is a UsageError.
-        args: the command line, whose config files show which classes are in use.
-    """
+    """Return a message of a few lines for an error: its own, or for a UsageError the innermost reason with a hint."""
     message = str(error)
     if not isinstance(error, UsageError):
         return message

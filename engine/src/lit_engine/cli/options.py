@@ -35,6 +35,8 @@ OPTIONS = (
     Option("init_strict", bool, False, "Raise an error if any of those weights do not fit.", ("fit",)),
     Option("find", Literal["lr", "batch_size"] | None, None, "Search for a learning rate or batch size, then stop.",
            ("fit",)),
+    Option("plan", bool, False, "Predict time and memory from a few steps, then stop.", ("fit",)),
+    Option("json", bool, False, "With --plan: print JSON.", ("fit",)),
     Option("plot_lr", bool, False, "Plot the planned learning rate, then stop.", ("fit",)),
     Option("test_after_fit", bool, False, "Test the best checkpoint after training.", is_recorded=True),
     Option("notify", list[str] | None, None, "URL to notify when the run ends. Can be repeated.", ("fit",)),

@@ -225,10 +225,10 @@ class RunDir:
             file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics
         )
 
-    def end(self, status: int, **measured: float) -> None:
-        """Add the exit status, and the duration and memory if known, to the last entry of provenance.json."""
+    def end(self, status: int, **known: Any) -> None:
+        """Add the exit status, and other values such as the duration, to the last entry of provenance.json."""
         *earlier, last = self.entries()
-        entry = {**last, "status": status, **measured}
+        entry = {**last, "status": status, **{name: value for name, value in known.items() if value is not None}}
         if entry != last:
             write_text(self.path / "provenance.json", json.dumps([*earlier, entry], indent=2) + "\n")
 

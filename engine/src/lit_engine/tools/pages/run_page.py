@@ -130,16 +130,12 @@ def _without_defaults(value: Any) -> Any:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield a table that links to every file of a run. The folders of other loggers are listed as a whole."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name[0] != ".")
-    own = [file for file in files if not {"wandb", "tensorboard"} & set(file.relative_to(folder).parts[:-1])]
+    """Yield a table that links to every file of a run."""
     rows: list[list[Cell]] = []
-    for file in own:
-        if file != folder / "index.html":
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.name[0] != "." and file != folder / "index.html":
             size = file.stat().st_size
             rows.append([link(str(file.relative_to(folder)), file, folder), (f"{size / 1000:,.1f} kB", size)])
-    others = [folder / name for name in ("tensorboard", "wandb") if (folder / name).exists()]
-    rows += [[link(f"{other.name}/", other, folder), ("", None)] for other in others]
     if rows:
         yield folded(f"All {len(rows)} files", table(["file", "size"], rows))
 

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lit_engine.run.options import CLASS
 from lit_engine.tools.pages.html import Cell
-from lit_engine.tools.runs.differences import COUNT, Comparison, Row, mean_sd
+from lit_engine.tools.runs.differences import CLASS, COUNT, Comparison, Row, mean_sd
 
 
 class Column(NamedTuple):

@@ -33,7 +33,6 @@ from lit_engine.tools.runs.report import page_of
 from lit_engine.tools.sweep.command import split_fit_options, study_errors
 
 if TYPE_CHECKING:
-    from lit_engine.cli.parser import LitCLI
     from lit_engine.tools.sweep.config import SweepConfig
     from lit_engine.tools.sweep.study import Study, Trial
 
@@ -115,13 +114,16 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     from optuna.pruners import NopPruner
 
     from lit_engine.cli.parser import LitCLI, prepare
+    from lit_engine.data.module import build_datamodule
     from lit_engine.tools.sweep.config import SweepConfig
 
     first = [f"--{key}={value}" for key, value in next(iter(points.values())).items()]
     invocation = prepare(["fit", *overrides, *first, "--test_after_fit=true"])
     cli = LitCLI(current(), invocation.args)
-    if "data.fold" in over:
-        _check_folds(cli)
+    if "data.fold" in over:  # raises an error if the data cannot be split into folds
+        data = build_datamodule(cli.plain["data"])
+        data.prepare_data()
+        data.setup("test")
     options = dict(options_of(cli.plain))
     metric, maximize = monitor_of(options)
     same = {key: value for key, value in options.items() if key not in over}
@@ -137,15 +139,6 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
         identity=json.loads(json.dumps(same)),
     )
     return invocation.config_name, config
-
-
-def _check_folds(cli: "LitCLI") -> None:
-    """Load the test split of the first fold to check that the data can be split into folds."""
-    from lit_engine.data.module import build_datamodule
-
-    data = build_datamodule(cli.plain["data"])
-    data.prepare_data()
-    data.setup("test")
 
 
 def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
