@@ -1,6 +1,7 @@
 """Base class for data: splits that are loaded once, and loaders whose order depends only on (seed, epoch)."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -40,11 +41,11 @@ class Rows:
 
 
 def build_datamodule(config: Mapping[str, Any]) -> LightningDataModule:
-    """Build a data module from the `data` section of a config."""
+    """Build a data module from the `data` section of a config, which is not modified."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningDataModule, "data")
     try:
-        return parser.instantiate(parser.parse_object({"data": config})).data
+        return parser.instantiate(parser.parse_object({"data": deepcopy(config)})).data
     except ValueError as error:  # jsonargparse wraps the error of the class
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
