@@ -25,7 +25,7 @@ ABOUT = {
 
 def render_page(found: Samples, rows: Sequence[dict[str, Any]], lines: Sequence[str], footer: str) -> str:
     """Return the HTML of the page."""
-    parts = [*map(paragraph, lines), paragraph("`line` is the line of the table, in which you can correct the label.")]
+    parts = [*map(paragraph, lines)]
     numbered = [{**row, "line": line} for line, row in enumerate(rows, 2)]
     by_reason = {reason: [row for row in numbered if row["reason"] == reason] for reason in REASONS}
     shown = {reason: own[: SHOWN * REASONS[reason][1]] for reason, own in by_reason.items() if own}
@@ -37,6 +37,7 @@ def render_page(found: Samples, rows: Sequence[dict[str, Any]], lines: Sequence[
         if reason == "label":
             pairs = Counter((row["label"], row["suggestion"]) for row in by_reason[reason]).most_common(10)
             parts.append(table(["label", "suggestion", "samples"], [(*pair, (str(n), n)) for pair, n in pairs]))
+            parts.append(paragraph("Line numbers refer to the table, in which you can correct the labels."))
         parts.append(_gallery(images, own, size) if images else _table(own))
     return page("Which samples are doubtful?", parts, footer)
 
