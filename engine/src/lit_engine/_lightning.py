@@ -481,7 +481,7 @@ def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
 
 def broadcast_all(tensors: list[Tensor]) -> None:
     """Broadcast tensors from the first process to all others, with one operation per dtype. Since torch 1.0."""
-    torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)
+    torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
 
 
 def norms_of(tensors: list[Tensor]) -> Tensor:

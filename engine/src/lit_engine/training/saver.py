@@ -344,7 +344,8 @@ class Saver(Callback):
         if trainer.world_size > 1:
             now = Maximum(2 * number + (due and trainer.is_global_zero), trainer.strategy.root_device)
             flags = self._flags if late else now
-            number, due = divmod(flags.read() if flags else 0, 2)
+            number, asked = divmod(flags.read() if flags else 0, 2)
+            due = bool(asked)
             self._flags = None if number or due else now
         due = due or (every is not None and trainer.global_step % every == 0 and trainer.global_step != self._saved[0])
         return number, bool(due)
