@@ -5,7 +5,7 @@ runs/CONFIG/STAMP/
     checkpoints/       best*.ckpt, last.ckpt
     metrics.csv        metrics by step and epoch
     metrics.json       final metrics: {"fit": {…}, "validate": {…}, "test": {…}}
-    provenance.json    how the metrics were produced: commit, versions, host, seed, command
+    provenance.json    how the metrics were produced: commit, versions, host, seed, command, fingerprints of the data
     code.patch         uncommitted changes
     predictions/, figures/
     index.html         the page of the run; README.md is the model card

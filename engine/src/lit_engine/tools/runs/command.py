@@ -71,10 +71,7 @@ def _test(options: argparse.Namespace, footer: str, document: dict[str, Any]) ->
         if getattr(options, name):
             raise UserError(f"--{name} cannot be used with --test")
     found = find_all(options.runs, options.test)
-    for number, one in enumerate(found):
-        print(
-            "\n" * (number > 0) + "\n".join([f"{one.b} compared with {one.a}", *(f"  {line}" for line in one.lines())])
-        )
+    print("\n\n".join("\n  ".join([f"{one.b} compared with {one.a}", *one.lines()]) for one in found))
     file = options.html or _folder([Path(name) for name in options.runs]) / "test.html"
     _write("page", "html", file, render_page(found, footer))
     document.update(tests=[one.document() for one in found], page=file)
