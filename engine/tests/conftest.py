@@ -1,5 +1,6 @@
 """Fixtures of the toy project. The `lit` fixture, which runs a command in-process, is in `lit_engine.tools.testing`."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def command_line():
 def workspace(tmp_path, monkeypatch):
     """An empty working folder with the toy project's configs. Subprocesses can import the project."""
     shutil.copytree(TOY / "configs", tmp_path / "configs")
-    monkeypatch.setenv("PYTHONPATH", str(TOY.parent))
+    monkeypatch.setenv("PYTHONPATH", str(TOY.parent), prepend=os.pathsep)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -89,13 +90,16 @@ def difference(one, other):
 
 
 def differences(one, other):
-    """Return what differs between the last checkpoints and metrics.csv of two runs, except times and callbacks."""
+    """Return what differs between the last checkpoints and metrics.csv of two runs.
+
+    Times, callbacks and the counters of loaders are left out.
+    """
     found = []
     for run in (one, other):
         content = read(run / "checkpoints" / "last.ckpt")
         with (run / "metrics.csv").open(newline="") as file:
             content = {**content, "callbacks": None, "metrics.csv": list(csv.DictReader(file))}
-        found.append({name: value for name, value in _leaves(content) if "second" not in name})
+        found.append({name: value for name, value in _leaves(content) if not re.search("second|combined_loader", name)})
     return [name for name in found[0].keys() | found[1].keys() if not _equal(*(part.get(name) for part in found))]
 
 

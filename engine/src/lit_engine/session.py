@@ -32,7 +32,7 @@ from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
 from lit_engine.cli.explain import explain
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
-from lit_engine.distributed.processes import first_if_alone, is_first, print_once
+from lit_engine.distributed.processes import first_if_alone, is_first, print_once, warn_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
 from lit_engine.errors import NonFiniteError, UserError, first_of, no_access
 from lit_engine.project import Project, is_debugging, program
@@ -178,8 +178,8 @@ class Session:
                 resolve_name(PLOT_LR)(trainer, model, datamodule)
             self.has_content = (run.path / "figures").exists()
             return
-        if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
-            print(warning, file=sys.stderr)
+        if warning := emulated(str(trainer.precision), trainer.strategy.root_device.type):
+            warn_once(warning)
 
         # fit
         smoke = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
@@ -259,8 +259,8 @@ class Session:
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )
         self.has_content = bool(table.files) or bool(table.rows)
-        for sample in table.missing if is_first() else ():
-            print(f"error: cannot read {sample['file']}", file=sys.stderr)
+        for sample in table.missing:
+            warn_once(f"error: cannot read {sample['file']}")
             self.status = 1
         count = f"{len(table.rows)} predictions: " if table.rows or not table.files else ""
         print_once(f"{count}{', '.join(map(str, table.files)) or 'no table was written'}")
@@ -285,7 +285,7 @@ class Session:
             self._note_versions()
             self.checkpoint, damaged = newest_checkpoint(self.run)
             for path in damaged:
-                print(f"warning: {path} is damaged and was skipped", file=sys.stderr)
+                warn_once(f"warning: {path} is damaged and was skipped")
         content = None if self.checkpoint is None else read(self.checkpoint)
         if self.options.get("fork") and self.checkpoint is None:
             self.fork = Fork(self.options.fork)
@@ -308,8 +308,8 @@ class Session:
             if self.command != "fit":
                 print_once(f"checkpoint: {self.checkpoint}")
                 self.record.changed = different
-            for line in different if is_first() else ():
-                print(f"warning: {line}", file=sys.stderr)
+            for line in different:
+                warn_once(f"warning: {line}")
         return trainer, model, self.cli.datamodule
 
     def close(self, status: int) -> None:
@@ -363,8 +363,8 @@ class Session:
     def _note_versions(self) -> None:
         before, now = (self.run.entries() or [{}])[-1].get("versions", {}), versions()
         changed = [f"{name} {before[name]} (now {now[name]})" for name in before if before[name] != now.get(name)]
-        if changed and is_first():
-            print(f"note: the run was trained with {', '.join(changed)}; the last digits may differ", file=sys.stderr)
+        if changed:
+            warn_once(f"note: the run was trained with {', '.join(changed)}; the last digits may differ")
 
     def _new_run(self) -> RunDir:
         runs, name = self.options.runs_dir, self.options.run_name

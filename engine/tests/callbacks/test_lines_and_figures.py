@@ -32,8 +32,8 @@ def drawn(monkeypatch):
 
 def test_a_run_counts_epochs_in_one_way_and_shows_what_is_monitored(lit, drawn):
     result = lit(
-        f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=4 --run_name=shown --trainer.callbacks=null "
-        "--trainer.callbacks+=Figures --trainer.callbacks+=Checkpoint "
+        f"fit -c configs/quickstart.yaml {TINY} --model.top_k=3 --trainer.max_epochs=4 --run_name=shown "
+        "--trainer.callbacks=null --trainer.callbacks+=Figures --trainer.callbacks+=Checkpoint "
         f"--trainer.callbacks.monitor={MONITORED} --trainer.callbacks.mode=max"
     )
     assert result.status == 0, result.err

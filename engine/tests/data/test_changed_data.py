@@ -13,11 +13,11 @@ def test_evaluation_on_more_data_warns_and_training_does_not_go_on(tmp_path, tra
     fitted.fit(Witness(), datamodule=Pictures())
     fitted.save_checkpoint(checkpoint)
     # First, the data is unchanged.
-    trainer().test(Witness(), datamodule=Pictures(), ckpt_path=checkpoint)
+    trainer().validate(Witness(), datamodule=Pictures(), ckpt_path=checkpoint)
     trainer(max_epochs=2).fit(Witness(), datamodule=Pictures(), ckpt_path=checkpoint)
     assert "since training" not in capsys.readouterr().out
-    trainer().test(Witness(), datamodule=Pictures(size=24), ckpt_path=checkpoint)
+    trainer().validate(Witness(), datamodule=Pictures(size=24), ckpt_path=checkpoint)
     said = capsys.readouterr().out
-    assert "warning: the data changed since training: train had 23 samples and now has 24" in said
-    with pytest.raises(DataError, match=r"train had 23 samples and now has 24; start a new run, .* --init_from"):
+    assert "warning: the data changed since training: val had 11 samples and now has 12" in said
+    with pytest.raises(DataError, match=r"train had 23 samples and now has 24, .*; start a new run, .* --init_from"):
         trainer(max_epochs=2).fit(Witness(), datamodule=Pictures(size=24), ckpt_path=checkpoint)

@@ -20,8 +20,8 @@ class ImageClassifier(Task):
         net: nn.Module,
         optimizer: OptimizerFactory,
         class_names: Sequence[str],
-        mean: Sequence[float] = (0.5,),
-        std: Sequence[float] = (0.25,),
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
         label_smoothing: float = 0.0,
         top_k: int | None = None,
         loss: nn.Module | None = None,
@@ -38,7 +38,7 @@ class ImageClassifier(Task):
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
     def forward(self, images):
-        return self.net((images - self.mean) / self.std)
+        return self.net(((images - self.mean) / self.std).to(self.mean.dtype))
 
     def training_step(self, batch, batch_idx):
         logits = self(batch[0])
@@ -58,8 +58,10 @@ class ImageClassifier(Task):
         self.confusion.reset()
 
     def evaluation_metrics(self, totals, split):
-        self.confusion_matrix = self.confusion.compute().cpu().double()
-        return super().evaluation_metrics(totals, split)
+        self.confusion_matrix = counts = self.confusion.compute().cpu().double()
+        hits = zip(self.class_names, counts.diagonal(), counts.sum(dim=1), strict=True)
+        recalls = {f"class_accuracy/{name}": (right / size).item() for name, right, size in hits if size}
+        return super().evaluation_metrics(totals, split) | recalls
 
     def probabilities(self, images):
         return self(images).softmax(dim=1)
