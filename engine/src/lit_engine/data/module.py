@@ -42,7 +42,7 @@ class Rows:
 
 
 def build_datamodule(config: Mapping[str, Any]) -> LightningDataModule:
-    """Build a data module from the `data` section of a config, which is not modified."""
+    """Build a data module from the `data` section of a config, which stays unchanged."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningDataModule, "data")
     try:
@@ -172,11 +172,7 @@ class SplitData(LightningDataModule):
         contains an equal share of each class, to within one sample. With `stratified`, so does the random part.
         """
         if not self.folds:
-            return (
-                stratified_split(labels, test_size)
-                if stratified and labels is not None
-                else random_split(size, test_size)
-            )
+            return split_by_class(size, test_size, labels if stratified else None)
         labels = torch.zeros(size) if labels is None or labels.ndim > 1 else labels
         return self.split_off(folds_of(labels, self.folds))
 
@@ -327,6 +323,11 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     place_in_class = torch.arange(size) - (counts.cumsum(0) - counts).repeat_interleave(counts)
     is_held = place_in_class < held.repeat_interleave(counts)
     return by_class[~is_held].sort().values, by_class[is_held].sort().values
+
+
+def split_by_class(size: int, val_size: int, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return a `stratified_split` if each sample has one class in `labels`, or else a `random_split`."""
+    return random_split(size, val_size) if labels is None or labels.ndim > 1 else stratified_split(labels, val_size)
 
 
 def folds_of(labels: Tensor, folds: int) -> Tensor:

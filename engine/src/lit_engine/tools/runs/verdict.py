@@ -4,7 +4,6 @@ Two runs are compared by their predictions for the same test samples, and two fo
 with the same seeds or folds.
 """
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -203,10 +202,9 @@ def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, by
 
 def images_of(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
     """Return test images as PNG files. Empty if the samples are no images, or the data are not on this machine."""
-    from PIL import Image
-
     try:
         import torch
+        from torchvision.io import encode_png
 
         from lit_engine.load import load_data
 
@@ -214,16 +212,12 @@ def images_of(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
         batch = data.on_after_batch_transfer(data.dataset("test")[torch.tensor(indices)], 0)
         if batch[0].ndim != 4:
             return {}
-        pixels = (batch[0].clamp(0, 1) * 255).byte().movedim(1, -1).numpy()
+        pixels = (batch[0].clamp(0, 1) * 255).byte()
+        shown = [encode_png(image if len(image) == 3 else image[:1]).numpy().tobytes() for image in pixels]
+        return dict(zip(indices, shown, strict=True))
     except Exception as error:
         print(f"no images on the page: {' '.join(str(error).split())}")
         return {}
-    found = {}
-    for index, image in zip(indices, pixels, strict=True):
-        buffer = io.BytesIO()
-        Image.fromarray(image if image.shape[-1] == 3 else image[..., 0]).save(buffer, "png")
-        found[index] = buffer.getvalue()
-    return found
 
 
 def _p(value: float) -> str:
