@@ -33,8 +33,8 @@ COMMANDS = {
     "repeat": "lit_engine.tools.sweep.repeat:repeat",
     "runs": "lit_engine.tools.runs.listing:runs",
     "compare": "lit_engine.tools.runs.command:compare",
-    "doubts": "lit_engine.tools.doubts.command:doubts",
     "reproduce": "lit_engine.tools.reproduce.command:reproduce",
+    "doubts": "lit_engine.tools.doubts.command:doubts",
     "export": "lit_engine.tools.export.command:export",
     "serve": "lit_engine.tools.serve.command:serve",
     "examples": "lit_engine.tools.examples:examples",
@@ -54,8 +54,8 @@ Other commands:
   repeat       train with several seeds or on each fold; report mean and standard deviation
   runs         list runs
   compare      compare runs: options, metrics, curves
-  doubts       find label errors and near-duplicates after repeat --folds
   reproduce    train a run again, and report whether the result is the same
+  doubts       find label errors and near-duplicates after repeat --folds
   export       export a model to ONNX, TorchScript or other formats
   serve        try out a run in the browser
   examples     list the configs
