@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import DATA, ROOT, save, table
+from common import DATA, RESULTS, ROOT, save, table
 
 # Config → options that limit the fit.
 CONFIGS = {
@@ -56,7 +56,9 @@ def main() -> None:
     parser.add_argument("configs", nargs="*", default=list(CONFIGS), metavar="CONFIG")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    found = {}
+    file = RESULTS / "plan.json"
+    found = json.loads(file.read_text()) if file.exists() else {}  # of other configs
+    found.pop("machine", None)
     for name in args.configs:
         words = ["fit", "-c", str(ROOT / "configs" / f"{name}.yaml"), *CONFIGS[name].split(), "--test_after_fit=false"]
         rounds = []
@@ -71,13 +73,13 @@ def main() -> None:
             print(name, rounds[-1], file=sys.stderr, flush=True)
         ratios = [one["predicted"] / one["measured"] for one in rounds]
         found[name] = {"limits": CONFIGS[name], "rounds": rounds, "ratio": statistics.median(ratios)}
+        save("plan", found)
     columns = ("predicted", "measured")
     table("predicted ÷ measured time", ["config", *columns, "ratio"], [
         [name, *(f"{statistics.median(one[key] for one in entry['rounds']):.1f} s" for key in columns),
          f"{entry['ratio']:.2f}"]
         for name, entry in found.items()
     ])  # fmt: skip
-    save("plan", found)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Add a task to this project: data, a config and a test. The task trains on synthetic data in seconds.
 
     python scripts/new_task.py NAME --kind KIND               KIND: a folder in scripts/task_kinds/
-    python scripts/new_task.py NAME --kind KIND --dry-run     only list the files
 
 Then edit the lines marked "yours".
 """
@@ -37,7 +36,6 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("name", help="name of the task and its files (lower-case letters, digits, underscores)")
     kinds = sorted(path.name for path in TEMPLATES.iterdir())
     parser.add_argument("--kind", required=True, choices=kinds, help="kind of the task")
-    parser.add_argument("--dry-run", action="store_true", help="only list the files that would be written")
     options = parser.parse_args(args)
     package = next((ROOT / "src").glob("*/__main__.py")).parent.name
     try:
@@ -48,13 +46,10 @@ def main(args: Sequence[str] | None = None) -> int:
     written = []
     for template in (TEMPLATES / options.kind).iterdir():
         path = Path(filled(PLACES[template.name], options.name, package))
-        print(f"{'would write' if options.dry_run else 'wrote'} {path}")
-        if not options.dry_run:
-            text = filled(template.read_text(encoding="utf-8"), options.name, package)
-            (ROOT / path).write_text(text, encoding="utf-8", newline="\n")
-            written.append(path)
-    if options.dry_run:
-        return 0
+        text = filled(template.read_text(encoding="utf-8"), options.name, package)
+        (ROOT / path).write_text(text, encoding="utf-8", newline="\n")
+        print(f"wrote {path}")
+        written.append(path)
     tidy([str(path) for path in written if path.suffix == ".py"])
     print(f"train it:    {package.replace('_', '-')} fit -c configs/{options.name}.yaml")
     print(f"test it:     pytest tests/test_{options.name}.py")

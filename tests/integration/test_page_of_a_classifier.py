@@ -56,7 +56,8 @@ def test_the_numbers_of_a_classifier_are_those_of_scikit_learn(lit, trained):
     assert files - set(links) == {"index.html", "predictions/test.csv"}  # written after the page
     options = tables(trained)[-2]
     assert options["trainer.max_epochs"]["value"] == "3"
-    assert "trainer.accelerator" not in options  # the default
+    assert not {"trainer.accelerator", "model.optimizer.eps", "data.val_size"} & {*options}  # the defaults
+    assert re.search(r"; \S+ s per epoch on cpu; peak memory [\d.]+ GB; finished", page)
     # The page only needs the directory, wherever it is.
     shutil.copytree(trained, "elsewhere/copy")
     shutil.rmtree("elsewhere/copy/checkpoints")

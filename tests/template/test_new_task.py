@@ -53,10 +53,7 @@ def test_names_that_cannot_be(name, words):
         check_name(name, "lit_project")
 
 
-def test_dry_run_writes_nothing_and_nothing_is_overwritten(project):
-    done = new_task(project, "only_said", "--kind", "sequence", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "would write src/kite_lab/tasks/only_said.py" in done.stdout
+def test_nothing_is_overwritten(project):
     refused(new_task(project, "tried_sequence", "--kind", "classification"), "exists", "choose a different name")
     assert git(project, "status", "--porcelain") == ""
 

@@ -32,7 +32,7 @@ from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
 from lit_engine.cli.explain import explain
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
-from lit_engine.distributed.processes import first_if_alone, is_first, print_once
+from lit_engine.distributed.processes import first_if_alone, is_first, print_once, warn_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
 from lit_engine.errors import NonFiniteError, UserError, first_of, no_access
 from lit_engine.project import Project, is_debugging, program
@@ -178,8 +178,8 @@ class Session:
                 resolve_name(PLOT_LR)(trainer, model, datamodule)
             self.has_content = (run.path / "figures").exists()
             return
-        if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
-            print(warning, file=sys.stderr)
+        if warning := emulated(str(trainer.precision), trainer.strategy.root_device.type):
+            warn_once(warning)
 
         # fit
         smoke = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
@@ -192,7 +192,7 @@ class Session:
             # Lightning checks the interval only now, when the number of batches is known
             raise UserError(str(error).strip()) from error
         except (RuntimeError, MemoryError) as error:
-            if self.saver.smaller is not None:
+            if self.saver.smaller:
                 self._halve_batches(trainer)
                 return
             if not str(error).startswith("Early stopping conditioned on metric"):
@@ -222,15 +222,15 @@ class Session:
             self._score("test", trainer, model, datamodule)
 
     def _halve_batches(self, trainer: Trainer) -> None:
-        """Let `run` repeat the step for which memory ran out, which was saved, with micro-batches of half the size."""
+        """Let `run` repeat the step in which memory ran out with micro-batches of half the size."""
         if self.signals.number:
             raise Interrupted(self.signals.number)
         self.status = 1
-        option = f"--trainer.accumulate_grad_batches={self.saver.smaller}"
+        words = [f"--{name}={value}" for name, value in accumulating(self.options.trainer, self.saver.smaller).items()]
         urls = [f"--notify={url}" for url in self.options.notify or ()]
-        self.again = ["fit", f"--run={self.run.path}", option, *urls]
+        self.again = ["fit", f"--run={self.run.path}", *words, *urls]
         where = f"in epoch {trainer.current_epoch}, step {trainer.global_step}"
-        print(f"note: out of memory {where}: repeating it with {option}", file=sys.stderr)
+        print(f"note: out of memory {where}: repeating it with {words[0]}", file=sys.stderr)
 
     def evaluate(self) -> None:
         """Validate or test the checkpoint, or the initial weights if there is none."""
@@ -259,8 +259,8 @@ class Session:
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )
         self.has_content = bool(table.files) or bool(table.rows)
-        for sample in table.missing if is_first() else ():
-            print(f"error: cannot read {sample['file']}", file=sys.stderr)
+        for sample in table.missing:
+            warn_once(f"error: cannot read {sample['file']}")
             self.status = 1
         count = f"{len(table.rows)} predictions: " if table.rows or not table.files else ""
         print_once(f"{count}{', '.join(map(str, table.files)) or 'no table was written'}")
@@ -285,7 +285,7 @@ class Session:
             self._note_versions()
             self.checkpoint, damaged = newest_checkpoint(self.run)
             for path in damaged:
-                print(f"warning: {path} is damaged and was skipped", file=sys.stderr)
+                warn_once(f"warning: {path} is damaged and was skipped")
         content = None if self.checkpoint is None else read(self.checkpoint)
         if self.options.get("fork") and self.checkpoint is None:
             self.fork = Fork(self.options.fork)
@@ -308,8 +308,8 @@ class Session:
             if self.command != "fit":
                 print_once(f"checkpoint: {self.checkpoint}")
                 self.record.changed = different
-            for line in different if is_first() else ():
-                print(f"warning: {line}", file=sys.stderr)
+            for line in different:
+                warn_once(f"warning: {line}")
         return trainer, model, self.cli.datamodule
 
     def close(self, status: int) -> None:
@@ -363,8 +363,8 @@ class Session:
     def _note_versions(self) -> None:
         before, now = (self.run.entries() or [{}])[-1].get("versions", {}), versions()
         changed = [f"{name} {before[name]} (now {now[name]})" for name in before if before[name] != now.get(name)]
-        if changed and is_first():
-            print(f"note: the run was trained with {', '.join(changed)}; the last digits may differ", file=sys.stderr)
+        if changed:
+            warn_once(f"note: the run was trained with {', '.join(changed)}; the last digits may differ")
 
     def _new_run(self) -> RunDir:
         runs, name = self.options.runs_dir, self.options.run_name
@@ -426,6 +426,16 @@ class Session:
         finally:
             if trainer.callback_metrics:
                 print_once(one_line(trainer.callback_metrics, model))
+
+
+def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
+    """Return the options for this number of micro-batches per step, with the other options that count micro-batches."""
+    counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # unless they are fractions of an epoch
+    found = {"trainer.accumulate_grad_batches": number}
+    for name in counts:
+        if isinstance(trainer[name], int):
+            found[f"trainer.{name}"] = trainer[name] * number // trainer.accumulate_grad_batches
+    return found
 
 
 def _drop_averages(trainer: Trainer) -> None:

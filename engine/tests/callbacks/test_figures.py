@@ -140,6 +140,27 @@ def test_names_and_pictures_of_any_kind_are_drawn_and_grey_levels_are_comparable
     png(confusion_matrix(torch.tensor([[3, 1], [0, 2]]), ["$x_$", "a_{b"]))
 
 
+def test_masks_of_training_images_are_below_them_in_the_colours_of_the_key():
+    masks = torch.tensor([[[0, 1], [2, -1]]]).expand(8, 2, 2)
+    figure = viz.training_images(torch.rand(8, 1, 2, 2), masks, ["sky", "sea", "sand"])
+    drawn = figure.axes[0].get_images()
+    assert [one.get_array().shape for one in drawn] == [(2, 2)] * 6 + [(2, 2, 3)] * 6
+    above, below = (drawn[first].get_extent() for first in (0, 6))
+    assert above[:2] == below[:2]
+    assert above[2] < below[3]  # the vertical axis points down
+    key = [patch.get_facecolor()[:3] for patch in figure.legends[0].get_patches()]
+    assert np.allclose(drawn[6].get_array().reshape(4, 3), [*key, (0.9, 0.9, 0.9)], atol=1e-6)
+    png(figure)
+
+
+def test_labels_of_training_images_are_their_captions():
+    names = [f"label {k}" for k in range(7)]
+    targets = torch.tensor([[0] * 7, [1, 0, 1, 0, 0, 0, 0], [1] * 7])
+    figure = viz.training_images(torch.rand(3, 3, 4, 4), targets, names)
+    captions = [text.get_text() for text in figure.axes[0].texts]
+    assert captions == ["no label", "label 0\nlabel 2", "label 0\nlabel 1\nlabel 2\nand 4 more"]
+
+
 def test_reliability_has_a_bar_per_bin_and_the_number_of_its_samples():
     bins = {"samples": [0, 30, 1200], "accuracy": [None, 0.25, 1.0]}
     figure = viz.reliability(bins, "ECE")

@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import yaml
 
 from helpers import TINY
+from toy.__main__ import main
 
 SHORT = f"{TINY} --trainer.limit_train_batches=2"
 
@@ -145,3 +147,17 @@ def test_torch_is_not_imported_to_answer(typed):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert done.returncode == QUICK[typed], done.stderr
     assert done.stdout or done.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("command", ["fit --help", "compare --help", "sweep --help", "export --help"])
+def test_help_fits_the_terminal(workspace, capfd, monkeypatch, command):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    printed = {}
+    for width in (80, 300):
+        monkeypatch.setenv("COLUMNS", str(width))
+        with suppress(SystemExit):
+            main(command.split())
+        printed[width] = capfd.readouterr().out
+        assert [line for line in printed[width].splitlines() if len(line) > width] == []
+    assert printed[80].split() == printed[300].split()
+    assert printed[80].count("\n") > printed[300].count("\n")

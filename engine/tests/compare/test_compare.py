@@ -100,10 +100,11 @@ def test_of_one_group_each_metric_has_a_line_and_folds_are_pooled(make_run):
     for fold, (right, pixels) in enumerate(((0.5, 30), (1.0, 10))):
         config["data"]["init_args"]["fold"] = fold
         counts = {"test/pixels": pixels, "test/samples": 2}  # number of images
-        make_run(f"f{fold}", config=config, test={"test/accuracy": right, "test/f1": 0.9, **counts})
+        make_run(f"f{fold}", config=config, test={"test/accuracy": right, "test/f1": 0.9, "test/mae": 0.2, **counts})
     found = compared("data.fold")
     assert [re.split("  +", line) for line in in_terminal(table_of(found))][3:] == [
-        ["test/accuracy", "0.7500 ± 0.3536", "0.6250"], ["test/f1", "0.9000 ± 0.0000"]
+        ["test/accuracy", "0.7500 ± 0.3536", "0.6250"], ["test/f1", "0.9000 ± 0.0000"],
+        ["test/mae", "0.2000 ± 0.0000", "0.2000"],
     ]  # fmt: skip
     assert Comparison(found.runs, chosen=["accuracy"]).metrics == ["test/accuracy"]
     make_run("again", config=config)
@@ -316,7 +317,9 @@ def test_runs_lists_the_newest_first(make_run, say):
     make_run("a"), make_run("b", (0.6,), None, time="2026-11-23T01:00:00+00:00")
     status, out, err = say("runs")
     assert (status, err) == (0, "")
-    head, newest, oldest = out.splitlines()
+    head, newest, oldest, page = out.splitlines()
+    assert page == "page: runs/x/b/index.html"  # a killed run cannot write it
+    assert say("runs")[1].splitlines() == [head, newest, oldest]
     assert head.split() == ["run", "state", "started", "time", "best", "test"]
     assert newest.split()[:2] == ["runs/x/b", "killed"]
     assert re.fullmatch(r"runs/x/a +finished +2026-11-2\d \d\d:\d\d +2 min +val/loss 0.3000 +test/loss 0.7000", oldest)

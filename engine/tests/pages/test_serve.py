@@ -1,16 +1,24 @@
 """`serve` answers programs and browsers like `predict`."""
 
+import base64
+import io
 import json
+import re
 import socket
 import struct
 from http.client import HTTPConnection
+from itertools import starmap
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import ANY
+from urllib.request import Request, urlopen
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from lit_engine.data.images import ImageData
+from lit_engine.tools.serve.predictor import _columns, _field
 from serving import opened, post, serving, table_of
 from toy.data import Digits
 from toy.tasks import ImageClassifier
@@ -51,6 +59,9 @@ def test_a_picture_gets_the_answer_of_predict_and_the_run_stays_as_it_was(serve,
             assert (status, found.pop("class_name")) == (200, row.pop("class_name"))
             assert {"index": ANY, **found} == {name: pytest.approx(float(row[name]), abs=1e-6) for name in row}
         monkeypatch.setattr(ImageClassifier, "predict_step", with_mask)
+        with urlopen(Request(f"{address}/predict", sample), timeout=60) as reply:
+            seen = Image.open(io.BytesIO(base64.b64decode(json.load(reply)["input"].partition(",")[2])))
+        assert np.array_equal(np.asarray(seen), np.asarray(Image.open(io.BytesIO(sample))))
         first, again = post(address, sample)[1], post(address, sample)[1]
         assert first == again
         assert first[0]["mask"].startswith("data:image/png;base64,")
@@ -129,6 +140,14 @@ def test_many_clients_are_answered_and_those_that_leave_are_not_errors(serve, tr
     assert serve(ask, trained).err == ""
 
 
+def test_a_column_is_a_number_or_a_list_of_words():
+    data = SimpleNamespace(columns={"weight <g>": [99.5, 20.0], "colour": ["green", "red"]})
+    fields = "".join(starmap(_field, _columns(data).items()))
+    assert re.findall('name="(.*?)"', fields) == ["weight &lt;g&gt;", "colour"]
+    assert re.findall('value="(.*?)"', fields) == ["99.5"]
+    assert re.findall(r"<option>(\w+)", fields) == ["green", "red"]
+
+
 def test_mistakes_are_errors_of_one_line(lit, trained, monkeypatch):
     def refused(*parts):
         result = lit("serve", *parts)
@@ -168,6 +187,7 @@ def test_a_digit_is_chosen_dropped_or_drawn_in_the_browser(serve, trained, pictu
                 assert page.locator("#answer *").count() == 0
             page.get_by_label("Choose a picture").set_input_files(file)  # the same file again
             page.locator(".classes").wait_for()
+            assert page.get_by_alt_text("What the network sees").bounding_box()["width"] == 280
             page.get_by_role("button", name="Clear").click()
             middle = "document.querySelector('canvas').getContext('2d').getImageData(140, 140, 1, 1).data[0]"
             assert page.evaluate(middle) == 0  # black, as in training

@@ -30,7 +30,7 @@ def inline(monkeypatch):
 
     at = {}
 
-    def fit(self, trial, run, log, slot, curve):
+    def fit(self, trial, run, log, slot, values):
         words = self._words(trial, run)
         log.parent.mkdir(exist_ok=True)
         log.touch()
@@ -38,7 +38,7 @@ def inline(monkeypatch):
         if status is None:
             with log.open("a") as output, redirect_stdout(output), redirect_stderr(output):
                 status = main(words)
-        self._report(trial, curve)
+        self._report(trial, run, values)
         return status, False
 
     monkeypatch.setattr(worker.Workers, "_fit", fit)

@@ -104,14 +104,18 @@ def test_a_step_is_repeated_with_half_the_micro_batch(lit, limit, monkeypatch, w
 
 
 def test_gradients_are_those_of_the_full_batch_and_resuming_is_exact(lit, limit, monkeypatch):
-    """Memory runs out twice, for 64 and for 32 samples. Then the run is stopped, and resumed without options."""
-    whole = lit(FIT, "--run_name=whole")
+    """Memory runs out twice, for 64 and for 32 samples. Then the run is stopped, and resumed without options.
+
+    Each epoch has six steps and is validated twice, with options that count batches.
+    """
+    command = f"{FIT} --trainer.limit_train_batches=6 --trainer.val_check_interval=3"
+    whole = lit(command, "--run_name=whole")
     limit("backward", 16, 3)
-    halved = lit(FIT, "--run_name=halved")
+    halved = lit(command, "--run_name=halved")
     assert (halved.status, halved.err.count("out of memory")) == (0, 2), halved.err
     with monkeypatch.context() as patch:
         at_call(patch, Task, "on_before_optimizer_step", 9, signal.SIGTERM)
-        stopped = lit(FIT, "--run_name=stopped")
+        stopped = lit(command, "--run_name=stopped")
     assert stopped.status == 128 + signal.SIGTERM
     assert lit(f"fit --run {stopped.run}").status == 0
     assert_same(halved.run, stopped.run)

@@ -5,6 +5,7 @@ import csv
 import io
 import math
 import re
+import resource
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, TextIO
 
+import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -293,7 +295,8 @@ class RunRecord(Callback):
         """Record the exit status of `fit`, unless the run had already finished or the disk is full."""
         with contextlib.suppress(OSError, RunError):
             if self.provenance is not None and self.started:
-                self.run.end(status, round(perf_counter() - self._start, 2), self.provenance["data"])
+                measured = {"seconds": round(perf_counter() - self._start, 2), "peak_memory_gb": _peak_memory()}
+                self.run.end(status, **measured, data=self.provenance["data"])
             elif self.provenance is not None and status == 0:  # an earlier process was killed after the last step
                 self.run.end(0)
 
@@ -328,6 +331,14 @@ class RunRecord(Callback):
         checkpoint = str(self.checkpoint) if self.checkpoint else None
         changed = {"changed": self.changed} if self.changed else {}
         self.run.record(section, {"checkpoint": checkpoint, **changed, **values, **getattr(pl_module, "notes", {})})
+
+
+def _peak_memory() -> float:
+    """Return the peak memory in GB: the tensors of this process on its GPU if it uses one, otherwise the process."""
+    if torch.cuda.is_initialized():
+        return round(torch.cuda.max_memory_allocated() / 1e9, 3)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, 3)
 
 
 def _samples(trainer: Trainer, before: int) -> str:

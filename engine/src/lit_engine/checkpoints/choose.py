@@ -1,12 +1,11 @@
 """Selects the checkpoint of a run to resume from or to evaluate."""
 
-import sys
 from pathlib import Path
 
 from lit_engine._lightning import epochs_in
 from lit_engine.checkpoints.average import NAME, average
 from lit_engine.checkpoints.io import by_age, is_intact, read
-from lit_engine.distributed.processes import is_first
+from lit_engine.distributed.processes import warn_once
 from lit_engine.errors import RunError, UserError
 from lit_engine.run.directory import BEFORE_NAN, RunDir
 
@@ -97,8 +96,8 @@ def _best(run: RunDir) -> Path:
             f"{run.path} has no trained weights, because training ended in the first epoch; use `--ckpt_path last` "
             "for the initial weights"
         )
-    if names and best.name != names[0] and is_first():
-        print(f"warning: the best checkpoint {names[0]} does not exist, using {best.name}", file=sys.stderr)
+    if names and best.name != names[0]:
+        warn_once(f"warning: the best checkpoint {names[0]} does not exist, using {best.name}")
     return best
 
 

@@ -19,7 +19,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
 
-from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, missing_command, pairs
+from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, fit_width, missing_command, pairs
 from lit_engine.cli.options import short_help
 from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError, nearest
@@ -134,7 +134,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         if not args or args[0] not in commands:
             if args[:1] in (["-h"], ["--help"]):
                 own = [f"Commands of this project: {', '.join(project.commands)}"] if project.commands else []
-                print(HELP.format(name=project.program), *own, sep="\n")
+                print(fit_width("\n".join([HELP.format(name=project.program), *own])))
                 return 0
             check_early(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
             if {"-h", "--help"} & set(args):

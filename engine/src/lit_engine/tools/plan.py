@@ -17,7 +17,7 @@ from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.data.module import accumulation_steps
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import UserError
-from lit_engine.session import Session
+from lit_engine.session import Session, accumulating
 from lit_engine.tools.json_output import json_document
 from lit_engine.tools.lr_finder import PlanDone
 from lit_engine.tools.profile import peak_memory
@@ -69,13 +69,17 @@ class Meter(Callback):
     """
 
     def __init__(self, is_brief: bool) -> None:
-        self.is_brief, self.fits, self.length = is_brief, True, dict[str, int]()
-        self.step = self.between = self.ending = 0.0  # seconds of a step, between two epochs, and after the last step
+        self.is_brief, self.fits, self.length, self.peak = is_brief, True, dict[str, int](), dict[str, int]()
+        # Seconds of a step, and of everything before the first epoch, between two epochs, and after the last one.
+        self.step = self.starting = self.between = self.ending = 0.0
         self.samples = 0.0  # samples (or tokens) per step
         self.watts: list[float] = []
         self.evaluations: list[float] = []  # seconds of each validation batch
         self._ends: list[float] = []  # times at which the steps of this epoch ended
         self._last = self._since = self._validated = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._last = _now(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._ends = []
@@ -94,6 +98,7 @@ class Meter(Callback):
         first, last = self._ends[0], self._ends[-1]
         self.step = (last - first) / max(len(self._ends) - 1, 1)
         self.between = first - self.step - self._last - self._validated
+        self.starting = self.starting or self.between
         self._last, self._validated = last, 0.0
         if (totals := totals_of(pl_module)) is not None:
             self.samples = float(totals.reduce(pl_module).count) / len(self._ends)
@@ -118,11 +123,12 @@ class Meter(Callback):
         self.ending = _now(trainer) - self._last - self._validated
 
     def predictions(self, unit: str) -> dict[str, Any]:
-        """Return the length of the fit, and the predicted times and speed."""
+        """Return the length of the fit, and the predicted times, memory, speed and energy."""
         length, validation = self.length, self.length["batches"] * fmean(self.evaluations or [0.0])
         total = length["steps"] * self.step + length["validations"] * validation
-        total += (length["epochs"] - 1) * self.between + self.ending
-        found = {"seconds": total, **length, "seconds_per_step": self.step, "seconds_per_validation": validation}
+        total += self.starting + (length["epochs"] - 1) * self.between + self.ending
+        found: dict[str, Any] = {"seconds": total, **length, "seconds_per_step": self.step}
+        found |= {"seconds_per_validation": validation, "peak_bytes": self.peak}
         found |= {f"{unit}_per_second": self.samples / self.step} if self.samples and self.step else {}
         return found | ({"joules": total * fmean(self.watts)} if self.watts else {})
 
@@ -152,12 +158,14 @@ def plan(session: Session) -> None:
         meter = attempt(session)
         trainer, model, data = session.cli.trainer, session.cli.model, session.cli.datamodule
         parts, size = accumulation_steps(trainer), getattr(data, "batch_size", None)
-        step = getattr(data, "global_batch_size", None) or (size and size * parts)
+        step: int = getattr(data, "global_batch_size", None) or (size or 0) * parts
+        if trainer.world_size > 1 or not model.automatic_optimization:
+            step = 0  # other micro-batches are not tried
         largest, options = parts, dict[str, int]()
-        others = [n for n in range(1, step + 1) if step % n == 0] if step and model.automatic_optimization else []
         # If the configured micro-batch fits, larger ones may fit as well. Otherwise, the largest smaller one is used.
-        for number in [n for n in others if (n < parts if meter.fits else n > parts) and trainer.world_size == 1]:
-            changes = {"trainer.accumulate_grad_batches": number}
+        others = range(1, parts) if meter.fits else range(parts + 1, step + 1)
+        for number in [number for number in others if step and step % number == 0]:
+            changes = accumulating(session.options.trainer, number)
             changes |= {"data.batch_size": step // number} if size else {}
             other = Session(session.project, [*session.args, *(f"--{name}={value}" for name, value in changes.items())])
             try:
@@ -171,7 +179,6 @@ def plan(session: Session) -> None:
             raise UserError("out of memory with the smallest micro-batch: use --trainer.precision=bf16-mixed, "
                             "--model.checkpoint_blocks=true or a smaller network")  # fmt: skip
         document |= meter.predictions(getattr(model, "unit", "samples"))
-        document["peak_bytes"] = peak_memory(trainer.strategy.root_device)
         if step:
             document["micro_batch"] = {"samples": step // largest, "samples_per_step": step, "options": options}
         print_once("\n".join(_lines(document)))
@@ -205,6 +212,7 @@ def attempt(session: Session, is_brief: bool = False) -> Meter:
         if trainer.world_size > 1 or not is_out_of_memory(error):
             raise
         meter.fits = False
+    meter.peak = peak_memory(device)
     gc.collect()
     return meter
 

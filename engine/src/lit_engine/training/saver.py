@@ -130,7 +130,7 @@ class Saver(Callback):
         signals: handlers of the signals that may end the run.
 
     Attributes:
-        smaller: the `accumulate_grad_batches` with which to repeat a step whose micro-batches did not fit into memory.
+        smaller: the `accumulate_grad_batches` with which to repeat a step in which memory ran out, or 0.
     """
 
     def __init__(self, signals: Signals | None = None) -> None:
@@ -148,7 +148,8 @@ class Saver(Callback):
         self._logged: list[dict[str, Any]] = []  # values logged before a resume, until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
-        self.smaller: int | None = None
+        self.smaller = 0
+        self._repeats_steps = False  # whether a step can be repeated after memory ran out
         # First batch of the current step, and the buffers before it. None once the optimizer may have changed weights.
         self._before_step: tuple[int, list[Tensor]] | None = None
 
@@ -167,6 +168,7 @@ class Saver(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
         self._saved_at = monotonic()
+        self._repeats_steps = self._can_repeat(trainer, pl_module)
         trainer.callback_metrics.update(self._metrics)
         if is_between_epochs(trainer):
             start_as_new(trainer)
@@ -207,7 +209,7 @@ class Saver(Callback):
             raise Interrupted(number)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        if batch_idx % trainer.accumulate_grad_batches == 0 and self._can_repeat(trainer, pl_module):
+        if self._repeats_steps and batch_idx % trainer.accumulate_grad_batches == 0:
             self._before_step = batch_idx, [buffer.clone() for buffer in pl_module.buffers()]
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:

@@ -40,7 +40,7 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
         RunError: there is no repository with the commit, or code.patch is missing or does not apply.
     """
     package, tree, patch = current().folder.resolve(), folder / "code", run.path / "code.patch"
-    changes = patch.read_text(errors="replace").splitlines() if patch.exists() else []
+    changes = patch.read_text(errors="replace").splitlines() if git.get("dirty") and patch.exists() else []
     if git.get("dirty") and (not changes or changes[0].startswith("The changes are not ")):
         raise impossible(run, "its code had uncommitted changes, which were not recorded")
     root = Path(_git(run, package, "rev-parse", "--show-toplevel"))

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,8 +63,10 @@ def reproduce(args: Sequence[str]) -> int:
         reason = None if outcome.verdict == "bit-identical" else likely_reason(changes, again.entries()[-1])
         print(*outcome.lines(), *([f"most likely reason: {reason}"] if reason else []), sep="\n")
         print(f"reproduction: {again.path}")
-        document.update(run=run.path, reproduction=again.path, reason=reason, differences=changes, **outcome.document())
-    return outcome.status
+        document.update(run=run.path, reproduction=again.path, verdict=outcome.verdict, reason=reason)
+        document.update({name: one._asdict() for name, one in outcome.extremes.items()})
+        document.update(weights=outcome.weights, differences=changes)
+    return 3 if outcome.verdict == "different" else 0
 
 
 def check(run: RunDir) -> dict[str, Any]:
@@ -113,8 +116,11 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
         words.append("--trainer.logger=null")  # metrics.csv is enough
     # PYTHONSAFEPATH: the package in the working folder must not replace the one of the commit
     environment = {**os.environ, "PYTHONPATH": python_path, "PYTHONSAFEPATH": "1"}
-    environment |= {"OMP_NUM_THREADS": str(entry["cpu_threads"])} if "cpu_threads" in entry else {}
-    process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stdout.fileno())
+    if entry.get("processes", 1) == 1 and "cpu_threads" in entry:  # several processes share the cores
+        environment["OMP_NUM_THREADS"] = str(entry["cpu_threads"])
+    output = sys.stderr.fileno() if sys.stdout is sys.stderr else None  # with --json
+    handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=output)
     try:
         while process.poll() is None and not again.entries():
             time.sleep(POLL)
@@ -127,6 +133,8 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
         process.wait()
         shutil.rmtree(again.path, ignore_errors=True)
         raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
     return again
 
 

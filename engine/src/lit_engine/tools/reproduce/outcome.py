@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,26 +13,17 @@ from lit_engine.run.directory import RunDir
 from lit_engine.run.metric_names import is_detail
 
 ROUNDING = 1e-4  # largest relative difference between metrics that is considered rounding
-TIMINGS = ("seconds", "_per_second")
+TESTED = "test", "checkpoint"
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A metric with different values.
+class Difference(NamedTuple):
+    """A metric with different values in a run and its reproduction."""
 
-    Attributes:
-        place: where it occurs, such as `step 20 (epoch 1)`.
-        metric: its name.
-        before: its value in the run.
-        now: its value in the reproduction.
-        size: the difference, relative to the largest absolute value of this metric in the run.
-    """
-
-    place: str
+    place: str  # such as `step 20 (epoch 1)`
     metric: str
-    before: Any
-    now: Any
-    size: float
+    before: str
+    now: str
+    size: float  # relative to the largest absolute value of this metric in the run
 
     def __str__(self) -> str:
         return f"{self.place}: {self.metric} {self.now} instead of {self.before} (relative difference {self.size:.2g})"
@@ -57,73 +48,63 @@ class Outcome:
         return "equal within rounding" if all(one.size <= ROUNDING for one in self.metrics) else "different"
 
     @property
-    def status(self) -> int:
-        """The exit status."""
-        return 3 if self.verdict == "different" else 0
-
-    @property
-    def largest(self) -> Difference | None:
-        return max(self.metrics, key=lambda one: one.size, default=None)
+    def extremes(self) -> dict[str, Difference]:
+        """The first and the largest difference, if there are any."""
+        if not self.metrics:
+            return {}
+        return {"first": self.metrics[0], "largest": max(self.metrics, key=lambda one: one.size)}
 
     def lines(self) -> Iterator[str]:
         """Yield the verdict and the differences."""
-        weights = ", ".join(f"{size:.2g} in {name}" for name, size in self.weights.items() if size)
-        if self.verdict == "bit-identical":
-            yield f"bit-identical: all metrics, and all weights in {', '.join(self.weights)}"
-            return
         metrics = f"{len(self.metrics):,} values of metrics differ" if self.metrics else "all recorded metrics agree"
-        none = "there are no checkpoints to compare" if not self.weights else "all weights agree"
-        yield f"{self.verdict}: {metrics}; {f'relative distance of the weights: {weights}' if weights else none}"
-        if self.metrics:
-            yield f"first difference: {self.metrics[0]}"
-            yield f"largest difference: {self.largest}"
-
-    def document(self) -> dict[str, Any]:
-        """Return JSON data."""
-        found = {"first": next(iter(self.metrics), None), "largest": self.largest}
-        shown = {name: one and asdict(one) for name, one in found.items()}
-        return {"verdict": self.verdict, "metrics_that_differ": len(self.metrics), **shown, "weights": self.weights}
+        distances = ", ".join(f"{size:.2g} in {name}" for name, size in self.weights.items() if size)
+        same = f"all weights agree in {', '.join(self.weights)}" if self.weights else "no checkpoints to compare"
+        yield f"{self.verdict}: {metrics}; {f'relative distance of the weights: {distances}' if distances else same}"
+        for name, one in self.extremes.items():
+            yield f"{name} difference: {one}"
 
 
 def compare_results(run: RunDir, again: RunDir) -> Outcome:
     """Compare metrics.csv, the final metrics, and the weights in the checkpoints that both runs have."""
+    before, now = _values(run), _values(again)
+    if before.get(TESTED) != now.get(TESTED) or "changed" in run.metrics().get("test", {}):  # tested in another way
+        before = {key: value for key, value in before.items() if key[0] != "test"}
+    largest: dict[str, float] = {}
+    for (_, metric), value in before.items():
+        largest[metric] = max(largest.get(metric, 0.0), _size(value))
+    differ = [Difference(*key, value, now[key], _relative(value, now[key], largest[key[1]]))
+              for key, value in before.items() if now.get(key, value) != value]  # fmt: skip
     names = sorted(path.name for path in run.checkpoints.glob("*.ckpt") if (again.checkpoints / path.name).exists())
     weights = {name: _distance(*(read(one.checkpoints / name)["state_dict"] for one in (run, again))) for name in names}
-    return Outcome([*_compare_rows(run, again), *_compare_sections(run, again)], weights)
+    return Outcome(differ, weights)
 
 
-def _compare_rows(run: RunDir, again: RunDir) -> Iterator[Difference]:
-    (columns, rows), (others, repeated) = run.history(), again.history()
-    names = [name for name in columns if name in others and not name.endswith(TIMINGS) and not is_detail(name)]
-    largest = {name: max((abs(float(row[name])) for row in rows if row[name]), default=0.0) for name in names}
-    for row, other in zip(rows, repeated, strict=False):
+def _values(run: RunDir) -> dict[tuple[str, str], str]:
+    """Return the recorded metrics by place and name, without timings and metrics of single classes."""
+    found: dict[tuple[str, str], Any] = {}
+    for row in run.history()[1]:
         place = f"step {row['step']}" + (f" (epoch {row['epoch']})" if row.get("epoch") else "")
-        for name in names:
-            if row[name] != other[name]:
-                yield Difference(place, name, row[name], other[name], _relative(row[name], other[name], largest[name]))
-    if len(rows) != len(repeated):
-        yield Difference("metrics.csv", "number of rows", len(rows), len(repeated), math.inf)
+        found |= {(place, name): value for name, value in row.items()}
+    for section in ("fit", "test"):
+        found |= {(section, name): value for name, value in run.metrics().get(section, {}).items()}
+    found |= {TESTED: Path(str(found[TESTED])).name} if TESTED in found else {}
+    return {key: str(value) for key, value in found.items() if isinstance(value, int | float | str)
+            and not key[1].endswith(("seconds", "_per_second")) and not is_detail(key[1])}  # fmt: skip
 
 
-def _compare_sections(run: RunDir, again: RunDir) -> Iterator[Difference]:
-    """Compare metrics.json. The test only counts if it used the same checkpoint and options."""
-    before, now = run.metrics(), again.metrics()
-    tests = [dict(one.get("test", {})) for one in (before, now)]
-    how = [(Path(str(test.pop("checkpoint", ""))).name, test.pop("changed", [])) for test in tests]
-    pairs = {"fit": (before["fit"], now["fit"])} | ({"test": (tests[0], tests[1])} if how[0] == how[1] else {})
-    for section, (old, new) in pairs.items():
-        for name in old:
-            is_metric = isinstance(old[name], int | float | str) and not name.endswith(TIMINGS) and not is_detail(name)
-            if is_metric and name in new and old[name] != new[name]:
-                yield Difference(section, name, old[name], new[name], _relative(old[name], new[name], 0))
+def _size(value: str) -> float:
+    """Return the absolute value of a finite number, and 0 for anything else."""
+    try:
+        return abs(float(value)) if math.isfinite(float(value)) else 0.0
+    except ValueError:
+        return 0.0
 
 
-def _relative(before: Any, now: Any, largest: float) -> float:
+def _relative(before: str, now: str, largest: float) -> float:
     """Return the relative difference of two different values, which is infinite unless both are finite numbers."""
     try:
-        before, now = float(before), float(now)
-        size = abs(now - before) / max(abs(before), abs(now), largest)
-    except (ValueError, ZeroDivisionError):  # a name, an empty cell, or 0 and -0
+        size = abs(float(now) - float(before)) / max(largest, _size(now))
+    except (ValueError, ZeroDivisionError):  # text, or 0 and -0
         return math.inf
     return size if math.isfinite(size) else math.inf
 
@@ -147,9 +128,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         data = {f"data ({split})": value[:8] for split, value in (entry.get("data") or {}).items()}
         machine = {name: entry.get(name) for name in ("devices", "processes", "cpu_threads", "platform", "host")}
         facts.append({**data, **entry.get("versions", {}), **machine})
-    first, second = facts
-    found = [f"{name}: {second[name]} instead of {first[name]}" for name in first if name in second
-             and first[name] is not None and first[name] != second[name]]  # fmt: skip
+    one, other = facts
+    found = [f"{name}: {other[name]} instead of {one[name]}" for name in one if other.get(name, one[name]) != one[name]]
     return found + ([] if before.get("data") and now.get("data") else ["the data have no fingerprints to compare"])
 
 

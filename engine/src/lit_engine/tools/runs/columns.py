@@ -156,8 +156,8 @@ def _mean(row: Row, name: str) -> Cell:
 
 
 def _pooled(row: Row, name: str) -> Cell:
-    value = (row.pooled(name) or [math.nan])[0]
-    return ("", None) if number(value) in ("nan", number(row.metric(name)[0])) else (number(value), value)
+    pooled = row.pooled(name)
+    return (number(pooled[0]), pooled[0]) if pooled else ("", None)
 
 
 def _states(row: Row) -> str:

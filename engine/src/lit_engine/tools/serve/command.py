@@ -121,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, sample: bytes) -> None:
         try:
-            text = json.dumps({"rows": self.server.predictor.answer(sample)}, allow_nan=False)
+            text = json.dumps(self.server.predictor.answer(sample), allow_nan=False)
         except UserError as error:
             self._refuse(400, str(error))
         except Exception as error:  # a user's task can raise any exception

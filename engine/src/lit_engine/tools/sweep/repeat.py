@@ -111,8 +111,6 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     Raises:
         UserError: the command line is invalid, or the data have no folds.
     """
-    from optuna.pruners import NopPruner
-
     from lit_engine.cli.parser import LitCLI, prepare
     from lit_engine.data.module import build_datamodule
     from lit_engine.tools.sweep.config import SweepConfig
@@ -120,10 +118,6 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     first = [f"--{key}={value}" for key, value in next(iter(points.values())).items()]
     invocation = prepare(["fit", *overrides, *first, "--test_after_fit=true"])
     cli = LitCLI(current(), invocation.args)
-    if "data.fold" in over:  # raises an error if the data cannot be split into folds
-        data = build_datamodule(cli.plain["data"])
-        data.prepare_data()
-        data.setup("test")
     options = dict(options_of(cli.plain))
     metric, maximize = monitor_of(options)
     same = {key: value for key, value in options.items() if key not in over}
@@ -132,12 +126,13 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
         method="grid",
         metric=metric or "epoch",
         maximize=maximize or metric is None,
-        parameters=[],
         command=["fit", *overrides, "${args}"],
-        pruner=NopPruner(),
-        run_cap=0,
         identity=json.loads(json.dumps(same)),
     )
+    if "data.fold" in over:  # raises an error if the data cannot be split into folds
+        data = build_datamodule(cli.plain["data"])
+        data.prepare_data()
+        data.setup("test")
     return invocation.config_name, config
 
 
@@ -180,7 +175,10 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     if "data.fold" in over and counted:
         _write_predictions(study.folder / "predictions.csv", [trial for trial in trials if trial.run.name in counted])
     if found is not None:
-        write_text(page, page_of(found, _title(name, trials), command, study.folder))
+        folds = {f"{trial.values['data.folds']} folds" for trial in trials if "data.folds" in trial.values}
+        seeds = sorted({trial.values["seed_everything"] for trial in trials if "seed_everything" in trial.values})
+        parts = [*folds, *([f"seeds {', '.join(map(str, seeds))}"] if seeds else [])]
+        write_text(page, page_of(found, f"{name}: {', '.join(parts)}", command, study.folder))
         print(f"page: {page}", flush=True)
     return len(counted) == len(trials)
 
@@ -207,14 +205,6 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
         writer.writerows(rows)
         write_text(file, text.getvalue())
         print(f"out-of-fold predictions: {file}")
-
-
-def _title(name: str, trials: "Sequence[Trial]") -> str:
-    """Return a title such as `quickstart: 3 folds, seeds 1, 2`."""
-    folds = {f"{trial.values['data.folds']} folds" for trial in trials if "data.folds" in trial.values}
-    seeds = sorted({trial.values["seed_everything"] for trial in trials if "seed_everything" in trial.values})
-    named = [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
-    return f"{name}: {', '.join([*folds, *named])}"
 
 
 def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, Any]:

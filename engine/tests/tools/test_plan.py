@@ -23,7 +23,7 @@ def planned(lit, *options, fit=FIT):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Make steps, validation batches and validations slow, so that their times are known."""
+    """Make steps, validation batches, ends of epochs and the start slow, so that their times are known."""
 
     def sleep_in(owner, name, seconds):
         original = getattr(owner, name)
@@ -37,6 +37,7 @@ def slow(monkeypatch):
     sleep_in(Task, "on_before_optimizer_step", 0.15)
     sleep_in(Task, "evaluate", 0.02)
     sleep_in(Task, "on_train_epoch_end", 0.5)
+    sleep_in(Task, "on_train_start", 1.0)
 
 
 def test_the_predicted_time_has_steps_validations_and_the_rest_of_each_epoch(lit, slow):
@@ -44,7 +45,8 @@ def test_the_predicted_time_has_steps_validations_and_the_rest_of_each_epoch(lit
     options = "--data.batch_size=32 --trainer.accumulate_grad_batches=2 --data.eval_batch_size=100"
     found = planned(lit, f"{options} --trainer.max_epochs=4 --trainer.callbacks=[]")
     assert (found["epochs"], found["steps"], found["validations"], found["batches"]) == (4, 28, 4, 10)
-    assert 28 * 0.15 + 4 * 10 * 0.02 + 4 * 0.5 <= found["seconds"] < 1.6 * (28 * 0.15 + 4 * 10 * 0.02 + 4 * 0.5)
+    expected = 28 * 0.15 + 4 * 10 * 0.02 + 4 * 0.5 + 1.0
+    assert expected <= found["seconds"] < 1.6 * expected
     assert 0.15 <= found["seconds_per_step"] < 0.4
     assert found["samples_per_second"] == pytest.approx(64 / found["seconds_per_step"])
     assert 2**26 < found["peak_bytes"]["process"] < 2**36
