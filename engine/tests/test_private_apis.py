@@ -313,6 +313,20 @@ def test_multiply_all_and_norms_of():
     assert [one.tolist() for one in tensors] == [[6.0, 8.0], [12.0]]
 
 
+def test_broadcast_all(monkeypatch):
+    sent = []
+    monkeypatch.setattr(torch.distributed, "_broadcast_coalesced", lambda *given: sent.append(given), raising=True)
+    _lightning.broadcast_all(tensors := [torch.ones(1)])
+    assert [(given, source) for _, given, _, source in sent] == [(tensors, 0)]
+
+
+def test_skip_sigterm_broadcast(trainer):
+    loop = (made := trainer()).fit_loop.epoch_loop
+    assert callable(loop._broadcast_sigterm_tensor)  # since Lightning 2.6
+    _lightning.skip_sigterm_broadcast(made)
+    assert loop._broadcast_sigterm_tensor() is None
+
+
 def test_batch_norm():
     assert issubclass(nn.BatchNorm2d, _lightning.BatchNorm)
     assert issubclass(nn.SyncBatchNorm, _lightning.BatchNorm)

@@ -65,6 +65,14 @@ def skip_sanity_check(trainer: Trainer) -> None:
     trainer.num_sanity_val_steps = 0
 
 
+def skip_sigterm_broadcast(trainer: Trainer) -> None:
+    """Prevent Lightning from sending SIGTERM's flag to all processes before each step, and waiting for it. Since 2.6.
+
+    `Saver` replaces Lightning's handler of SIGTERM, so that the flag is never set.
+    """
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
+
+
 def disable_requeue(trainer: Trainer) -> None:
     """Prevent Lightning from requeueing a SLURM job with its own checkpoint.
 
@@ -455,8 +463,8 @@ def unscales_itself(optimizer: Any) -> bool:
 
 
 def multiply_all(tensors: list[Tensor], factor: Tensor) -> None:
-    """Multiply tensors in place by a scalar, in one kernel. Since torch 1.9."""
-    torch._foreach_mul_(tensors, factor)
+    """Multiply tensors in place by a scalar tensor, in one kernel if all have the same dtype. Since torch 1.9."""
+    torch._foreach_mul_(tensors, factor.to(torch.promote_types(tensors[0].dtype, torch.float32)))
 
 
 def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
@@ -469,6 +477,11 @@ def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
 
         return [register_gru_while_loop_decomposition(), register_lstm_while_loop_decomposition()]
     return []
+
+
+def broadcast_all(tensors: list[Tensor]) -> None:
+    """Broadcast tensors from the first process to all others, with one operation per dtype. Since torch 1.0."""
+    torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
 
 
 def norms_of(tensors: list[Tensor]) -> Tensor:

@@ -1,8 +1,9 @@
 """Callbacks that average the weights during training."""
 
 import warnings
-from collections.abc import Sequence
-from itertools import islice
+from collections import defaultdict
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
-from torch.optim.swa_utils import get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lit_engine._lightning import BatchNorm, averaged_model
 from lit_engine.checkpoints.callback import fast_dev_run
@@ -39,6 +40,9 @@ class Average(WeightAveraging):
         with warnings.catch_warnings():  # the warning is about sharding, which was rejected above
             warnings.filterwarnings("ignore", message=".*overrides the configure_model")
             super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            average = averaged_model(self)
+            average.n_averaged = average.n_averaged.cpu()  # reading it in each step would wait for a GPU
 
 
 class EMA(Average):
@@ -59,10 +63,27 @@ class EMA(Average):
         if not 0 <= decay < 1:
             raise UserError(f"EMA: decay must be in [0, 1), got {decay}")
 
-        def move(averages: Sequence[Tensor], weights: Sequence[Tensor], steps: Tensor) -> None:
-            get_ema_multi_avg_fn(min(decay, (1 + int(steps)) / (10 + int(steps))))(averages, weights, steps)
+        super().__init__(use_buffers=True)
+        self.decay = decay
 
-        super().__init__(use_buffers=True, multi_avg_fn=move)
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            average = averaged_model(self)
+            average.update_parameters = partial(self._update, average)
+
+    @torch.no_grad()
+    def _update(self, average: AveragedModel, module: torch.nn.Module) -> None:
+        """Update the average like `AveragedModel.update_parameters`, which would wait for a GPU in each step."""
+        steps = int(average.n_averaged)
+        decay = min(self.decay, (1 + steps) / (10 + steps)) if steps else 0.0
+        alike = defaultdict[torch.dtype, list[tuple[Tensor, Tensor]]](list)
+        for pair in zip(*(chain(one.parameters(), one.buffers()) for one in (average.module, module)), strict=True):
+            alike[pair[0].dtype].append(pair)
+        for pairs in alike.values():
+            averages, weights = zip(*pairs, strict=True)
+            get_ema_multi_avg_fn(decay)(averages, weights, steps)
+        average.n_averaged += 1
 
 
 class SWA(Average):

@@ -34,6 +34,7 @@ COMMANDS = {
     "runs": "lit_engine.tools.runs.listing:runs",
     "compare": "lit_engine.tools.runs.command:compare",
     "reproduce": "lit_engine.tools.reproduce.command:reproduce",
+    "doubts": "lit_engine.tools.doubts.command:doubts",
     "export": "lit_engine.tools.export.command:export",
     "serve": "lit_engine.tools.serve.command:serve",
     "examples": "lit_engine.tools.examples:examples",
@@ -54,6 +55,7 @@ Other commands:
   runs         list runs
   compare      compare runs: options, metrics, curves
   reproduce    train a run again, and report whether the result is the same
+  doubts       find label errors and near-duplicates after repeat --folds
   export       export a model to ONNX, TorchScript or other formats
   serve        try out a run in the browser
   examples     list the configs

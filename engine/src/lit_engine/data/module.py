@@ -10,6 +10,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 
+from lit_engine.data.corrections import apply_corrections
 from lit_engine.data.sampler import EpochBatches, Loader, derive, global_seed
 from lit_engine.data.sampling import weights_for
 from lit_engine.distributed.processes import print_once, replicas
@@ -81,6 +82,8 @@ class SplitData(LightningDataModule):
         sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often,
             `{CLASS: 3}` draws samples of a class three times as often as others, and a file contains a weight for each
             training sample, one per line. Epochs keep their length. Other splits are not resampled.
+        corrections: CSV file with corrected labels of training samples, which `doubts` writes. Validation and test
+            samples keep their labels.
 
     Attributes:
         splits: the loaded data of each split.
@@ -106,6 +109,7 @@ class SplitData(LightningDataModule):
         folds: int | None = None,
         fold: int = 0,
         sampling: dict[str, float] | str | None = None,
+        corrections: str | None = None,
     ) -> None:
         super().__init__()
         if folds is not None and (folds < 2 or not 0 <= fold < folds):
@@ -124,9 +128,10 @@ class SplitData(LightningDataModule):
         self.batch_size = self.default_batch_size if batch_size is global_batch_size is None else batch_size
         self.global_batch_size = global_batch_size
         self.eval_batch_size, self.drop_last, self.seed = eval_batch_size, drop_last, seed
-        self.folds, self.fold, self.sampling = folds, fold, sampling
+        self.folds, self.fold, self.sampling, self.corrections = folds, fold, sampling, corrections
         self.sample_weights: Tensor | None = None
         self._folded = False  # whether the test split is a fold
+        self._corrected = False  # whether the corrections have been applied
         self.splits: dict[str, Any] = {}
         self.new: Any = None
         self.predict_source = "test"
@@ -148,6 +153,9 @@ class SplitData(LightningDataModule):
                 self.splits[split] = self.loaded(split)
         if self.folds and not self._folded and self.new is None:
             raise self._no_folds()
+        if self.corrections and "train" in self.splits and stage == "fit" and not self._corrected:
+            apply_corrections(self, self.corrections)
+            self._corrected = True
         if self.sampling is not None and "train" in self.splits and stage == "fit":
             names = getattr(self, "class_names", None)
             self.sample_weights = weights_for(self.sampling, self.splits["train"], self.size_of("train"), names)

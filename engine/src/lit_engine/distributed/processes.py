@@ -83,6 +83,30 @@ def all_reduced(tensor: Tensor, by: str = "SUM", group: Any = None) -> Tensor:
     return tensor
 
 
+class Maximum:
+    """The maximum of an integer over all processes, computed in the background. All processes must create it.
+
+    Reading it in a later step does not wait for the device.
+    """
+
+    def __init__(self, value: int, device: torch.device) -> None:
+        self._value = torch.full((), value, device=device)  # copying the value to a GPU would wait for it
+        work: Any = torch.distributed.all_reduce(self._value, torch.distributed.ReduceOp.MAX, async_op=True)
+        self._wait = work.wait
+        if device.type != "cpu":
+            work.wait()  # lets the stream wait, not this process
+        self._value = self._value.to("cpu", non_blocking=True)
+        if device.type != "cpu":
+            copied = torch.Event(device)
+            copied.record()
+            self._wait = copied.synchronize
+
+    def read(self) -> int:
+        """Return the maximum."""
+        self._wait()
+        return int(self._value)
+
+
 def all_gathered(items: list[Any], trainer: Trainer) -> list[Any]:
     """Return the items of all replicas, in the order of their ranks. All processes must call this."""
     size, _, group = replicas(trainer)

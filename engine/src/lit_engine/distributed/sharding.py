@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.optim import LBFGS
 
-from lit_engine._lightning import has_layer_sync, multiply_all, scales_loss
+from lit_engine._lightning import broadcast_all, has_layer_sync, multiply_all, scales_loss
 from lit_engine.errors import UserError
 
 
@@ -92,8 +92,7 @@ class Sharded(ModelParallelStrategy):
         return super().training_step(*args, **kwargs)
 
     def _share_buffers(self) -> None:
-        for buffer in self.lightning_module.buffers():  # type: ignore[union-attr]
-            torch.distributed.broadcast(buffer, src=0)
+        broadcast_all([*self.lightning_module.buffers()])  # type: ignore[union-attr]
 
     def on_validation_start(self) -> None:
         self._share_buffers()

@@ -113,6 +113,12 @@ def _divisor(count: Any) -> Any:
     return count.masked_fill(count == 0, 1) if isinstance(count, Tensor) else count or 1
 
 
+def _on(device: torch.device, count: int | Tensor) -> Tensor:
+    """Return a count as a scalar on a device. Copying a number to a GPU would wait for it, but filling does not."""
+    wide = _wide(device)
+    return count.to(device, wide) if isinstance(count, Tensor) else torch.full((), count, dtype=wide, device=device)
+
+
 class StepMean:
     """Exact mean loss of an optimizer step, weighted by the counts of its micro-batches and processes.
 
@@ -146,13 +152,11 @@ class StepMean:
             return
         accumulated, (size, _, group) = trainer.accumulate_grad_batches, replicas(trainer)
         if self._count is not self._unit or accumulated > 1:
-            # One process uses double on the CPU, because Apple's GPUs lack it. Float counts are exact up to 16 million.
-            count = self._count.cpu() if size == 1 and isinstance(self._count, Tensor) else self._count
-            total = torch.as_tensor(count, dtype=torch.double if size == 1 else torch.float)
+            unit, total = (_on(trainer.strategy.root_device, count) for count in (self._unit, self._count))
             if size > 1:
-                total = all_reduced(total.to(trainer.strategy.root_device), group=group)
+                total = all_reduced(total, group=group)
             # Undo two divisions: Lightning's by the number of micro-batches, and DDP's or FSDP2's by the replicas.
-            factor = float(_divisor(self._unit)) * accumulated * size / float(_divisor(total))
+            factor = _divisor(unit) * (accumulated * size) / _divisor(total)
             if found := local_shards(gradients(optimizer)):  # empty if a callback has dropped all gradients
                 multiply_all(found, factor)
         self._count = None

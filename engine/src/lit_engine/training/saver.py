@@ -35,6 +35,7 @@ from lit_engine._lightning import (
     set_loop_counters,
     set_should_stop,
     skip_sanity_check,
+    skip_sigterm_broadcast,
     start_as_new,
     swap_average,
     will_validate,
@@ -43,7 +44,7 @@ from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import accumulation_steps
 from lit_engine.data.resumable import make_resumable, seed_everywhere
 from lit_engine.data.sampler import Loader, global_seed
-from lit_engine.distributed.processes import SIGNALS, all_gathered, all_reduced, is_first, print_once
+from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once
 from lit_engine.distributed.sharding import total_norm
 from lit_engine.errors import UserError
 from lit_engine.training.task import Task
@@ -152,6 +153,7 @@ class Saver(Callback):
         self._repeats_steps = False  # whether a step can be repeated after memory ran out
         # First batch of the current step, and the buffers before it. None once the optimizer may have changed weights.
         self._before_step: tuple[int, list[Tensor]] | None = None
+        self._flags: Maximum | None = None  # whether any process wants to stop or save, as of the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         disable_requeue(trainer)  # Lightning would requeue the job with a checkpoint that no resume uses
@@ -167,7 +169,8 @@ class Saver(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._defer()
-        self._saved_at = monotonic()
+        skip_sigterm_broadcast(trainer)
+        self._saved_at, self._flags = monotonic(), None
         self._repeats_steps = self._can_repeat(trainer, pl_module)
         trainer.callback_metrics.update(self._metrics)
         if is_between_epochs(trainer):
@@ -240,7 +243,7 @@ class Saver(Callback):
             self._logged = []
         if self._postpone_stop(trainer):
             return
-        number, due = self._agreed(trainer)
+        number, due = self._agreed(trainer, late=True)
         self._counters = None
         if not (number or due or self._cut_short):
             return
@@ -329,17 +332,23 @@ class Saver(Callback):
         elif "more than 1 value per channel" in str(exception):
             exception.add_note(ONE_SAMPLE)
 
-    def _agreed(self, trainer: Trainer) -> tuple[int, bool]:
-        """Return the signal that any process received, and whether a save is due by rank 0's clock or the steps."""
-        number, due = self.signals.number, False
+    def _agreed(self, trainer: Trainer, late: bool = False) -> tuple[int, bool]:
+        """Return the signal that any process received, and whether a save is due by rank 0's clock or the steps.
+
+        With `late`, several processes act on the signal and the clock of the previous step, so that no step waits for
+        the device. Signals and due saves persist until they are handled, so none is lost.
+        """
+        number, due, every = self.signals.number, False, None
         if self.checkpoint is not None:
-            due = monotonic() - self._saved_at >= self.checkpoint.seconds
-            every = self.checkpoint.every_n_steps
-            due |= every is not None and trainer.global_step % every == 0 and trainer.global_step != self._saved[0]
+            due, every = monotonic() - self._saved_at >= self.checkpoint.seconds, self.checkpoint.every_n_steps
         if trainer.world_size > 1:
-            flags = torch.tensor([number, due and trainer.is_global_zero], device=trainer.strategy.root_device)
-            number, due = all_reduced(flags, "MAX").tolist()
-        return int(number), bool(due)
+            now = Maximum(2 * number + (due and trainer.is_global_zero), trainer.strategy.root_device)
+            flags = self._flags if late else now
+            number, asked = divmod(flags.read() if flags else 0, 2)
+            due = bool(asked)
+            self._flags = None if number or due else now
+        due = due or (every is not None and trainer.global_step % every == 0 and trainer.global_step != self._saved[0])
+        return number, bool(due)
 
     def _save(self, trainer: Trainer, moment: str) -> None:
         """Write `last.ckpt`. After an error, the earlier file is intact."""

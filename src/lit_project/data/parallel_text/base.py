@@ -5,10 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import torch
+
 from lit_engine.data.module import Split, SplitData
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import DataError
-from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, TokenBatches
+from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, PairBatch, TokenBatches
 from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, filter_by_length, with_prefix
 from lit_project.data.parallel_text.leak_free_split import (
     Pairs,
@@ -204,6 +206,11 @@ class TranslationData(SplitData):
             shuffle=self.shuffles(split),
             **self.rank_settings(),
         )
+
+    def transfer_batch_to_device(self, batch: PairBatch, device: torch.device, dataloader_idx: int) -> PairBatch:
+        """Keep the lengths on the CPU, where RNNs and searches read them."""
+        moved = super().transfer_batch_to_device(batch[:1] + batch[2:], device, dataloader_idx)
+        return PairBatch(moved[0], batch.source_lengths, *moved[1:])
 
     def loaded(self, split: Split) -> EncodedPairs:
         """Return the encoded pairs of a split after `filter_by_length`, with their texts except in training."""

@@ -27,7 +27,7 @@ class PairBatch(NamedTuple):
 
     Attributes:
         source: int64 `(B, S)`, tokens followed by EOS, padded with PAD on the right.
-        source_lengths: int64 `(B,)`, number of source tokens including EOS.
+        source_lengths: int64 `(B,)`, number of source tokens including EOS, always on the CPU.
         target: int64 `(B, T)`, tokens between BOS and EOS, padded with PAD on the right.
         indices: int64 `(B,)`, indices of the pairs in the split.
         texts: the pairs as text; None in training.

@@ -72,10 +72,14 @@ class RNNEncoder(nn.Module):
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return states `(B, S, D)`, and the final hidden (and LSTM cell) states of the layers, `(B, layers, D)`."""
         embedded_BSE = self.dropout(self.embedding(source_BS) * self.embedding.embedding_dim**0.5)
-        packed = pack_padded_sequence(embedded_BSE, lengths_B.cpu(), batch_first=True, enforce_sorted=False)
+        # Sort here, because pack_padded_sequence would wait for the GPU to copy the order to it.
+        sorted_B, order_B = lengths_B.cpu().sort(descending=True)
+        order_B, places_B = (x.to(source_BS.device, non_blocking=True) for x in (order_B, order_B.argsort()))
+        packed = pack_padded_sequence(embedded_BSE.index_select(0, order_B), sorted_B, batch_first=True)
         states, final = recurrence(self.rnn, packed)
         states_BSD = pad_packed_sequence(states, batch_first=True, total_length=source_BS.shape[1])[0]
-        return self.norm(states_BSD), tuple(map(self._batch_first, final))
+        final = tuple(self._batch_first(part.index_select(1, places_B)) for part in final)
+        return self.norm(states_BSD.index_select(0, places_B)), final
 
     def _batch_first(self, final: Tensor) -> Tensor:
         """Reshape `(layers × directions, B, H)` to `(B, layers, D)`, with the directions concatenated."""

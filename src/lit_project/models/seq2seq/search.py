@@ -60,13 +60,15 @@ class Decoding:
         Sentences of similar length are decoded together, and finished ones are dropped from the batch. Other sentences
         in the batch only affect rounding.
         """
+        lengths_B = lengths_B.cpu()  # usually already there
         rows = ROWS_ON_CPU if source_BS.device.type == "cpu" else ROWS
         found: list[list[Hypothesis]] = [[]] * len(source_BS)
         for places_B in lengths_B.argsort(stable=True).split(max(1, rows // self.beam_size)):
             part_B = lengths_B[places_B]
             memory = net.encode(source_BS[places_B, : int(part_B.max())], part_B)
             search = greedy if self.beam_size == 1 else beam_search
-            for place, best in zip(places_B.tolist(), search(net, memory, self.limits(part_B), self), strict=True):
+            limits = self.limits(part_B).to(source_BS.device)
+            for place, best in zip(places_B.tolist(), search(net, memory, limits, self), strict=True):
                 found[place] = best
         return found
 

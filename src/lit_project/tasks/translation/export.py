@@ -93,7 +93,7 @@ def exported(task: Translator, batch: Any) -> Exported:
         if isinstance(module, RNNEncoder):
             net._modules[name] = Unpacked(module)
     with torch.no_grad():
-        memory = net.encode(batch.source, batch.source_lengths)
+        memory = net.encode(batch.source, batch.source_lengths.to(batch.source.device))
         state = net.start(memory)
     shared = 2 if memory.keys is None else 3
 

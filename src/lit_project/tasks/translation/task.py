@@ -167,12 +167,6 @@ class Translator(Task):
         correct = (is_best(logits_BTV.detach(), labels_BT) & known_BT).sum()
         return self.step(loss_sum / tokens, tokens, loss=loss_sum, token_accuracy=correct)
 
-    def validation_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.evaluate(batch, "val")
-
-    def test_step(self, batch: Any, batch_idx: int) -> Any:
-        return self.evaluate(batch, "test")
-
     def evaluation_start(self) -> None:
         super().evaluation_start()
         self.rows, self._found = [], {}
@@ -184,7 +178,7 @@ class Translator(Task):
         new = {text.source: i for i, text in enumerate(batch.texts) if text.source not in self._found}
         if new:
             decoding = self.validation_decoding if self.trainer.state.fn == "fit" else self.decoding
-            places = torch.tensor(list(new.values()), device=batch.source.device)
+            places = torch.tensor(list(new.values()))
             found = decoding.search(self.net, batch.source[places], batch.source_lengths[places])
             self._found |= {source: best[0] for source, best in zip(new, found, strict=True)}
         for index, text in zip(batch.indices.tolist(), batch.texts, strict=True):
@@ -247,7 +241,7 @@ class Translator(Task):
         return self.preparation.restore(self.target_vocabulary.decode(tokens))
 
     def encode(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return source tokens `(B, S)`, truncated to the maximum length, and the number of tokens per row `(B,)`.
+        """Return source tokens `(B, S)`, truncated to the maximum length, and their number per row `(B,)` on the CPU.
 
         Raises:
             DataError: a sentence is empty.
@@ -257,7 +251,7 @@ class Translator(Task):
             raise DataError("a sentence is empty: there is nothing to translate")
         rows = [torch.tensor([*tokens, EOS]) for tokens in ids]
         source_BS = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
-        return source_BS.to(self.device), torch.tensor([len(row) for row in rows], device=self.device)
+        return source_BS.to(self.device), torch.tensor([len(row) for row in rows])
 
     @torch.no_grad()
     def translate(self, sentences: Sequence[str], decoding: Decoding | None = None) -> list[list[Translation]]:

@@ -6,6 +6,7 @@ with the same seeds or folds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,7 +165,7 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
         rows = [(one.won, "Won"), (one.lost, "Lost")] if one.tables else []
         is_of_classes = one.tables and "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")
         wanted = [i for places, _ in rows for i in places[:SHOWN]]
-        images = _images(one.tables[1].run, wanted) if is_of_classes else {}
+        images = images_of(one.tables[1].run.path, wanted) if is_of_classes else {}
         for places, title in rows:
             if shown := places[:SHOWN]:
                 count = f"{len(shown)} of {len(places):,}" if len(shown) < len(places) else str(len(places))
@@ -199,7 +200,7 @@ def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, by
     return samples([(images[index], caption) for index, caption in zip(shown, captions, strict=True)])
 
 
-def _images(run: Run, indices: Sequence[int]) -> dict[int, bytes]:
+def images_of(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
     """Return test images as PNG files. Empty if the samples are no images, or the data are not on this machine."""
     try:
         import torch
@@ -207,7 +208,7 @@ def _images(run: Run, indices: Sequence[int]) -> dict[int, bytes]:
 
         from lit_engine.load import load_data
 
-        data: Any = load_data(RunDir(run.path), download=False)
+        data: Any = load_data(RunDir(run), download=False)
         batch = data.on_after_batch_transfer(data.dataset("test")[torch.tensor(indices)], 0)
         if batch[0].ndim != 4:
             return {}
