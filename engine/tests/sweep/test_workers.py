@@ -63,7 +63,7 @@ def test_a_trial_that_is_killed_is_resumed_once(sweep):
     assert one.run() == 0
     assert one.rows == [(0, "finished", 0.3), (1, "failed", 0.2)]
     assert [line for line in one.said if "resumed" in line and "trial 0" in line]
-    assert one.study.rows()[1].error == "killed twice, maybe because memory ran out"
+    assert one.study.rows()[1].error == "killed twice, possibly because memory ran out"
 
 
 def test_a_metric_that_is_not_logged_ends_all_workers(sweep):

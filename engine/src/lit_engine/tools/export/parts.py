@@ -108,7 +108,7 @@ def tensors_in(outputs: Any) -> dict[str, Tensor]:
     """Return the tensors that `forward` returned, by name: `outputs`, `outputs_0`…, or the keys of a dict.
 
     Raises:
-        UserError: if `forward` returned anything else.
+        UserError: `forward` returned anything else.
     """
     if isinstance(outputs, Tensor):
         return {"outputs": outputs}

@@ -26,7 +26,7 @@ class Column(NamedTuple):
     sds: Sequence[float] = ()  # standard deviations, if the rows are groups
 
     def is_constant(self) -> bool:
-        """Return whether several rows all have the same value, so that the column tells nothing about them."""
+        """Return whether there are several rows with the same value, so that the column does not distinguish them."""
         texts = [cell if isinstance(cell, str) else cell[0] for cell in self.cells]
         return len(texts) > 1 and len(set(texts)) == 1
 

@@ -26,7 +26,7 @@ class Row:
 
     @property
     def counted(self) -> list[Run]:
-        """The runs that enter the statistics: in a group, only the finished ones."""
+        """The runs included in the statistics. In a group, these are the finished runs."""
         return [run for run in self.runs if run.state == "finished"] if self.grouped else self.runs
 
     def metric(self, name: str) -> tuple[float, float, int]:
@@ -68,7 +68,7 @@ class Comparison:
         runs: the runs to compare.
         over: options in which the runs of a group may differ. Without them, each run is a row of its own.
         chosen: metrics to show, such as `accuracy` for the validation and test accuracy. By default, the monitored
-            metric of both and others that differ or are missing in some runs; for groups, all except counts.
+            metric on both splits, and metrics that differ or are missing in some runs. Groups show all except counts.
 
     Attributes:
         rows: the rows, best first if all runs monitor the same metric.

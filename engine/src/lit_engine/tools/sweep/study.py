@@ -88,12 +88,12 @@ class Study:
         return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
 
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
-        """Give a new attempt its number, its values, and a run directory in the folder `name`.
+        """Assign a number, values, and a run directory in the folder `name` to a new attempt.
 
         The number is the count of earlier trials, in the order of the storage.
 
         Raises:
-            TrialEnded: `most` trials exist. Another machine, which has its own lock, has started the last one.
+            TrialEnded: `most` trials exist, because another machine, which has its own lock, has started the last one.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()
@@ -151,7 +151,7 @@ def _storage(url: str, lost_after: int) -> RDBStorage:
 
 def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> dict[str, Any]:
     """Return the values of a trial, suggested by Optuna."""
-    # With the sum of both numbers, adjacent seeds would share draws.
+    # If the two numbers were added instead, adjacent seeds would share draws.
     seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
     sampler: BaseSampler = RandomSampler(seed)
     if config.method == "grid":
