@@ -1,4 +1,4 @@
-"""Measure the overhead of a training step besides computation, in one process and in two.
+"""Measure the overhead of a training step in addition to computation, in one process and in two.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where        one process; writes results/overhead.json
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --processes    two processes; writes results/processes.json
@@ -9,8 +9,8 @@ validation. The cost of work done once per epoch is divided by the number of ste
 
 `--processes` compares `fit` on two processes with `ddp` (gloo over loopback) to one process, with one thread and the
 same batch size per process, interleaved. The tiny net shows the cost that DDP adds to a step. The CNN shows the
-speedup, the samples per second of both relative to one. CPU time per sample includes both processes. Nothing is
-validated.
+speedup, which is the samples per second of two processes relative to one. CPU time per sample includes both processes.
+There is no validation.
 """
 
 import json

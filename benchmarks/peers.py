@@ -2,7 +2,7 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py                  run all parts
     OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --part images    run one part; the file keeps the others
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --quick          try out all parts with few steps; saves nothing
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --quick          try all parts with few steps; saves nothing
 
 `uv` creates the environments in `.cache/peers`, with the torch version of this environment. All toolkits use one thread
 and float32. This project uses fused optimizers, as its configs do, and reuses freed memory, as its command line does.
@@ -65,7 +65,7 @@ from lit_project.text.tokens import join_words, split_words
 JOEYNMT = ["joeynmt==2.3.0", "importlib_metadata==8.7.0"]
 TIMM = ["timm==1.0.31", f"torchvision=={version('torchvision').partition('+')[0]}"]
 SKIP = 10  # warm-up steps, and the logging interval of JoeyNMT
-UPDATES = {"lit_project": 120, "joeynmt": 40}  # timed updates; more for batches of similar length, which vary more
+UPDATES = {"lit_project": 120, "joeynmt": 40}  # timed updates; more where batches contain similar lengths and vary more
 RATE = 0.002  # learning rate
 LEVEL = 10  # target validation BLEU
 NEVER = 10**6
@@ -108,7 +108,7 @@ def fit(runs: Path, *words: str) -> Times:
 
 
 class Ours(NamedTuple):
-    """Translation with this project, with runs in `folder`."""
+    """Translation with this project. Runs are stored in `folder`."""
 
     folder: Path
 
@@ -126,7 +126,7 @@ class Ours(NamedTuple):
 
 
 class Joey:
-    """Translation with JoeyNMT, with data and model in `folder`."""
+    """Translation with JoeyNMT. Data and model are stored in `folder`."""
 
     def __init__(self, folder: Path, data: Multi30k) -> None:
         self.folder, self.python = folder, environment(*JOEYNMT)

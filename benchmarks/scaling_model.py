@@ -9,8 +9,8 @@ Nets: the ResNet-18 of configs/finetune_imagefolder.yaml (224 × 224, 32 images 
 
 Compute: a step of b samples takes `floor + b · slope`. Both are derived from two times in `--step_ms NET=BATCH:MS`.
 Without these, the floor is `--floor_ms`, and the slope is the number of operations counted by
-`torch.utils.flop_counter`, divided by `--tflops`. The shares of the forward and backward passes, and the moments at
-which gradients become ready, are measured on the CPU.
+`torch.utils.flop_counter`, divided by `--tflops`. The fractions of time in the forward and backward passes, and the
+times at which gradients become ready, are measured on the CPU.
 
 All-reduce of n bytes by p processes, with a latency per hop and a bandwidth:
 - ring: 2 (p - 1) (hop + n / p / bandwidth) (Patarasuk & Yuan 2009)
@@ -32,7 +32,7 @@ between two processes. Compute is timed with one process per core at the same ti
 transfer also runs on these cores, so nothing overlaps, and p processes on c cores take p / c times as long. The table
 shows the error of the predicted step, which is mostly measured computation, and the error of the overhead by itself.
 
-The model omits stragglers, synchronization, data loading and the start-up cost of small collectives. The efficiencies
+The model ignores stragglers, synchronization, data loading and the start-up cost of small collectives. The efficiencies
 are therefore upper bounds.
 """
 
@@ -126,12 +126,12 @@ class Link(NamedTuple):
 class Profile(NamedTuple):
     """Profile of a training step, measured on this machine."""
 
-    shares: tuple[float, float, float]  # time shares of forward, backward and optimizer; sum to 1
-    ready: list[tuple[float, int]]  # when each gradient is ready, as a fraction of the backward; its bytes
+    shares: tuple[float, float, float]  # fractions of time in forward, backward and optimizer; sum to 1
+    ready: list[tuple[float, int]]  # when each gradient is ready (fraction of the backward pass), and its bytes
     flop: float  # floating-point operations per sample
 
     def buckets(self) -> list[tuple[float, int]]:
-        """Return when each DDP bucket is full, as a fraction of the backward, and its bytes."""
+        """Return when each DDP bucket is full, as a fraction of the backward pass, and its bytes."""
         found: list[tuple[float, int]] = []
         size = 0
         for when, more in self.ready:
@@ -191,7 +191,7 @@ def all_reduce(size: float, gpus: int, start: float, within: Link, between: Link
 
 
 def line(net: str, flop: float, options: argparse.Namespace) -> tuple[float, float]:
-    """Return floor and slope of a step's seconds on one GPU, from two measured times if given."""
+    """Return the floor and slope of the time of a step on one GPU, from two measured times if given."""
     given = [text.partition("=")[2].split(":") for text in options.step_ms if text.startswith(f"{net}=")]
     if len(given) < 2:
         return options.floor_ms / 1e3, flop / options.tflops / 1e12

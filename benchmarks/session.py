@@ -128,8 +128,8 @@ def main() -> None:
         lines = [
             "# A first session",
             "",
-            "`python benchmarks/session.py` recorded this session, from a clone to a model that runs elsewhere, on",
-            f"{about['cores']} cores of {about['cpu'].replace('(R)', '')}. The times are wall-clock times, {{total}}",
+            "This session leads from a clone to an exported model. `python benchmarks/session.py` recorded it on",
+            f"{about['cores']} cores ({about['cpu'].replace('(R)', '')}). The times are wall-clock times, {{total}}",
             "",
         ]
         total = 0.0

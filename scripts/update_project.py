@@ -58,7 +58,7 @@ def update(project: Path, check: bool) -> int:
 
 
 def commit_of(answers: Mapping[str, Any]) -> str:
-    """Return the template's commit from which a project was generated, or a commit with the same files.
+    """Return the template commit that generated a project, or a commit with the same files.
 
     A repository created by "Use this template" has the same files but different commits.
     """

@@ -51,7 +51,7 @@ def steps_of(sampler, accumulate, epoch=1):
 
 
 def check_each_step(make, size, splits):
-    """Check that each step has the same samples, which occur once per epoch, for all processes and micro-batches.
+    """Check that each step uses the same samples, once per epoch, for any number of processes and micro-batches.
 
     Similar to MosaicML Streaming's partition test.
     """

@@ -101,7 +101,7 @@ def test_no_sentence_is_in_two_folds():
 
 
 def test_connected_sentences_stay_together():
-    """Nine pairs share a sentence, and eleven are separate."""
+    """Nine pairs share a sentence, and eleven share none."""
     pairs = [("one", f"un {n}") for n in range(9)] + [(f"word {n}", f"mot {n}") for n in range(11)]
     fold = leak_free_folds(pairs, 2).numpy()
     assert len(set(fold[:9])) == 1

@@ -1,4 +1,4 @@
-"""Mistakes in a config or on the command line: exit status 2, and a few lines with key, value and closest name."""
+"""A mistake in a config or command causes exit status 2, and a short message with the key, value and closest name."""
 
 import sys
 
@@ -183,7 +183,7 @@ class Bare(LightningDataModule):
 
 @pytest.fixture
 def mine(workspace, monkeypatch):
-    """A user's module in the working folder, which the test must not leave imported."""
+    """A user's module in the working folder. It must not stay imported after the test."""
     (workspace / "mine_of_errors.py").write_text(MINE)
     monkeypatch.syspath_prepend(workspace)
     yield "mine_of_errors"

@@ -66,7 +66,7 @@ def test_freed_memory_is_used_again(tmp_path):
         "for _ in range(10): parts = [b'x' * 2**24 for _ in range(5)]; del parts\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)\n"
     )
-    once = 5 * 2**24 // mmap.PAGESIZE  # pages of all five
+    once = 5 * 2**24 // mmap.PAGESIZE  # pages for all five
     assert counted(code, tmp_path) < 2 * once
     assert counted(code, tmp_path, program=False) > 8 * once
 

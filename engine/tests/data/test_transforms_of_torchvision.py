@@ -68,7 +68,7 @@ def test_masks_move_with_their_images():
     assert torch.equal(moved[0][:, 0].long(), moved[1])
     assert moved[1].shape == (16, 4, 4)
     _, turned = BatchTransforms([v2.RandomRotation((45, 45))]).with_masks(batch, torch.full((16, 5, 6), 2))
-    assert turned.unique().tolist() == [-1, 2]  # the corners come from outside
+    assert turned.unique().tolist() == [-1, 2]  # the corners lie outside the image
     with pytest.raises(DataError, match="Own cannot transform masks: use torchvision"):
         BatchTransforms([v2.RandomHorizontalFlip(), Own()]).with_masks(batch, batch[:, 0].long())
 

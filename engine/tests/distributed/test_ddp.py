@@ -1,4 +1,4 @@
-"""Two processes (gloo, CPU): one run directory, every sample once, the same metrics as with one process."""
+"""Two processes (gloo, CPU) share a run directory, use each sample once, and compute the same metrics as one."""
 
 import csv
 import json

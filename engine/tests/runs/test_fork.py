@@ -1,4 +1,4 @@
-"""`fit --fork`: what continues, what the new options change, and what is dropped. The parent run stays as it was."""
+"""Tests what `fit --fork` continues, changes and drops. The parent run stays as it was."""
 
 import csv
 import json
@@ -222,7 +222,7 @@ def test_a_plain_module_can_be_forked(lit, monkeypatch):
     assert result.status == 0, result.err
     assert files(parent) == before
     (group,) = read(result.run / "checkpoints" / "last.ckpt")["optimizer_states"][0]["param_groups"]
-    assert group["lr"] == 0.5 * 0.5**6  # ExponentialLR, moved to the position
+    assert group["lr"] == 0.5 * 0.5**6  # ExponentialLR, advanced to the step of the fork
 
 
 def test_resume_continues_a_fork_that_exists(lit):

@@ -23,7 +23,7 @@ GOOD = {
 
 @pytest.fixture
 def read(tmp_path):
-    """Return a function that reads a sweep: a grid of a and b with some keys changed, or removed by `...`."""
+    """Return a function that reads a grid sweep over a and b, with some keys changed, or removed if set to `...`."""
 
     def reading(**changes):
         parameters = {"a": {"values": [1, None]}, "b": {"values": ["x", "y", "z"]}}

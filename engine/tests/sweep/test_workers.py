@@ -195,7 +195,7 @@ def test_a_search_that_goes_on_is_the_one_that_was_not_interrupted(tmp_path, rea
 
 def test_another_sweep_in_the_folder_is_refused(tmp_path, read):
     Study(tmp_path / "s", read())
-    Study(tmp_path / "s", read(run_cap=5, name="b"))  # how many trials there are may change
+    Study(tmp_path / "s", read(run_cap=5, name="b"))  # the number of trials may change
     with pytest.raises(UserError, match="was started with different metric, parameters: choose"):
         Study(tmp_path / "s", read(metric={"name": "val/loss"}, parameters={"c": {"value": 1}}))
 

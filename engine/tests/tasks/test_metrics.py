@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics given by name: their inputs, their names, and the callbacks that use them."""
+"""Torchmetrics configured by name: their inputs, their names, and the callbacks that use them."""
 
 import csv
 import json

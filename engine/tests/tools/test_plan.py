@@ -23,7 +23,7 @@ def planned(lit, *options, fit=FIT):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Make steps, validation batches, ends of epochs and the start slow, so that their times are known."""
+    """Slow down the start, steps, validation batches and ends of epochs, so that their durations are known."""
 
     def sleep_in(owner, name, seconds):
         original = getattr(owner, name)
