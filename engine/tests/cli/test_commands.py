@@ -46,7 +46,7 @@ def counted(code: str, folder: Path, program: bool = True, **settings: str) -> i
 
 @pytest.mark.slow
 def test_large_tensors_lie_in_huge_pages(tmp_path):
-    """This applies if Linux provides huge pages on request and the user does not disable them."""
+    """Linux must provide huge pages on request, and the user must not have disabled them."""
     given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not given.exists() or "[madvise]" not in given.read_text():
         pytest.skip("this kernel gives huge pages to everyone, or to no one")

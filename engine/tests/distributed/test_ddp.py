@@ -35,7 +35,7 @@ def by_scikit_learn(table):
 
 
 def test_a_run_of_two_processes_is_that_of_one(tmp_path):
-    """Every sample counts once, metrics equal those of a single process with the same weights, and one process writes.
+    """Every sample counts once, metrics match a single process with the same weights, and only one process writes.
 
     Torchmetrics' values equal scikit-learn's with one and two processes.
     """

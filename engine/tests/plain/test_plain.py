@@ -200,7 +200,7 @@ def test_find_batch_size_stops_at_all_samples(lit):
 
 @pytest.mark.parametrize("name", ["first_example", "metric_objects", "collection", "vae"])
 def test_plot_lr_plans_the_rates_that_a_run_has(lit, name):
-    """`configure_optimizers` returns an optimizer, a dict, or lists with a step or epoch schedule."""
+    """`configure_optimizers` returns an optimizer, a dict, or lists, with a schedule per step or per epoch."""
     command_ = command(name)
     planned = lit(command_, "--plot_lr=true", "--trainer.accumulate_grad_batches=2")
     assert planned.status == 0, planned.err

@@ -64,7 +64,7 @@ def test_without_changes_a_fork_repeats_the_rest_of_its_parent(lit, epoch):
 
 
 def test_a_fork_of_the_best_checkpoint_repeats_the_rest_of_its_parent(lit):
-    """It was saved in the validation at the end of an epoch, before the schedule's step."""
+    """The checkpoint was saved during the validation at the end of an epoch, before the schedule's step."""
     options = ["--model.schedulers", f"[{{scheduler: {STEP}, interval: epoch}}]", "--trainer.max_epochs=3"]
     once = (
         "[{class_path: Checkpoint, init_args: {monitor: val/loss, mode: max, keep_last: 9}}]"  # the first is the best

@@ -56,7 +56,7 @@ def test_best_of_several_without_a_state_is_the_newest(run):
 
 @pytest.mark.parametrize("names", [("best-epoch003.ckpt", "best-epoch004.ckpt"), ("epoch=3.ckpt", "epoch=4.ckpt")])
 def test_best_is_what_the_newest_checkpoint_says_whatever_was_recorded_before(run, names):
-    """The run may have been extended and then killed, use one of Lightning's callbacks, or have been moved."""
+    """The run may have been moved, may have been extended and then killed, or may use one of Lightning's callbacks."""
     for step, name in enumerate(names):
         save(run, name, step)
     run.record("fit", {"best_checkpoint": names[1]})

@@ -201,7 +201,7 @@ def test_another_sweep_in_the_folder_is_refused(tmp_path, read):
 
 
 def test_a_trial_that_two_machines_begin_at_once_is_not_one_too_many(tmp_path, read):
-    """Both have counted one trial of two. Each has its lock in its own folder."""
+    """Both machines have counted one of two trials. Each has its own folder with its own lock."""
     config, url = read(), f"sqlite:///{tmp_path / 'all.db'}"
     machines = [Study(tmp_path / name / "s", config, url=url) for name in "abc"]
     trials = [machine.connect().ask() for machine in machines]

@@ -129,7 +129,7 @@ def test_mistakes(lit, options, message):
 
 
 def test_power(monkeypatch):
-    """NVML reports milliwatts, if it is installed."""
+    """If NVML is installed, it reports milliwatts."""
     monkeypatch.setattr(torch.cuda, "power_draw", lambda device: 250_000)
     assert power(torch.device("cuda", 0)) == [250.0]
     assert power(torch.device("cpu")) == []
