@@ -32,7 +32,7 @@ def weights_of(run):
 
 
 def test_a_profiled_run_is_the_run_and_its_operations_are_those_of_a_perceptron(lit, trained):
-    """FLOP = 6 · weights · batch for forward pass, weight and input gradients. The first layer has no input gradients."""
+    """FLOP = 6 · weights · batch: forward pass, weight gradients and input gradients (except in the first layer)."""
     result = lit(f"{PROFILED} --trainer.max_epochs=3 --run_name=profiled")
     assert result.status == 0, result.err
     assert result.err == ""
