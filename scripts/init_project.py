@@ -82,7 +82,7 @@ def init(options: argparse.Namespace) -> int:
     tidy(place)
     if options.here:
         git(ROOT, "add", "--all", "--force", "--", *project)
-        print(f"{ROOT} is now {options.name}, with {', '.join(keep)}; all changes are staged, nothing is committed")
+        print(f"{ROOT} is now {options.name}, with {', '.join(keep)}; all changes are staged, but nothing is committed")
         print("next: git commit, then make clean && make demo && make test (`git reset --hard` undoes it)")
         return 0
     if not options.no_git:
@@ -112,7 +112,7 @@ def git(folder: Path, *args: str, check: bool = True, env: Mapping[str, str] | N
 
 
 def template_files() -> tuple[dict[str, bytes], str]:
-    """Return the content of the files that git tracks, by path, and the commit.
+    """Return the content of all tracked files by path, and the commit.
 
     In an unpacked archive without git, returns the files not listed in .gitignore, and an empty commit.
     """

@@ -38,7 +38,7 @@ def find(what: Literal["lr", "batch_size"], trainer: Trainer, model: LightningMo
 
 
 def _check_automatic(model: LightningModule, option: str) -> None:
-    """Raise UserError for manual optimization in anything but a task, whose optimizer steps are known."""
+    """Raise UserError if a module uses manual optimization and is not a `Task`, whose steps are known."""
     if not model.automatic_optimization and not isinstance(model, Task):
         raise UserError(f"{option} needs automatic optimization, and {type(model).__name__} optimizes manually")
 
@@ -140,7 +140,7 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     owners = (datamodule, getattr(datamodule, "hparams", None))
     before = next(filter(None, (getattr(owner, "batch_size", None) for owner in owners)), None)
     if before is None:
-        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set it, and no global_batch_size")
+        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set it, but no global_batch_size")
     if hasattr(datamodule, "drop_last"):
         datamodule.drop_last = False  # else a batch size above the number of samples would yield no batch
     tuner = Tuner(trainer)  # stops before it tries `max_val` itself

@@ -28,7 +28,7 @@ TEAMS = (".webhook.office.com", ".logic.azure.com", ".powerplatform.com")
 
 
 def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
-    """Send a POST request to each URL at the same time. Failures are only reported on stderr.
+    """Send a POST request to all URLs concurrently. Failures are only reported on stderr.
 
     The sending threads are daemons, because a host name may take longer to resolve than any timeout of the request.
     """

@@ -191,8 +191,8 @@ def advice(found: dict[str, Any]) -> str:
         if percent[name] > limit:
             return f"{percent[name]:.0f} % of the time is {name}; try this: {remedy.format(**found)}"
     if found.get("percent_of_matrix_product", 100) < 10:
-        return "the operations are small for this device; try a larger --data.batch_size, or the overlay compile"
-    return "the net takes most of the time; try the overlay bf16 or gpu, or a smaller net"
+        return "the operations are small for this device; try a larger --data.batch_size, or the `compile` overlay"
+    return "the net takes most of the time; try the `bf16` or `gpu` overlay, or a smaller network"
 
 
 def data_set(trainer: Trainer) -> dict[str, Any]:

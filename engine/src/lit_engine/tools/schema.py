@@ -112,7 +112,7 @@ class SchemaBuilder(ParserJsonschema):
             super().set_dest(schema, key, dest_schema, False, descriptions)
 
     def class_ref(self, class_type: Any, action: Any, subclass: bool) -> dict[str, Any]:
-        """Describe a protocol that creates an object in the same way as the object."""
+        """Use an object's own schema for a protocol that creates it."""
         return super().class_ref(get_callable_return_type(class_type) or class_type, action, subclass)
 
     def subclass_def(self, class_type: type, action: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class SchemaBuilder(ParserJsonschema):
         return self.defs
 
     def callable_schema(self, typehint: Any, action: Any) -> dict[str, Any]:
-        """Describe a callable that creates an object in the same way as the object."""
+        """Use an object's own schema for a callable that creates it."""
         made = super().callable_schema(typehint, action)
         return next((one for one in made.get("anyOf", ()) if "$ref" in one), made)
 

@@ -139,7 +139,7 @@ def _probabilities(task: Any, data: Any, device: torch.device) -> Floats:
 
 @torch.inference_mode()
 def _features(task: Any, data: Any, device: torch.device) -> dict[str, Floats]:
-    """Map the id of each sample to its input `(D,)` to the last linear layer with one output per class."""
+    """Map sample ids to the inputs `(D,)` of the last linear layer with one output per class."""
     _set_up(data, "fit")
     seen: list[Tensor] = []
     for module in task.modules():

@@ -39,7 +39,7 @@ def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int
 def near_duplicates(features: Floats, labels: Integers, folds: Integers) -> list[tuple[int, int, float]]:
     """Return pairs of near-duplicates with different labels or in different folds, and their distance, closest first.
 
-    The distance is 1 − cosine similarity. Each sample is paired only with its closest one.
+    The distance is 1 − cosine similarity. For each sample, only the closest match counts.
 
     Args:
         features: features `(N, D)`, all from the same network.

@@ -58,7 +58,7 @@ class Exported:
     """The result of a task's `exported` method for a batch of `predict`.
 
     Args:
-        parts: the parts by the stem of their file name.
+        parts: the parts, keyed by the stem of their file name.
         difference: returns the largest difference between the outputs of the files and the rows of `predict`.
         unit: unit of the difference.
         about: information for users of the files, as plain data. Values that the task gets from the data are added.

@@ -113,7 +113,7 @@ def link(text: str, file: Path, folder: Path) -> str:
 
 
 def heading(text: str, level: int = 2, within: str = "") -> str:
-    """Return a heading that links to itself, by default for a section. In a lower heading, `within` is the section."""
+    """Return a heading that links to itself. For lower levels than sections, `within` is the section title."""
     anchor = re.sub(r"\W+", "-", f"{within} {text}".strip().lower())
     return f'<h{level} id="{anchor}"><a href="#{anchor}">{escape(text)}</a></h{level}>'
 

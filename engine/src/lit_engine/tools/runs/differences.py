@@ -34,7 +34,7 @@ class Row:
         return mean_sd([run.metrics[name] for run in self.counted if name in run.metrics])
 
     def pooled(self, name: str) -> tuple[float, str, float] | None:
-        """Return the mean over all samples of several folds, their unit (samples, tokens or pixels) and number."""
+        """Return the mean over all samples of several folds, with their unit (samples, tokens or pixels) and count."""
         runs = [run for run in self.counted if name in run.metrics]
         unit = next(
             (u for u in ("test/tokens", "test/pixels") if any(u in run.metrics for run in runs)), "test/samples"

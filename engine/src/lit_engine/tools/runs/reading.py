@@ -89,7 +89,7 @@ class Run:
 
 
 def lower_is_better(run: Run, name: str) -> bool:
-    """Return whether lower values of a metric are better, as configured if the run monitors it, or else by its name."""
+    """Return whether lower values of a metric are better. If the run does not monitor it, its name decides."""
     is_monitored = run.monitor is not None and base_of(run.monitor) == base_of(name)
     return not run.maximize if is_monitored else bool(LOWER_IS_BETTER.search(name))
 

@@ -14,7 +14,7 @@ from lit_engine.tools.runs.columns import Column, columns_of, labels, number, sh
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
 CHANGES = 6  # maximum number of classes shown as gains, and as losses
-PANELS = 4  # number of curves shown at first, and of metrics next to an option
+PANELS = 4  # number of curves shown at first, and of metrics plotted for each option
 POINTS = 100  # per curve
 X = ("epoch", "step", "minutes")
 ROUNDING = 1e-5  # smaller changes are float32 rounding errors

@@ -33,7 +33,7 @@ class Outcome:
 
     Attributes:
         n: number of pairs.
-        needed: number of pairs needed to detect this difference with 80 % power; None if unknown, or if it is 0.
+        needed: number of pairs needed to detect this difference with 80 % power; None if undefined.
         method: name of the test that determines the p-value.
         others: p-values of other tests of the same difference.
     """
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def mcnemar(a: Sequence[bool] | Floats, b: Sequence[bool] | Floats) -> Outcome:
-    """Test whether one of two models is right more often, with an exact binomial test of the differing samples.
+    """Test whether one of two models is right more often, using an exact binomial test on the differing samples.
 
     The interval is the adjusted Wald interval for paired proportions (Bonett & Price 2012).
     """
@@ -83,7 +83,7 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
         b: statistics of model B for the same samples.
         score: computes the score from the sums of the statistics.
         resamples: number of trials and of bootstrap samples.
-        seed: seed of the random numbers; the default is sacrebleu's.
+        seed: random seed; the default is sacrebleu's.
     """
     n, change = len(a), b - a
     score_a, score_b = float(score(a.sum(axis=0))), float(score(b.sum(axis=0)))
@@ -118,7 +118,7 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
         b: metric of the runs of B with the same seeds or folds.
         overlap: for folds, the number of test samples divided by the number of training samples of a run. The training
             sets of folds overlap, which the variance estimator of Nadeau & Bengio (2003) takes into account. A
-            permutation test would not, and more folds are not a larger sample, so neither it nor `needed` is computed.
+            permutation test would not, and more folds are not a larger sample, so both it and `needed` are omitted.
     """
     differences = np.subtract(b, a)
     n, mean, sd = len(differences), float(differences.mean()), float(differences.std(ddof=1))
@@ -184,6 +184,6 @@ def _needed(n: int, effect: float, error: float) -> int | None:
 
 
 def _chunks(rows: int, width: int) -> Iterator[int]:
-    """Split `rows` into chunks, so that each chunk of this width fits in memory."""
+    """Yield the sizes of chunks of `rows`, each of which fits in memory at this width."""
     step = max(1, MEMORY // width)
     yield from (min(step, rows - first) for first in range(0, rows, step))
