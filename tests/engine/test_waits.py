@@ -28,10 +28,11 @@ class Reads(Callback):
 
 def words(line):
     config, _, options = line.format(overlays=ROOT / "configs" / "overlays").partition(" ")
-    return (
-        f"fit -c {ROOT}/configs/{config}.yaml {options} --trainer.accelerator=cpu --trainer.max_epochs=1 --trainer.limit_train_batches=5 "
-        f"--trainer.limit_val_batches=1 --test_after_fit=false --trainer.callbacks+=waits.CountWaits"
-    ).split()
+    short = (
+        "--trainer.max_epochs=1 --trainer.limit_train_batches=5 --trainer.limit_val_batches=1 --test_after_fit=false"
+    )
+    count = "--trainer.accelerator=cpu --trainer.callbacks+=waits.CountWaits"
+    return f"fit -c {ROOT}/configs/{config}.yaml {options} {short} {count}".split()
 
 
 @pytest.mark.parametrize("line", ONE, ids=lambda line: " ".join(line.split()[:1]))
