@@ -47,7 +47,7 @@ from lit_engine.training.task import Task
 from lit_project.__main__ import main
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests" / "plain"))
+sys.path.append(str(ROOT / "engine" / "tests" / "plain"))
 import gan  # noqa: E402
 import hydra_style  # noqa: E402
 import several_loaders  # noqa: E402

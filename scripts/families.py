@@ -92,7 +92,8 @@ FAMILIES = {
 
 # Keys of lines that appear in the template only.
 OURS = {
-    PYPROJECT: "zensical benchmarks ipykernel jsonschema kubeflow-trainer-api nbclient playwright timm",
+    PYPROJECT: "benchmarks ipykernel jsonschema kubeflow-trainer-api mkdocstrings-python nbclient playwright timm "
+    "zensical",
     ".dockerignore": "benchmarks/results",
 }
 

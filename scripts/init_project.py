@@ -21,7 +21,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from families import FAMILIES, MAIN, PYPROJECT, belongs, dropped_keys, keep_sections
 from vendor import build_wheel, reduce_lock
@@ -34,13 +33,6 @@ OWN_FILES = "scripts/project/"  # files that replace the template's own in a pro
 
 class TemplateError(Exception):
     """An error that the user can fix."""
-
-
-class File(NamedTuple):
-    """Content of a file, and whether it is executable."""
-
-    content: bytes
-    executable: bool = False
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -84,10 +76,9 @@ def init(options: argparse.Namespace) -> int:
         return 0
     if options.here:
         git(ROOT, "rm", "--quiet", "-r", "--", ".")
-    for path, file in project.items():
+    for path, content in project.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)
-        (place / path).write_bytes(file.content)
-        (place / path).chmod(0o755 if file.executable else 0o644)
+        (place / path).write_bytes(content)
     tidy(place)
     if options.here:
         git(ROOT, "add", "--all", "--force", "--", *project)
@@ -120,8 +111,8 @@ def git(folder: Path, *args: str, check: bool = True, env: Mapping[str, str] | N
     return done.stdout.strip("\n")
 
 
-def template_files() -> tuple[dict[str, File], str]:
-    """Return the files that git tracks, by path, and the commit.
+def template_files() -> tuple[dict[str, bytes], str]:
+    """Return the content of the files that git tracks, by path, and the commit.
 
     In an unpacked archive without git, returns the files not listed in .gitignore, and an empty commit.
     """
@@ -135,8 +126,7 @@ def template_files() -> tuple[dict[str, File], str]:
             git(Path(folder), "init", "--quiet")
             places = f"--git-dir={folder}/.git", f"--work-tree={ROOT}"
             listed, commit = git(ROOT, *places, "ls-files", "-z", "--others", "--exclude-standard"), ""
-    paths = [path for path in listed.split("\0") if path]
-    return {p: File((ROOT / p).read_bytes(), bool((ROOT / p).stat().st_mode & 0o100)) for p in paths}, commit
+    return {path: (ROOT / path).read_bytes() for path in listed.split("\0") if path}, commit
 
 
 def check_name(name: str, paths: Iterable[str]) -> None:
@@ -157,22 +147,21 @@ def check_name(name: str, paths: Iterable[str]) -> None:
             raise TemplateError(f"{name} is {what}: choose a different name, such as {name}_lab")
 
 
-def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], commit: str) -> dict[str, File]:
-    """Return the files of the project by path."""
+def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], commit: str) -> dict[str, bytes]:
+    """Return the content of the project's files by path."""
     old = next(PurePosixPath(path).parts[1] for path in sources if re.fullmatch(r"src/\w+/__main__\.py", path))
     kept = {path: file for path, file in sources.items() if any(belongs(path, f, f"src/{old}") for f in keep)}
     kept |= {path.removeprefix(OWN_FILES): file for path, file in sources.items() if path.startswith(OWN_FILES)}
     for path, keys in dropped_keys(keep).items():
         path = path.replace("PACKAGE", f"src/{old}")
-        text = without_keys(kept[path].content.decode(), sorted(keys), path)
-        kept[path] = kept[path]._replace(content=text.encode())
+        kept[path] = without_keys(kept[path].decode(), sorted(keys), path).encode()
     for path, file in kept.items():
         if path.endswith(".md"):
             try:
-                kept[path] = file._replace(content=keep_sections(file.content.decode(), keep).encode())
+                kept[path] = keep_sections(file.decode(), keep).encode()
             except ValueError as error:
                 raise TemplateError(f"{path}: {error}") from error
-    wheel, content = build_wheel({path: file.content for path, file in sources.items()})
+    wheel, content = build_wheel(sources)
     gone = [family for family in FAMILIES if family not in keep]
     main = MAIN.replace("PACKAGE", f"src/{old}")
     for path, pattern, new in (
@@ -189,15 +178,14 @@ def generate(sources: Mapping[str, File], name: str, keep: tuple[str, ...], comm
         ("Dockerfile", r"(COPY .*) engine engine", r"\1 vendor vendor"),
         ("README.md", "TABLE\n", table(kept)),
     ):
-        kept[path] = File(re.sub(f"^{pattern}", new, kept[path].content.decode(), flags=re.MULTILINE).encode())
-    lock = reduce_lock(kept[LOCK].content.decode(), kept[PYPROJECT].content.decode(), wheel, content)
-    kept[LOCK] = File(lock.encode())
-    made = {rename(path, old, name): file._replace(content=renamed(file, old, name)) for path, file in kept.items()}
-    made[f"vendor/{wheel}"] = File(content)
+        kept[path] = re.sub(f"^{pattern}", new, kept[path].decode(), flags=re.MULTILINE).encode()
+    kept[LOCK] = reduce_lock(kept[LOCK].decode(), kept[PYPROJECT].decode(), wheel, content).encode()
+    made = {rename(path, old, name): renamed(file, old, name) for path, file in kept.items()}
+    made[f"vendor/{wheel}"] = content
     record = {"commit": commit, "tree": commit and git(ROOT, "rev-parse", f"{commit}^{{tree}}")}
     record |= {"name": name, "keep": list(keep)}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in record.items())
-    made[RECORD] = File(f"# Template version and options of this project, replaced by each update.\n{lines}".encode())
+    made[RECORD] = f"# Template version and options of this project, replaced by each update.\n{lines}".encode()
     return made
 
 
@@ -215,11 +203,11 @@ def without_keys(text: str, keys: Iterable[str], path: str) -> str:
     return text
 
 
-def table(kept: Mapping[str, File]) -> str:
+def table(kept: Mapping[str, bytes]) -> str:
     """Return the README's table of configs, each with the first sentence of its header."""
     rows = ["| config | what |\n| --- | --- |\n"]
     for path in sorted(path for path in kept if re.fullmatch(r"configs/\w+\.yaml", path)):
-        header = re.split(r"\n(?:#\n|(?!#))", kept[path].content.decode())[0]
+        header = re.split(r"\n(?:#\n|(?!#))", kept[path].decode())[0]
         sentence = re.split(r"(?<!\bal)\.(?:\s|$)", re.sub(r"\n?# ", " ", header).strip())[0]
         rows.append(f"| [`{PurePosixPath(path).stem}`]({path}) | {sentence} |\n")
     return "".join(rows)
@@ -239,9 +227,9 @@ def rename(text: str, old: str, new: str) -> str:
     return re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, text)
 
 
-def renamed(file: File, old: str, new: str) -> bytes:
+def renamed(file: bytes, old: str, new: str) -> bytes:
     """Return the content of a file after `rename`. The content of binary files is returned unchanged."""
-    return file.content if b"\0" in file.content else rename(file.content.decode(), old, new).encode()
+    return file if b"\0" in file else rename(file.decode(), old, new).encode()
 
 
 def tidy(place: Path) -> None:

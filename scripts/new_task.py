@@ -1,14 +1,12 @@
 """Add a task to this project: data, a config and a test. The task trains on synthetic data in seconds.
 
     python scripts/new_task.py NAME --kind KIND               KIND: a folder in scripts/task_kinds/
-    python scripts/new_task.py NAME --kind KIND --dry-run     only list the files
 
 Then edit the lines marked "yours".
 """
 
 import argparse
 import keyword
-import os
 import re
 import shutil
 import subprocess
@@ -38,7 +36,6 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("name", help="name of the task and its files (lower-case letters, digits, underscores)")
     kinds = sorted(path.name for path in TEMPLATES.iterdir())
     parser.add_argument("--kind", required=True, choices=kinds, help="kind of the task")
-    parser.add_argument("--dry-run", action="store_true", help="only list the files that would be written")
     options = parser.parse_args(args)
     package = next((ROOT / "src").glob("*/__main__.py")).parent.name
     try:
@@ -49,15 +46,11 @@ def main(args: Sequence[str] | None = None) -> int:
     written = []
     for template in (TEMPLATES / options.kind).iterdir():
         path = Path(filled(PLACES[template.name], options.name, package))
-        print(f"{'would write' if options.dry_run else 'wrote'} {path}")
-        if not options.dry_run:
-            text = filled(template.read_text(encoding="utf-8"), options.name, package)
-            (ROOT / path).write_text(text, encoding="utf-8", newline="\n")
-            written.append(path)
-    if options.dry_run:
-        return 0
+        text = filled(template.read_text(encoding="utf-8"), options.name, package)
+        (ROOT / path).write_text(text, encoding="utf-8", newline="\n")
+        print(f"wrote {path}")
+        written.append(path)
     tidy([str(path) for path in written if path.suffix == ".py"])
-    refresh_schema(package)
     print(f"train it:    {package.replace('_', '-')} fit -c configs/{options.name}.yaml")
     print(f"test it:     pytest tests/test_{options.name}.py")
     for path in written:
@@ -103,16 +96,6 @@ def tidy(paths: list[str]) -> None:
     ruff = shutil.which("ruff", path=Path(sys.executable).parent) or shutil.which("ruff")
     for step in (["check", "--fix-only", "--select=I"], ["format"]) if ruff else ():
         subprocess.run([str(ruff), *step, "--quiet", "--no-cache", *paths], cwd=ROOT, check=False)
-
-
-def refresh_schema(package: str) -> None:
-    """Add the new classes to the editor's schema, if the project has one."""
-    if not (ROOT / ".vscode" / "schema.json").exists():
-        return
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-m", package, "schema"], cwd=ROOT, env=environment, check=False)
-    if done.returncode:
-        print(f"failed:      {package.replace('_', '-')} schema")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import lit_engine
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAKEFILE = (ROOT / "Makefile").read_text() + (ROOT / "template.mk").read_text()
@@ -98,6 +100,10 @@ def test_pages_build_without_a_warning_and_fetch_nothing(tmp_path):
     for page in PAGES:
         html = (tmp_path / "site" / page.with_suffix(".html").name).read_text()
         assert not re.findall(r"<(?:script|img)[^>]*src=\"?https?:|<link[^>]*stylesheet[^>]*https?:", html), page
+    names = re.findall(r"^::: (\S+)", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
+    reference = (tmp_path / "site" / "reference.html").read_text()
+    assert {name for name in names if f'id="{name}"' not in reference} == set()
+    assert {*lit_engine.__all__} - {name.rpartition(".")[2] for name in names} == {"Split"}  # a type
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -140,6 +146,6 @@ def test_the_page_of_the_library_describes_every_folder_and_file():
     assert {name for name in entries if f"`{name}`" not in page} == set()
 
 
-def test_the_library_does_not_know_the_name_of_the_project():
-    for file in (ROOT / "engine" / "src").rglob("*.py"):
+def test_the_library_and_its_tests_do_not_know_the_name_of_the_project():
+    for file in (ROOT / "engine").rglob("*.py"):
         assert not re.search("lit.project", file.read_text(), re.IGNORECASE), file

@@ -62,21 +62,6 @@ def test_a_trained_run_needs_no_weights_from_elsewhere(lit, image_folder, imagen
     assert "missing" not in warm.out
 
 
-def test_a_missing_compiler_is_one_line(lit, workspace, monkeypatch):
-    for name, value in {"PATH": str(workspace), "CXX": "", "TORCHINDUCTOR_CACHE_DIR": str(workspace / "cache")}.items():
-        monkeypatch.setenv(name, value)
-    result = lit(f"fit -c configs/quickstart.yaml {DEBUG} --model.compile=inductor")
-    assert result.status == 2
-    assert result.err == "error: torch.compile needs a C++ compiler: install g++, or set model.compile to null\n"
-
-
-def test_compiled_training_leaves_no_trace_in_the_checkpoint(lit):
-    runs = [lit(f"fit -c configs/quickstart.yaml {DEBUG} {option}").run for option in ("", "--model.compile=aot_eager")]
-    plain, compiled = (read(run / "checkpoints" / "last.ckpt")["state_dict"] for run in runs)
-    assert plain.keys() == compiled.keys()
-    assert all(torch.allclose(plain[name].float(), compiled[name].float(), atol=1e-5) for name in plain)
-
-
 FASHION = "fit -c configs/fashion_mnist_resnet18.yaml -c configs/overlays/debug.yaml"
 
 

@@ -1,20 +1,25 @@
 """Fixtures of the toy project. The `lit` fixture, which runs a command in-process, is in `lit_engine.tools.testing`."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from helpers import TINY
+from helpers import TINY, TOY
+from lit_engine.project import use
 from lit_engine.tools.testing import blank_figures
+from toy.__main__ import PROJECT, main
 
-TOY = Path(__file__).parent / "toy"
+
+@pytest.fixture(autouse=True)
+def _toy(_no_project):
+    """Use the toy project, even if another one is installed."""
+    use(PROJECT)
 
 
 @pytest.fixture
 def command_line():
-    from toy.__main__ import main
-
     return main
 
 
@@ -22,7 +27,7 @@ def command_line():
 def workspace(tmp_path, monkeypatch):
     """An empty working folder with the toy project's configs. Subprocesses can import the project."""
     shutil.copytree(TOY / "configs", tmp_path / "configs")
-    monkeypatch.setenv("PYTHONPATH", str(TOY.parent))
+    monkeypatch.setenv("PYTHONPATH", str(TOY.parent), prepend=os.pathsep)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -30,8 +35,6 @@ def workspace(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def trained_once(tmp_path_factory):
     """The `runs/` folder with one run, which `trained` copies."""
-    from toy.__main__ import main
-
     runs = tmp_path_factory.mktemp("trained") / "runs"
     command = f"fit -c {TOY}/configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --test_after_fit=false"
     with pytest.MonkeyPatch.context() as patch:

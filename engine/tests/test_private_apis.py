@@ -154,6 +154,26 @@ def test_set_batch_counters(fit):
     assert fit({"": moved})[0][""] == 1
 
 
+def test_rewind_step(trainer):
+    """Memory runs out in the last batch of the second epoch, whose steps have two batches."""
+
+    class Fails(Module):
+        def training_step(self, batch, batch_idx):
+            if self.trainer.current_epoch == 1 and batch_idx == 3:
+                raise MemoryError
+            return super().training_step(batch, batch_idx)
+
+    made = trainer(max_epochs=2, accumulate_grad_batches=2)
+    with pytest.raises(MemoryError):
+        made.fit(Fails())
+    _lightning.rewind_step(made, 2)
+    batches, steps = made.fit_loop.epoch_loop.batch_progress, made.fit_loop.epoch_loop.automatic_optimization
+    for counts, done in ((batches.current, 2), (batches.total, 4 + 2)):
+        assert [counts.ready, counts.started, counts.processed, counts.completed] == 4 * [done]
+    counts = steps.optim_progress.optimizer.step.total
+    assert (counts.ready, counts.completed, made.global_step, batches.is_last_batch) == (3, 3, 3, False)
+
+
 def test_start_as_new_and_count_batches(trainer):
     made = trainer(max_epochs=1)
     made.strategy._lightning_module = module = Module()

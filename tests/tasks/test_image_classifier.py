@@ -1,8 +1,5 @@
 """Outputs and metrics of the image classifier, compared to plain computations over all samples for any batch size."""
 
-from contextlib import nullcontext
-from types import SimpleNamespace
-
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, recall_score, top_k_accuracy_score
@@ -10,7 +7,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from classifier_data import NAMES, Images, classifier, linear
-from lit_engine.errors import UserError
 from lit_project.models.losses import SmoothedCrossEntropy
 from lit_project.tasks.classification import ImageClassifier
 
@@ -96,61 +92,6 @@ def test_impossible_arguments_are_errors():
         classifier(loss=nn.MultiMarginLoss(), label_smoothing=0.1)
     with pytest.raises(ValueError, match="top_k must be between 1 and the 4 classes, got 5"):
         classifier(top_k=5)
-
-
-@pytest.mark.parametrize(
-    ("given", "device", "precision", "expected"),
-    [
-        (None, "cuda", "32-true", False),
-        (None, "cuda", "bf16-mixed", True),
-        (None, "cpu", "32-true", torch.backends.mkldnn.is_available()),
-        (True, "cuda", "32-true", True),
-        (False, "cpu", "bf16-mixed", False),
-    ],
-)
-def test_channels_last_is_for_cpus_and_half_precision_unless_told_otherwise(given, device, precision, expected):
-    task = classifier(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten()), channels_last=given)
-    weights = [parameter.detach().clone() for parameter in task.parameters()]
-    seen = []
-    task.net[0].register_forward_hook(lambda _, inputs, output: seen.append(output))
-    for where, precision_now, last in ((device, precision, expected), ("cuda", "32-true", given or False)):
-        strategy = SimpleNamespace(root_device=torch.device(where))
-        task.trainer = SimpleNamespace(precision=precision_now, strategy=strategy)
-        task.setup("fit")
-        task(torch.rand(2, 3, 5, 5))
-        for tensor in (task.net[0].weight, seen[-1]):
-            assert tensor.is_contiguous(memory_format=torch.channels_last) == last
-        assert all(map(torch.equal, weights, task.parameters()))
-
-
-@pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("cuda", True)])
-def test_a_net_with_wrong_gradients_in_channels_last_is_not_ordered_so(device, expected):
-    """Computing these gradients on a CPU would crash the process."""
-    for layer, last in ((nn.Conv2d(8, 16, 1, stride=2), expected), (nn.Conv2d(16, 16, 1, stride=2), True)):
-        task = classifier(nn.Sequential(layer, nn.Flatten()))
-        task.trainer = SimpleNamespace(
-            precision="bf16-mixed", strategy=SimpleNamespace(root_device=torch.device(device))
-        )
-        task.setup("fit")
-        outputs = layer(torch.rand(2, layer.in_channels, 8, 8))
-        assert outputs.is_contiguous(memory_format=torch.channels_last) == last
-
-
-def test_channels_last_with_wrong_gradients_is_refused():
-    task = classifier(nn.Sequential(nn.Conv2d(3, 8, 1, stride=2), nn.Flatten()), channels_last=True)
-    task.trainer = SimpleNamespace(precision="32-true", strategy=SimpleNamespace(root_device=torch.device("cpu")))
-    with pytest.raises(UserError, match="strided 1×1 convolutions with fewer than 16 channels"):
-        task.setup("fit")
-
-
-def test_a_net_of_volumes_keeps_the_usual_order():
-    """`nn.Module.to(memory_format=torch.channels_last)` fails for five-dimensional weights."""
-    strategy = SimpleNamespace(root_device=torch.device("cpu"))
-    for given, refused in ((None, nullcontext()), (True, pytest.raises(UserError, match="weights with five axes"))):
-        task = classifier(nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.Flatten()), channels_last=given)
-        task.trainer = SimpleNamespace(precision="bf16-mixed", strategy=strategy)
-        with refused:
-            task.setup("fit")
 
 
 def test_prediction_is_a_table_row_a_sample():

@@ -283,7 +283,7 @@ def test_the_smallest_project_is_read_in_an_afternoon(made):
     assert len(yours) <= 90
     assert sum(len(text.splitlines()) for path, text in yours.items() if path != "requirements.lock") <= 5000
     assert not any(
-        path.startswith(("benchmarks", "notebooks", "tests/engine", "tests/template", ".ci")) for path in yours
+        path.startswith(("benchmarks", "notebooks", "tests/integration", "tests/template", ".ci")) for path in yours
     )
 
 

@@ -159,8 +159,16 @@ def start_as_new(trainer: Trainer) -> None:
 
 
 def finish_restart(trainer: Trainer) -> None:
-    """Let a fit that was resumed mid-epoch finish the epoch normally, with a step of ReduceLROnPlateau. Since 2.0."""
-    trainer.fit_loop._restarting = False
+    """Let a fit that was resumed mid-epoch finish the epoch normally, with a step of ReduceLROnPlateau. Since 2.0.
+
+    Loaders that store their position continue from there. Lightning forgets this if the dataloader was created before
+    the checkpoint was loaded, for example by `estimated_stepping_batches`.
+    """
+    loop = trainer.fit_loop
+    if any(loop._combined_loader_states_to_load):
+        loop._load_combined_loader_states()
+        iter(loop._data_fetcher)  # type: ignore[arg-type]
+    loop._restarting = False
 
 
 def ready_batches(trainer: Trainer) -> int:
@@ -230,7 +238,7 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
 
     Args:
         loops: the state of the fit loop.
-        moment: when the checkpoint is saved: `epoch`, `step`, `validation` or `validated`.
+        moment: when the checkpoint is saved: `epoch`, `step`, `repeat`, `validation` or `validated`.
     """
     cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
     for counts in cleared.values():  # these counts are never read, and differ after a resume
@@ -259,6 +267,18 @@ def set_batch_counters(trainer: Trainer) -> None:
     for counts in (batches.total, batches.current):
         for name, count in vars(counts).items():
             setattr(counts, name, count + further)
+
+
+def rewind_step(trainer: Trainer, batches: int) -> None:
+    """Set the counters back to the start of an optimizer step that failed, after this many batches of the epoch."""
+    loop: Any = trainer.fit_loop.epoch_loop
+    progress, steps = loop.batch_progress, loop.automatic_optimization.optim_progress.optimizer.step
+    before = progress.total.processed - progress.current.processed
+    for counts, done in ((progress.total, before + batches), (progress.current, batches)):
+        vars(counts).update(dict.fromkeys(vars(counts), done))
+    progress.is_last_batch = False
+    for counts in (steps.total, steps.current):
+        counts.ready = counts.completed
 
 
 # --------------------------------------------------------------------------------------------------- logged metrics
@@ -461,7 +481,7 @@ def recurrences_as_loops() -> list[AbstractContextManager[Any]]:
 
 def broadcast_all(tensors: list[Tensor]) -> None:
     """Broadcast tensors from the first process to all others, with one operation per dtype. Since torch 1.0."""
-    torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)
+    torch.distributed._broadcast_coalesced(torch.distributed.group.WORLD, tensors, 250 * 1024**2, 0)  # type: ignore[arg-type]
 
 
 def norms_of(tensors: list[Tensor]) -> Tensor:

@@ -10,7 +10,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from lit_engine._lightning import NoProfiler, remember_missing_cuda, set_rank
 from lit_engine.checkpoints.choose import choose_checkpoint
-from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
+from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits
 from lit_engine.classes.names import import_named, resolve_class_paths
 from lit_engine.cli.parser import LitCLI, prepare
@@ -24,11 +24,7 @@ from lit_engine.training.task import load_module
 def load_model(run: RunDir, which: str = "best") -> Any:
     """Return the task or other LightningModule of a checkpoint, on the CPU and in evaluation mode.
 
-    Modules that the config of the run refers to are imported.
-
-    Args:
-        run: the run.
-        which: the checkpoint, see `choose_checkpoint`.
+    Modules that the config of the run refers to are imported. `which` is explained in `choose_checkpoint`.
 
     Raises:
         RunError: there is no such checkpoint.
@@ -48,10 +44,9 @@ def load_data(run: RunDir, stage: str = "test", download: bool = True) -> Lightn
         DataError: the data are missing.
     """
     config = resolve_class_paths(run.config()["data"])
-    given = config.get("init_args", {})
-    if missing := [name for name in current().links if name in given and given[name] is None]:
-        content = read(choose_checkpoint(run))
-        given |= {name: linked_hparam(content, current().links[name]) for name in missing}
+    given, links = config.get("init_args", {}), current().links
+    if any(name in given and given[name] is None for name in links):
+        fill_linked(given, links, read(choose_checkpoint(run)))
     data = build_datamodule(config)
     if download:
         data.prepare_data()
@@ -64,12 +59,8 @@ def load_for_prediction(
 ) -> tuple[LightningModule, LightningDataModule, Trainer]:
     """Return the task of a run with the weights of a checkpoint, its data module, and a trainer for prediction.
 
-    The trainer uses a single process and none of the run's callbacks and loggers. Nothing is written to the run.
-
-    Args:
-        run: the run.
-        checkpoint: the file with the weights, see `choose_checkpoint`.
-        **parts: trainer arguments, which override the run's config.
+    The trainer uses a single process and none of the run's callbacks and loggers. Its other arguments come from the
+    run's config, which `parts` overrides. Nothing is written to the run.
 
     Raises:
         UserError: a class rejects its arguments, or the data are missing.
@@ -78,10 +69,7 @@ def load_for_prediction(
     cli = LitCLI(current(), prepare(["predict", f"--run={run.path}"]).args)
     set_rank(0)
     content = read(checkpoint)
-    data = cli.options.data.get("init_args", {})
-    for name, argument in cli.links.items():
-        if name in data and data[name] is None:
-            data[name] = linked_hparam(content, argument)
+    fill_linked(cli.options.data.get("init_args", {}), cli.links, content)
     checkpoint_io = SafeCheckpointIO()
     checkpoint_io.loaded[checkpoint] = content
     remember_missing_cuda()

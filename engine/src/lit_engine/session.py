@@ -3,12 +3,11 @@
 `run` executes one command. `Session.fit` shows a complete training run.
 """
 
-import os
+import gc
 import re
 import shlex
 import shutil
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from pkgutil import resolve_name
@@ -28,15 +27,15 @@ from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
 from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, headline_of, one_line
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
 from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
-from lit_engine.checkpoints.io import SafeCheckpointIO, linked_hparam, read
+from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
 from lit_engine.checkpoints.warm_start import check_fits, check_kept, warm_start
 from lit_engine.cli.explain import explain
 from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
-from lit_engine.distributed.processes import first_if_alone, is_first, print_once
+from lit_engine.distributed.processes import first_if_alone, is_first, print_once, warn_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
 from lit_engine.errors import NonFiniteError, UserError, first_of, no_access
-from lit_engine.project import Project, is_debugging, program, variable
+from lit_engine.project import Project, is_debugging, program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import hide, provenance, versions
@@ -45,8 +44,9 @@ from lit_engine.training.layout import emulated
 from lit_engine.training.plain import complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
 
-# Tools for the options --find and --plot_lr of `fit`, which are imported only when needed.
+# Tools for the options --find, --plot_lr and --plan of `fit`, which are imported only when needed.
 FIND, PLOT_LR = "lit_engine.tools.lr_finder:find", "lit_engine.tools.lr_finder:plot_lr"
+PLAN = "lit_engine.tools.plan:plan"
 NOTIFY = "lit_engine.tools.notify:notify"  # for --notify
 
 
@@ -59,59 +59,53 @@ def run(project: Project, args: Sequence[str]) -> int:
         {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
         status = session.status
     except Exception as error:
-        connection = None
+        message = _in_short(error, args)
+        status = 1 if message is None else 2
         if session is not None:
             # torchrun sends a signal to the remaining processes, which must not interrupt the report
-            connection, session.signals.deferred = session.connection, True
+            session.signals.deferred = True
             session.event = "diverged" if isinstance(error, NonFiniteError) else "failed"
-        if connection is not None:
-            connection.stop_watching()
-        first = None if connection is None else connection.failed_before(error)
-        message = _in_short(error, args)
-        if message is not None:
-            status = 2
-        if message or first:
-            print(f"error: {message or first}", file=sys.stderr, flush=True)
-        elif connection is None:
+        if session is not None and session.connection is not None:
+            session.connection.report(error, message)
+        elif message is None:
             raise
         else:
-            traceback.print_exc()
-        if connection is not None:
-            connection.end(first is None)
+            print(f"error: {message}", file=sys.stderr, flush=True)
     except Interrupted as ended:
         status = ended.status
         if session is not None:
             session.event = f"received {ended}"
-        if session is not None and session.connection is not None:
-            session.connection.stop_watching()
+            if session.connection is not None:
+                session.connection.stop_watching()
     finally:
         if session is not None:
             session.close(status)
+    if again := session.again if session is not None else []:
+        del session  # frees the memory of its objects
+        gc.collect()
+        return run(project, again)
     return status
 
 
 def _in_short(error: Exception, args: Sequence[str]) -> str | None:
     """Return a short message for an error that the user can fix, or None."""
-    # raised by torch's inductor
-    if not is_debugging() and re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
-        return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
-    if not is_debugging():
-        if "than one `__init__` argument can be passed" in str(error):
-            return "Lightning cannot replace the sampler of a DataLoader: pass its arguments by name (batch_size=32)"
-        # `self.log` was called with an invalid value, such as a tensor with several elements
-        if isinstance(error, ValueError) and str(error).startswith("`self.log("):
-            return str(error)
-    if is_debugging() or not isinstance(error, UserError | MisconfigurationException | OSError):
+    if is_debugging():
         return None
-    return no_access(error) if isinstance(error, OSError) else explain(error, args)
+    # raised by torch's inductor
+    if re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
+        return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
+    if "than one `__init__` argument can be passed" in str(error):
+        return "Lightning cannot replace the sampler of a DataLoader: pass its arguments by name (batch_size=32)"
+    # `self.log` was called with an invalid value, such as a tensor with several elements
+    if isinstance(error, ValueError) and str(error).startswith("`self.log("):
+        return str(error)
+    if isinstance(error, OSError):
+        return no_access(error)
+    return explain(error, args) if isinstance(error, UserError | MisconfigurationException) else None
 
 
 class Session:
     """One command, from its options to its exit status.
-
-    Args:
-        project: the current project.
-        args: the command line.
 
     Attributes:
         cli: the parsed command line, which creates the data module, the model and the trainer.
@@ -121,15 +115,17 @@ class Session:
         status: the exit status.
         connection: the connection to the other processes, set once there is a trainer; None for a single process.
         event: how the command ended, for `--notify`.
+        again: the command that continues the run with smaller micro-batches, after memory ran out.
     """
 
     # set by `prepare`
     run: RunDir
     record: RunRecord
+    saver: Saver
     table: PredictionTable  # only for `predict`
 
     def __init__(self, project: Project, args: Sequence[str]) -> None:
-        self.project = project
+        self.project, self.args = project, args
         words, self.existing_run, self.config_name = prepare(args)
         self.cli = LitCLI(project, words)
         self.options, self.command, self.config = self.cli.options, str(self.cli.subcommand), self.cli.config_text()
@@ -137,6 +133,7 @@ class Session:
         self.checkpoint: Path | None = None
         self.fork: Fork | None = None
         self.status, self.event = 0, "finished"
+        self.again: list[str] = []
         self.loggers: list[Any] = []
         self.lock: BaseFileLock | None = None
         self.connection: Connection | None = None
@@ -147,6 +144,9 @@ class Session:
 
     def fit(self) -> None:
         """Train, then test the best checkpoint if `test_after_fit` is set and there is a test split."""
+        if self.options.plan:
+            resolve_name(PLAN)(self)
+            return
         # prepare the run, then load the weights of another run if requested
         trainer, model, datamodule = self.prepare()
         options, run = self.options, self.run
@@ -178,8 +178,8 @@ class Session:
                 resolve_name(PLOT_LR)(trainer, model, datamodule)
             self.has_content = (run.path / "figures").exists()
             return
-        if (warning := emulated(str(trainer.precision), trainer.strategy.root_device.type)) and is_first():
-            print(warning, file=sys.stderr)
+        if warning := emulated(str(trainer.precision), trainer.strategy.root_device.type):
+            warn_once(warning)
 
         # fit
         smoke = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
@@ -191,7 +191,10 @@ class Session:
                 raise
             # Lightning checks the interval only now, when the number of batches is known
             raise UserError(str(error).strip()) from error
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
+            if self.saver.smaller:
+                self._halve_batches(trainer)
+                return
             if not str(error).startswith("Early stopping conditioned on metric"):
                 raise
             known = ", ".join(sorted(name for name in trainer.callback_metrics if name.count("/") < 2))
@@ -214,9 +217,20 @@ class Session:
         if best is not None and best.best_model_path and best.best_model_score is not None:
             self.checkpoint = Path(best.best_model_path)
             print_once(f"best checkpoint: {self.checkpoint} ({best.monitor} {best.best_model_score:.4f})")
-        self.is_page_outdated = tests or (self.record.started and not smoke) or _page_is_outdated(run.path)
+        self.is_page_outdated = not smoke
         if tests:
             self._score("test", trainer, model, datamodule)
+
+    def _halve_batches(self, trainer: Trainer) -> None:
+        """Let `run` repeat the step in which memory ran out with micro-batches of half the size."""
+        if self.signals.number:
+            raise Interrupted(self.signals.number)
+        self.status = 1
+        words = [f"--{name}={value}" for name, value in accumulating(self.options.trainer, self.saver.smaller).items()]
+        urls = [f"--notify={url}" for url in self.options.notify or ()]
+        self.again = ["fit", f"--run={self.run.path}", *words, *urls]
+        where = f"in epoch {trainer.current_epoch}, step {trainer.global_step}"
+        print(f"note: out of memory {where}: repeating it with {words[0]}", file=sys.stderr)
 
     def evaluate(self) -> None:
         """Validate or test the checkpoint, or the initial weights if there is none."""
@@ -245,8 +259,8 @@ class Session:
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )
         self.has_content = bool(table.files) or bool(table.rows)
-        for sample in table.missing if is_first() else ():
-            print(f"error: cannot read {sample['file']}", file=sys.stderr)
+        for sample in table.missing:
+            warn_once(f"error: cannot read {sample['file']}")
             self.status = 1
         count = f"{len(table.rows)} predictions: " if table.rows or not table.files else ""
         print_once(f"{count}{', '.join(map(str, table.files)) or 'no table was written'}")
@@ -262,7 +276,8 @@ class Session:
         first_if_alone(self.options.trainer)
         if self.command != "fit":
             self.checkpoint = self._checkpoint_to_evaluate()
-        self.run = self.existing_run or self._named_run() or self._new_run()
+        named = self._named_run() if self.options.resume else None
+        self.run = self.existing_run or named or self._new_run()
         self.lock = self.run.lock() if self.command == "fit" and is_first() else None
         has_started = not self.options.resume or any(self.run.checkpoints.glob("*.ckpt"))
         if self.command == "fit" and self.existing_run is not None and has_started:
@@ -270,35 +285,35 @@ class Session:
             self._note_versions()
             self.checkpoint, damaged = newest_checkpoint(self.run)
             for path in damaged:
-                print(f"warning: {path} is damaged and was skipped", file=sys.stderr)
+                warn_once(f"warning: {path} is damaged and was skipped")
         content = None if self.checkpoint is None else read(self.checkpoint)
         if self.options.get("fork") and self.checkpoint is None:
             self.fork = Fork(self.options.fork)
             self.checkpoint, content = self.fork.checkpoint, self.fork.content
         data = self.options.data.get("init_args", {})
-        for name, argument in self.cli.links.items():
-            if name in data and data[name] is None:  # such as the class names of a folder that is missing
-                data[name] = self._linked_value(name, argument, content)
         if self.checkpoint is not None and content is not None:
+            fill_linked(data, self.cli.links, content)  # such as the class names of a folder that is missing
             self.checkpoint_io.loaded[self.checkpoint] = content
+        elif self.options.init_from and data.get("keep_vocabularies"):  # class names always come from the new data
+            links = {name: argument for name, argument in self.cli.links.items() if name == "vocabularies"}
+            fill_linked(data, links, read(weights_of(self.options.init_from)))
         self.cli.make(self.run.path, bool(self.checkpoint or self.options.init_from), self._parts)
         trainer, model = self.cli.trainer, self.cli.model
         self.record.hyper_parameters = self.cli.hyper_parameters
         self.connection = Connection.of(trainer.strategy)
-        print_once(f"run: {self.run.path}")
-        print_once("\n".join(_described(model)))
+        if not self.options.plan:
+            print_once("\n".join([f"run: {self.run.path}", *_described(model)]))
         if self.checkpoint is not None and content is not None and self.fork is None:
             different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters)
             if self.command != "fit":
                 print_once(f"checkpoint: {self.checkpoint}")
                 self.record.changed = different
-            for line in different if is_first() else ():
-                print(f"warning: {line}", file=sys.stderr)
+            for line in different:
+                warn_once(f"warning: {line}")
         return trainer, model, self.cli.datamodule
 
     def close(self, status: int) -> None:
-        """Finish the loggers and release the lock, then print the run's path, or remove a new run without content."""
-        os.environ.pop(variable("RUN_DIR"), None)
+        """Finish the loggers, release the lock, write the page and notify, or remove a new run without content."""
         self.signals.remove()
         for logger in self.loggers:
             if hasattr(logger, "finish"):  # without it, W&B shows a failed run as finished
@@ -307,7 +322,7 @@ class Session:
             if hasattr(self, "record"):
                 self.record.ended(status)
             self.lock.release()
-        if not is_first() or not hasattr(self, "run"):
+        if not is_first() or not hasattr(self, "run") or self.again:
             return
         if self.existing_run is None and not self.has_content:
             shutil.rmtree(self.run.path, ignore_errors=True)
@@ -323,13 +338,11 @@ class Session:
             resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
 
     def _named_run(self) -> RunDir | None:
-        """Return the run to continue with `--resume`, if it exists. A run killed before its first save starts again.
+        """Return the run to continue, if it exists. A run killed before its first save starts again.
 
         Raises:
             UserError: the run has a different config, or its config.yaml is broken.
         """
-        if not self.options.resume:
-            return None
         run = RunDir(Path(self.options.runs_dir, self.config_name, self.options.run_name).expanduser())
         self.existing_run = run if run.path.is_dir() else None
         if not run.config_file.is_file():
@@ -350,17 +363,14 @@ class Session:
     def _note_versions(self) -> None:
         before, now = (self.run.entries() or [{}])[-1].get("versions", {}), versions()
         changed = [f"{name} {before[name]} (now {now[name]})" for name in before if before[name] != now.get(name)]
-        if changed and is_first():
-            print(f"note: the run was trained with {', '.join(changed)}; the last digits may differ", file=sys.stderr)
+        if changed:
+            warn_once(f"note: the run was trained with {', '.join(changed)}; the last digits may differ")
 
     def _new_run(self) -> RunDir:
         runs, name = self.options.runs_dir, self.options.run_name
         if is_first():
-            run = RunDir.create(runs, self.config_name, name)
-            os.environ[variable("RUN_DIR")] = str(run.path)  # inherited by the processes that a strategy launches
-            return run
-        # RunRecord broadcasts the path of the first process to processes that did not inherit it
-        return RunDir(Path(os.environ.get(variable("RUN_DIR"), Path(runs, self.config_name, name or "of-the-first"))))
+            return RunDir.create(runs, self.config_name, name)
+        return RunDir(Path(runs, self.config_name, name or "of-the-first"))  # RunRecord replaces it in all processes
 
     def _checkpoint_to_evaluate(self) -> Path | None:
         which = self.options.ckpt_path
@@ -375,25 +385,15 @@ class Session:
             )
         return None if which is None else Path(which)
 
-    def _linked_value(self, name: str, argument: str, content: dict[str, Any] | None) -> Any:
-        """Return a hyperparameter of the checkpoint that stands in for missing data, or None.
-
-        A warm start uses the vocabularies of its checkpoint if `keep_vocabularies` is set. Class names always come from
-        the new data.
-        """
-        keeps = self.options.data.get("init_args", {}).get("keep_vocabularies")
-        if content is None and self.options.init_from and name == "vocabularies" and keeps:
-            content = read(weights_of(self.options.init_from))
-        return None if content is None else linked_hparam(content, argument)
-
     def _parts(self, config: Namespace) -> dict[str, Any]:
         """Return trainer arguments that add the run's own callbacks, loggers and plugins to the configured ones."""
         metrics = MetricsCSV(self.run.path) if config.logger is not False and self.command == "fit" else None
         self.record = RunRecord(self.run, self.config, metrics)
         # the record comes first, because drawing a figure may fail
-        callbacks = [self.record, Saver(self.signals), *_listed(self.fork), *_with_checkpoint(config)]
+        self.saver = Saver(self.signals)
+        callbacks = [self.record, self.saver, *_listed(self.fork), *_with_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
-        if config.enable_progress_bar is not False and not config.barebones and not own_bar:
+        if config.enable_progress_bar is not False and not own_bar:
             callbacks.append(TerminalProgress(self.signals) if sys.stdout.isatty() else ProgressLines())
         if self.command == "predict":
             self.table = PredictionTable(self.run.path / "predictions" / "test.csv")
@@ -410,7 +410,7 @@ class Session:
             "callbacks": callbacks,
             "logger": self.loggers or False,
             "plugins": plugins,
-            "profiler": config.profiler or (None if config.barebones else NoProfiler()),
+            "profiler": config.profiler or NoProfiler(),
             "default_root_dir": str(self.run.path),
             "enable_progress_bar": own_bar,
         }
@@ -428,10 +428,14 @@ class Session:
                 print_once(one_line(trainer.callback_metrics, model))
 
 
-def _page_is_outdated(run: Path) -> bool:
-    """Return whether a finished run has no page, or one older than its metrics because the process was killed."""
-    page, metrics = run / "index.html", [run / "metrics.csv", run / "metrics.json"]
-    return not page.exists() or any(file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics)
+def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
+    """Return the options for this number of micro-batches per step, with the other options that count micro-batches."""
+    counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # unless they are fractions of an epoch
+    found = {"trainer.accumulate_grad_batches": number}
+    for name in counts:
+        if isinstance(trainer[name], int):
+            found[f"trainer.{name}"] = trainer[name] * number // trainer.accumulate_grad_batches
+    return found
 
 
 def _drop_averages(trainer: Trainer) -> None:
@@ -454,7 +458,7 @@ def _with_checkpoint(config: Namespace) -> list[Any]:
     """Return the configured callbacks. If none is a Checkpoint, add one for `last.ckpt` and, if needed, the best."""
     callbacks = _listed(config.callbacks)
     others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
-    if config.enable_checkpointing is False or config.barebones or any(isinstance(one, Checkpoint) for one in others):
+    if config.enable_checkpointing is False or any(isinstance(one, Checkpoint) for one in others):
         return callbacks
     for one in others:
         one.save_last = False  # Lightning's last.ckpt is the newest of the best checkpoints

@@ -27,7 +27,8 @@ from toy.tasks import ImageClassifier
 WEIGHTS = torch.tensor([0, 1, 2, 0, 5, 1, 7, 0], dtype=torch.double).repeat(25)
 OPTIONS = (
     "fit -c configs/quickstart.yaml --model.net.hidden_sizes=[32] --trainer.max_epochs=2 --data.batch_size=null "
-    "--data.global_batch_size=128 --trainer.log_every_n_steps=1 --data.sampling=balanced --test_after_fit=false"
+    "--data.global_batch_size=128 --trainer.log_every_n_steps=1 --data.sampling=balanced --test_after_fit=false "
+    "--data.train_transforms=null"
 )
 
 

@@ -16,6 +16,7 @@ PROJECT = Project(
         "input_size": "net.init_args.input_size",
         "output_size": "net.init_args.output_size",
     },
+    commands={"greet": "commands:greet"},
 )
 
 
@@ -23,5 +24,9 @@ def main(args=None):
     return entry.main(PROJECT, args)
 
 
-if __name__ == "__main__":
+def entry_point():
     entry.run_program(PROJECT)
+
+
+if __name__ == "__main__":
+    entry_point()

@@ -1,9 +1,23 @@
 """Random images."""
 
 import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
 from lit_engine.data.images import ImageData
 from lit_engine.data.module import random_split
+
+
+class Noise(nn.Module):
+    """Adds noise of up to `level` grey levels, which is different in each step."""
+
+    def __init__(self, level: int = 20):
+        super().__init__()
+        self.level = level
+
+    def forward(self, images):
+        noise = torch.randint_like(images, -self.level, self.level + 1, dtype=torch.int16)
+        return (images + noise).clamp(0, 255).to(images.dtype)
 
 
 class Digits(ImageData):
@@ -53,3 +67,10 @@ class Pictures(ImageData):
         size = self.size if split == "train" else self.size // 2
         images = torch.randint(0, 256, (size, 1, 6, 5), generator=generator, dtype=torch.uint8)
         return images, torch.arange(size) % 3
+
+
+class PictureDataset(Pictures):
+    """The same images as a dataset, whose samples can be loaded in other processes."""
+
+    def load(self, split):
+        return TensorDataset(*super().load(split))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Literal
 
 from torch import nn
 
@@ -14,14 +15,15 @@ class MLP(nn.Module):
         input_shape: Sequence[int],
         num_classes: int,
         hidden_sizes: Sequence[int] = (32,),
-        norm: str = "none",
+        norm: Literal["none", "batch"] = "none",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         size = prod(input_shape)
         layers = [nn.Flatten()]
         for hidden in hidden_sizes:
-            layers += [nn.Linear(size, hidden), nn.ReLU(), nn.Dropout(dropout)]
+            layers += [nn.Linear(size, hidden), *([nn.BatchNorm1d(hidden)] if norm == "batch" else []), nn.ReLU()]
+            layers += [nn.Dropout(dropout)] if dropout else []
             size = hidden
         self.layers = nn.Sequential(*layers, nn.Linear(size, num_classes))
 

@@ -141,6 +141,49 @@ def gallery(images: Sequence[Tensor], captions: Sequence[str], title: str = "", 
     return figure
 
 
+def class_colours() -> Tensor:
+    """Return RGB colours in [0, 1] for ten classes, and light grey for -1: `(11, 3)`."""
+    from matplotlib import colormaps
+
+    return torch.cat([torch.tensor(colormaps["tab10"](range(10))[:, :3]), torch.full((1, 3), 0.9)])
+
+
+def segmentation(
+    images: Sequence[Tensor], masks: Mapping[str, Sequence[Tensor]], names: Sequence[str], title: str = ""
+) -> Figure:
+    """Draw images `(C, H, W)` in [0, 1] above rows of their masks, with a colour per class and grey for -1.
+
+    Args:
+        images: the images, drawn in one row.
+        masks: caption of a row → the classes `(H, W)` of the pixels of each image, such as `{"true": …}`.
+        names: class names for the key.
+        title: title of the figure.
+    """
+    from matplotlib.patches import Patch
+
+    colours = class_colours()
+    drawn = [colours[torch.where(mask < 0, -1, mask % 10)].movedim(-1, 0) for row in masks.values() for mask in row]
+    captions = [""] * len(images) + [caption for caption, row in masks.items() for _ in row]
+    figure = gallery([*images, *drawn], captions, title, columns=len(images))
+    key = [Patch(color=tuple(colours[k % 10].tolist()), label=name) for k, name in enumerate(names)]
+    figure.legend(handles=key, loc="outside lower center", ncols=6, fontsize=8, frameon=False)
+    return figure
+
+
+def training_images(images: Tensor, targets: Tensor | None, names: Sequence[str]) -> Figure:
+    """Draw images `(N, C, H, W)` with their masks `(N, H, W)`, classes `(N,)` or labels `(N, K)`, if known."""
+    title, captions = "train: images as the net sees them", [""] * len(images)
+    if targets is not None and targets.ndim == 3:
+        return segmentation([*images[: FIRST // 2]], {"mask": [*targets[: FIRST // 2]]}, names, title)
+    if targets is not None and targets.ndim == 1:
+        captions = [names[target] for target in targets.tolist()]
+    elif targets is not None and targets.shape[1:] == (len(names),):
+        labels = [[name for name, is_set in zip(names, row, strict=True) if is_set] for row in targets.tolist()]
+        shown = [row if len(row) < 5 else [*row[:3], f"and {len(row) - 3} more"] for row in labels]
+        captions = ["\n".join(row) or "no label" for row in shown]
+    return gallery([*images], captions, title)
+
+
 def reliability(calibration: Mapping[str, Any], title: str = "") -> Figure:
     """Plot accuracy against confidence (Guo et al. 2017). Calibrated predictions lie on the diagonal.
 
@@ -228,7 +271,7 @@ class Figures(DrawsEvaluation):
     def __init__(self, wrong_images: int = 24) -> None:
         self.wrong_images = wrong_images
         self._wrong: list[Wrong] = []
-        self._first: tuple[Tensor, list[str]] | None = None
+        self._first: tuple[Tensor, Tensor | None] | None = None  # images and targets
         self._hook: Any = None
         self._scores: list[tuple[Tensor, Tensor]] = []  # probabilities and targets, both (B, number of labels)
 
@@ -242,20 +285,19 @@ class Figures(DrawsEvaluation):
                 return
             images = inputs[0] if inputs else None
             if self._first is None and isinstance(images, Tensor) and images.ndim == 4:
-                names, captions = getattr(task, "class_names", None), [""] * len(images)
-                if names is not None and isinstance(batch, tuple | list) and images is batch[0] and batch[1].ndim == 1:
-                    captions = [names[target] for target in batch[1].tolist()]
-                self._first = images[:FIRST].detach().float().cpu(), captions[:FIRST]
+                known = isinstance(batch, tuple | list) and images is batch[0] and hasattr(task, "class_names")
+                targets = batch[1][:FIRST].cpu() if known and not batch[1].is_floating_point() else None
+                self._first = images[:FIRST].detach().float().cpu(), targets
 
         self._hook = pl_module.register_forward_pre_hook(look)
 
-    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Draw the images of the first batch before a checkpoint can be saved, so that every run gets this figure."""
         if self._hook is not None:
             self._hook.remove()
         if self._first is not None:
-            (images, captions), self._first = self._first, None
-            figure = gallery(list(images), captions, "train: images as the net sees them")
+            (images, targets), self._first = self._first, None
+            figure = training_images(images, targets, getattr(pl_module, "class_names", []))
             about = "The first training images as the network receives them, after augmentation and mixing."
             save_figure(trainer, "train_batch", figure, caption=about)
 
@@ -360,11 +402,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
 
 
 def figures_by_step(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]:
-    """Return the figures of the learning rates and the gradient norm with their captions, by name, if logged.
-
-    Args:
-        rows: the rows of metrics.csv.
-    """
+    """Return the figures of the learning rates and the gradient norm in metrics.csv, with their captions, by name."""
     columns = list(rows[0]) if rows else []
     rates = _curves(rows, "step", {name: name for name in columns if name == "lr" or name.startswith("lr/")})
     norms = _curves(rows, "step", {n: n for n in columns if base_of(n) in ("gradient_norm", "grad_norm")})
@@ -403,12 +441,7 @@ def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[st
 
 
 def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
-    """Return the curves of metrics by epoch, as `learning_curves` expects them: metric → stage → curve.
-
-    Args:
-        rows: the rows of metrics.csv.
-        metrics: metric names, with or without a stage.
-    """
+    """Return the curves of metrics, named with or without a stage, in metrics.csv: metric → stage → curve."""
     known = [name for name in (rows[0] if rows else ()) if not name.endswith("_step")]
     curves: dict[str, dict[str, Curve]] = {}
     for base in dict.fromkeys(map(base_of, metrics)):

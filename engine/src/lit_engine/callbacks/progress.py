@@ -124,10 +124,7 @@ class TerminalProgress(ProgressLines):
     """Progress display for terminals: the lines of `ProgressLines`, and below them a bar and the current metrics.
 
     The bar shows the remaining time of the whole fit, the training speed and the learning rate. It disappears when the
-    command ends.
-
-    Args:
-        signals: the handlers whose messages must not be mixed with the bar.
+    command ends. The messages of `signals` replace it.
     """
 
     def __init__(self, signals: Signals) -> None:

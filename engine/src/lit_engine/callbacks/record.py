@@ -5,6 +5,7 @@ import csv
 import io
 import math
 import re
+import resource
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, TextIO
 
+import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -21,6 +23,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
+from lit_engine.data.fingerprint import fingerprints
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import NonFiniteError, RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
@@ -39,9 +42,6 @@ class MetricsCSV(Logger):
     The file is saved at the end of each epoch, and within a long epoch about every ten seconds.
 
     Lightning's CSVLogger would delete an existing file in the same folder, and so the history of a resumed run.
-
-    Args:
-        folder: the run directory.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -209,6 +209,7 @@ class RunRecord(Callback):
         """Write config.yaml and provenance.json before the first checkpoint is saved."""
         if not self.started and trainer.is_global_zero:
             if self.provenance is not None:
+                self.provenance["data"] = fingerprints(trainer)
                 self.run.describe(self.config, {**self.provenance, "status": None})  # `ended` sets the status
             if self.metrics is not None and self._resumed is not None:
                 self.metrics.load_state_dict(self._resumed)
@@ -294,7 +295,8 @@ class RunRecord(Callback):
         """Record the exit status of `fit`, unless the run had already finished or the disk is full."""
         with contextlib.suppress(OSError, RunError):
             if self.provenance is not None and self.started:
-                self.run.end(status, round(perf_counter() - self._start, 2))
+                measured = {"seconds": round(perf_counter() - self._start, 2), "peak_memory_gb": _peak_memory()}
+                self.run.end(status, **measured, data=self.provenance["data"])
             elif self.provenance is not None and status == 0:  # an earlier process was killed after the last step
                 self.run.end(0)
 
@@ -308,6 +310,11 @@ class RunRecord(Callback):
             for name, value in self._validated.items():
                 if base_of(name) == "loss":
                     _check_finite(trainer, name, value)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add the fingerprint of the test split, which may not have been loaded before."""
+        if self.provenance is not None and self.started and trainer.is_global_zero:
+            self.provenance["data"] |= fingerprints(trainer, self.provenance["data"])
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._evaluated(trainer, pl_module, "test", "test")
@@ -324,6 +331,14 @@ class RunRecord(Callback):
         checkpoint = str(self.checkpoint) if self.checkpoint else None
         changed = {"changed": self.changed} if self.changed else {}
         self.run.record(section, {"checkpoint": checkpoint, **changed, **values, **getattr(pl_module, "notes", {})})
+
+
+def _peak_memory() -> float:
+    """Return the peak memory in GB: the tensors of this process on its GPU if it uses one, otherwise the process."""
+    if torch.cuda.is_initialized():
+        return round(torch.cuda.max_memory_allocated() / 1e9, 3)
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, 3)
 
 
 def _samples(trainer: Trainer, before: int) -> str:

@@ -1,13 +1,11 @@
 """Selects the checkpoint of a run to resume from or to evaluate."""
 
-import contextlib
-import sys
 from pathlib import Path
 
 from lit_engine._lightning import epochs_in
 from lit_engine.checkpoints.average import NAME, average
 from lit_engine.checkpoints.io import by_age, is_intact, read
-from lit_engine.distributed.processes import is_first
+from lit_engine.distributed.processes import warn_once
 from lit_engine.errors import RunError, UserError
 from lit_engine.run.directory import BEFORE_NAN, RunDir
 
@@ -84,17 +82,13 @@ def weights_of(source: str | Path) -> Path:
 
 
 def _best(run: RunDir) -> Path:
-    """Return the best checkpoint according to the callback's saved state or metrics.json, or else the newest one."""
+    """Return the only `best*.ckpt`, the best one according to the callback's saved state, or else the newest one."""
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
-    recorded = None
-    with contextlib.suppress(RunError):  # a broken metrics.json
-        recorded = run.metrics().get("fit", {}).get("best_checkpoint")
-    if [path.name for path in candidates] == [recorded]:
+    if len(candidates) == 1:
         return candidates[0]
     newest = newest_checkpoint(run)[0]
     states = read(newest).get("callbacks", {}).values()
     names = [Path(s["best_model_path"]).name for s in states if s.get("best_model_score") is not None]
-    names += [recorded] if recorded else []
     named = [run.checkpoints / name for name in names if (run.checkpoints / name).is_file()]
     best = (named or by_age(candidates) or [newest])[0]
     if best == newest and read(best).get("global_step") == 0:
@@ -102,8 +96,8 @@ def _best(run: RunDir) -> Path:
             f"{run.path} has no trained weights, because training ended in the first epoch; use `--ckpt_path last` "
             "for the initial weights"
         )
-    if names and best.name != names[0] and is_first():
-        print(f"warning: the best checkpoint {names[0]} does not exist, using {best.name}", file=sys.stderr)
+    if names and best.name != names[0]:
+        warn_once(f"warning: the best checkpoint {names[0]} does not exist, using {best.name}")
     return best
 
 

@@ -51,17 +51,20 @@ def read(path: str | Path, map_location: Any = "cpu") -> dict[str, Any]:
     return content
 
 
-def linked_hparam(content: Mapping[str, Any], argument: str) -> Any:
-    """Return a hyperparameter in a checkpoint that the data provided to the model, or None.
+def fill_linked(data: dict[str, Any], links: Mapping[str, str], content: Mapping[str, Any]) -> None:
+    """Set arguments of the data that are None, such as class names, to the values in a checkpoint's hyperparameters.
 
     Args:
+        data: arguments of the data module.
+        links: maps an argument of the data to the argument of the task, as in `Project.links`.
         content: content of the checkpoint.
-        argument: argument of the task or of an object in it, as in `Project.links` (`net.init_args.num_classes`).
     """
-    found = content.get("hyper_parameters", {})
-    for part in argument.split("."):
-        found = (found or {}).get(part)
-    return found
+    for name, argument in links.items():
+        if name in data and data[name] is None:
+            found = content.get("hyper_parameters", {})
+            for part in argument.split("."):
+                found = (found or {}).get(part)
+            data[name] = found
 
 
 def by_age(paths: Iterable[Path]) -> list[Path]:

@@ -31,12 +31,6 @@ def check_fits(
 ) -> list[str]:
     """Raise CheckpointError, listing the differences, unless a checkpoint contains exactly this model's weights.
 
-    Args:
-        model: the model.
-        content: content of the checkpoint.
-        checkpoint: path of the checkpoint, for messages.
-        hyper_parameters: hyperparameters of the model, in the form that checkpoints contain.
-
     Returns:
         Other hyperparameters that differ from training, such as the mean of the images or the class names.
     """

@@ -86,13 +86,6 @@ def load_fitting(
 ) -> Match:
     """Load the weights that fit by name and shape onto the model's devices, and leave the others unchanged.
 
-    Args:
-        model: model that receives the weights.
-        state: weights on any device.
-        source: name of the source, for messages.
-        strict: whether to raise an error if anything does not fit.
-        meaningless: names of weights that are not loaded, because they belong to other data.
-
     Raises:
         CheckpointError: if no parameter fits, or not all weights fit and `strict` is set.
     """

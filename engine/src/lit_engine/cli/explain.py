@@ -2,8 +2,12 @@
 
 import argparse
 import inspect
+import math
 import re
+import shutil
+import sys
 import sysconfig
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -40,16 +44,30 @@ def missing_command() -> str:
 
 
 class UsageError(UserError):
-    """A command line or config that could not be parsed.
-
-    Args:
-        message: the message of jsonargparse or argparse.
-        parser: the parser that failed, which knows the valid options.
-    """
+    """A command line or config that could not be parsed. The parser that failed knows the valid options."""
 
     def __init__(self, message: str, parser: Any) -> None:
         super().__init__(message)
         self.parser = parser
+
+
+def fit_width(text: str) -> str:
+    """Wrap lines that are longer than the terminal. A line of two columns continues below the second one."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+    lines: list[str] = []
+    for line in text.splitlines():
+        if len(line) > width:
+            margin = len(line) - len(line.lstrip())
+            first = re.match(r"\s*\S+(?: \S+)* {2,}", line)  # the first of two columns
+            column = first.end() if first else margin
+            if first and column > width / 2:  # too little space on its right
+                lines.append(line[:column].rstrip())
+                line, column = f"{' ' * (margin + 4)}{line[column:]}", margin + 4
+            lines += textwrap.wrap(line, int(width), subsequent_indent=" " * column, break_long_words=False,
+                                   break_on_hyphens=False)  # fmt: skip
+        else:
+            lines.append(line)
+    return "\n".join(lines)
 
 
 class OptionParser(argparse.ArgumentParser):
@@ -58,6 +76,9 @@ class OptionParser(argparse.ArgumentParser):
     def __init__(self, command: str, about: str | None, **more: Any) -> None:
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(f"{program()} {command}", description=about, formatter_class=form, allow_abbrev=False, **more)
+
+    def format_help(self) -> str:
+        return fit_width(super().format_help()) + "\n"
 
     def error(self, message: str) -> Never:
         """Stop parsing with an error.
@@ -110,12 +131,7 @@ def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def explain(error: Exception, args: Sequence[str]) -> str:
-    """Return a message of a few lines for an error.
-
-    Args:
-        error: the error. Its own message is returned unless it is a UsageError.
-        args: the command line, whose config files show which classes are in use.
-    """
+    """Return a message of a few lines for an error: its own, or for a UsageError the innermost reason with a hint."""
     message = str(error)
     if not isinstance(error, UsageError):
         return message

@@ -19,8 +19,12 @@ from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
 
+<<<<<<< HEAD
 from lit_engine._torchmetrics import import_lazily
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, missing_command, pairs
+=======
+from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, fit_width, missing_command, pairs
+>>>>>>> origin/main
 from lit_engine.cli.options import short_help
 from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError, nearest
@@ -34,6 +38,8 @@ COMMANDS = {
     "repeat": "lit_engine.tools.sweep.repeat:repeat",
     "runs": "lit_engine.tools.runs.listing:runs",
     "compare": "lit_engine.tools.runs.command:compare",
+    "reproduce": "lit_engine.tools.reproduce.command:reproduce",
+    "doubts": "lit_engine.tools.doubts.command:doubts",
     "export": "lit_engine.tools.export.command:export",
     "serve": "lit_engine.tools.serve.command:serve",
     "examples": "lit_engine.tools.examples:examples",
@@ -53,6 +59,8 @@ Other commands:
   repeat       train with several seeds or on each fold; report mean and standard deviation
   runs         list runs
   compare      compare runs: options, metrics, curves
+  reproduce    train a run again, and report whether the result is the same
+  doubts       find label errors and near-duplicates after repeat --folds
   export       export a model to ONNX, TorchScript or other formats
   serve        try out a run in the browser
   examples     list the configs
@@ -133,7 +141,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
         if not args or args[0] not in commands:
             if args[:1] in (["-h"], ["--help"]):
                 own = [f"Commands of this project: {', '.join(project.commands)}"] if project.commands else []
-                print(HELP.format(name=project.program), *own, sep="\n")
+                print(fit_width("\n".join([HELP.format(name=project.program), *own])))
                 return 0
             check_early(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
             if {"-h", "--help"} & set(args):

@@ -25,7 +25,7 @@ _EVALUATION = ("validate", "test", "predict")
 OPTIONS = (
     Option("run", str | None, None, "A run directory or `latest`. `fit` resumes it, the other commands evaluate it."),
     Option("run_name", str | None, None, "Name of a new run. Default: the current time."),
-    Option("runs_dir", str, "runs", "Folder of new runs, which become RUNS_DIR/CONFIG/NAME."),
+    Option("runs_dir", str, "runs", "Folder of new runs: RUNS_DIR/CONFIG/NAME."),
     Option("resume", bool, False, "Resume the run with this run_name if it exists.", ("fit",)),
     Option("fork", str | None, None, "Continue RUN, or RUN@best or RUN@EPOCH, as a new run with different options.",
            ("fit",)),
@@ -35,6 +35,8 @@ OPTIONS = (
     Option("init_strict", bool, False, "Raise an error if any of those weights do not fit.", ("fit",)),
     Option("find", Literal["lr", "batch_size"] | None, None, "Search for a learning rate or batch size, then stop.",
            ("fit",)),
+    Option("plan", bool, False, "Predict time and memory from a few steps, then stop.", ("fit",)),
+    Option("json", bool, False, "With --plan: print JSON.", ("fit",)),
     Option("plot_lr", bool, False, "Plot the planned learning rate, then stop.", ("fit",)),
     Option("test_after_fit", bool, False, "Test the best checkpoint after training.", is_recorded=True),
     Option("notify", list[str] | None, None, "URL to notify when the run ends. Can be repeated.", ("fit",)),

@@ -9,6 +9,7 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import shorten
@@ -42,6 +43,9 @@ NEED_A_VALUE = (
 # Options of predict for new samples → their content. Data modules declare in `predicts_on` which option they support.
 NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 
+# The option for the mode of an EarlyStopping in a config, or of the last callback on the command line.
+STOPPING_MODE = re.compile(r"trainer\.callbacks(\.\w*EarlyStopping(\[\d+\])?)?\.mode")
+
 # Options that the config of a run omits, because they do not describe the run itself.
 NOT_IN_CONFIG = (*(option.name for option in OPTIONS if not option.is_recorded), "ckpt_path", "config")
 
@@ -70,8 +74,8 @@ def prepare(args: Sequence[str]) -> Invocation:
         runs = first.get("--runs_dir") or "runs"
         run_path = str(RunDir.latest(runs, first_config and name_of(first_config)).path)
         given = [(o, run_path if o == "--run" else v) for o, v in given if (o, v) != (CONFIG, first_config)]
-    run: RunDir | None = None
-    parent = RunDir.to_fork(fork)[0] if (fork := first.get("--fork")) else None
+    run = RunDir.open(run_path) if run_path else None
+    source = run or (RunDir.to_fork(fork)[0] if (fork := first.get("--fork")) else None)
     words: list[str] = []
     has_config = False
     for option, value in given:
@@ -79,14 +83,11 @@ def prepare(args: Sequence[str]) -> Invocation:
             raise UserError(f"{option} needs a value")
         if value is None:
             words.append(f"{option}=true" if option.removeprefix("--") in FLAGS else option)
-            if option in SUBCOMMANDS and run_path is not None and run is None:
-                run, has_config = RunDir.open(run_path), True
-                words += _config(str(run.config_file), alone=True)
-            elif option in SUBCOMMANDS and parent is not None:
+            if option in SUBCOMMANDS and source is not None and not has_config:
                 has_config = True
-                words += _config(str(parent.config_file), alone=True)
+                words += _config(str(source.config_file), alone=True)
         elif option == CONFIG:
-            if has_config and run is None and parent is None and is_complete(value):
+            if has_config and source is None and is_complete(value):
                 raise UserError(
                     f"{value} is a complete config and would replace the one before it: pass only one, then overlays"
                 )
@@ -107,8 +108,7 @@ def prepare(args: Sequence[str]) -> Invocation:
             is_class = named and (of_data or option.startswith(("--model", "--trainer")))
             words.append(f"{option}={resolve_class_name(value) if is_class else value}")
     if any(word.startswith("--print_config") for word in words):  # a config must not contain `run` or `fork`
-        words += ["--run=null"] * (run is not None) + ["--fork=null"] * (parent is not None)
-    source = run or parent
+        words += [f"--{name}=null" for name in ("run", "fork") if f"--{name}" in first]
     return Invocation(words, run, source.path.absolute().parent.name if source else name_of(first_config))
 
 
@@ -161,32 +161,8 @@ def is_complete(config: str) -> bool:
     return all(isinstance(part := content.get(key), dict) and "class_path" in part for key in ("data", "model"))
 
 
-MOST_NODES = 100_000  # maximum number of nodes in a YAML file with expanded aliases
-
-
 class _Loader(yaml.SafeLoader):
-    """YAML loader that rejects excessive aliases, and duplicate keys instead of silently dropping the first."""
-
-    def get_single_node(self) -> Any:
-        root = super().get_single_node()
-        counts: dict[int, int] = {}
-
-        def count(node: Any) -> int:
-            if id(node) not in counts:
-                counts[id(node)] = 0  # stops the recursion if a node contains itself
-                inner = getattr(node, "value", None)
-                parts = (
-                    [one for pair in inner for one in (pair if isinstance(pair, tuple) else [pair])]
-                    if isinstance(inner, list)
-                    else []
-                )
-                counts[id(node)] = 1 + sum(map(count, parts))
-            return counts[id(node)]
-
-        if root is not None and count(root) > MOST_NODES:
-            problem = f"with expanded aliases, it has more than {MOST_NODES:,} values"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=root.start_mark)
-        return root
+    """YAML loader that rejects duplicate keys instead of silently dropping the first."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -236,9 +212,14 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("--run_name is for a new run, and --run for an existing run: set only one of them")
     if options.run and options.find:
         raise UserError("--find starts from initial weights: use a config instead of --run")
+    for name in ("run", "resume", "find", "plot_lr"):
+        if options.plan and options[name]:
+            raise UserError(f"--plan predicts the training of a new run: remove --{name}")
+    if options.json and not options.plan:
+        raise UserError("--json needs --plan")
     if options.resume and not options.run_name:
         raise UserError("--resume needs the name of the run to continue or create: set --run_name")
-    for name in ("run", "init_from", "find", "plot_lr"):
+    for name in ("run", "init_from", "find", "plan", "plot_lr"):
         if options.fork and options[name]:
             raise UserError(f"--fork continues the training of a run in a new run: remove --{name}")
     if options.run and options.init_from:
@@ -263,24 +244,6 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError("trainer.val_check_interval must be above 0; limit_val_batches=0 turns off validation")
     if not 0 <= options.seed_everything < 2**32:
         raise UserError(f"seed_everything must be from 0 to {2**32 - 1}, got {options.seed_everything}")
-
-
-def _callbacks(options: Namespace) -> list[Namespace]:
-    found = options.trainer.get("callbacks") or []
-    return found if isinstance(found, list) else [found]
-
-
-def check_early_stopping(given: Namespace) -> None:
-    """Raise UserError for an `EarlyStopping` without a mode in options that were parsed without defaults.
-
-    Lightning's default is `min`, which would stop a run whose metric improves by increasing.
-    """
-    for callback in _callbacks(given):
-        arguments = callback.get("init_args") or {}
-        if callback.class_path.endswith("EarlyStopping") and "mode" not in arguments:
-            raise UserError(
-                f"EarlyStopping monitors {arguments.get('monitor')} without a mode: set max (higher is better) or min"
-            )
 
 
 class Parser(LightningArgumentParser):
@@ -368,10 +331,7 @@ class LitCLI(ParsingCLI):
             chosen = None if is_first() else os.environ.get("PL_GLOBAL_SEED")  # set by the launching process
             self.options.seed_everything = int(chosen or random.SystemRandom().randrange(2**32))
         check(self.config.subcommand, self.options)
-        if any(
-            isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping") for one in _callbacks(self.options)
-        ):
-            check_early_stopping(parser.parse_args(args, defaults=False)[self.config.subcommand])
+        self.check_early_stopping()
         self.plain = self._plain(self.config)
 
     def _plain(self, config: Namespace) -> dict[str, Any]:
@@ -390,12 +350,29 @@ class LitCLI(ParsingCLI):
         header = f"# The complete config of this run. `{program()} fit -c` on it starts a new run of the same kind.\n"
         return header + yaml.safe_dump(self.plain, sort_keys=False, allow_unicode=True)
 
+    @cached_property
+    def given_options(self) -> list[dict[str, Any]]:
+        """The options that each word of the command line sets."""
+        return [_options_in(word) for word in self.words if word.startswith("--")]
+
+    def check_early_stopping(self) -> None:
+        """Raise UserError for an `EarlyStopping` if neither a config nor the command line sets its mode.
+
+        Lightning's default is `min`, which would stop a run whose metric improves by increasing.
+        """
+        callbacks = self.options.trainer.get("callbacks") or []
+        every = [one.init_args for one in (callbacks if isinstance(callbacks, list) else [callbacks])
+                 if isinstance(one, Namespace) and one.class_path.endswith("EarlyStopping")]  # fmt: skip
+        lowest = [arguments.monitor for arguments in every if arguments.mode == "min"]
+        if lowest and sum(len([*filter(STOPPING_MODE.fullmatch, one)]) for one in self.given_options) < len(every):
+            raise UserError(f"EarlyStopping monitors {lowest[0]} without a mode: set max (higher is better) or min")
+
     def changed(self) -> dict[str, list[Any]]:
         """Return the options that overlays and the command line change in the first config.
 
         The keys are options. The values are pairs of the value in the first config (None if not set) and the new value.
         """
-        first, *later = [_options_in(word) for word in self.words if word.startswith("--")] or [{}]
+        first, *later = self.given_options or [{}]
         now = dict(options_of(self.plain))
         keys = dict.fromkeys(key for options in later for key in options if key in now)
         return {key: [first.get(key), now[key]] for key in keys if not same_value(first.get(key), now[key])}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, Subset
 
 from lit_engine._lightning import ready_batches
-from lit_engine.data.module import Rows, Split, SplitData, random_split, stratified_split
+from lit_engine.data.module import Rows, Split, SplitData, split_by_class
 from lit_engine.data.sampler import Loader, seed_step
 from lit_engine.data.sampling import labels_of
 from lit_engine.errors import DataError
@@ -233,13 +233,10 @@ class Samples(Dataset):
         return image
 
 
-def split_by_class(dataset: Any, val_size: int) -> tuple[Subset, Subset]:
-    """Split a dataset for training and validation, by `stratified_split` if samples have a class, or `random_split`."""
-    labels = labels_of(dataset)
-    plain = random_split(len(dataset), val_size)
-    parts = plain if labels is None or labels.ndim > 1 else stratified_split(labels, val_size)
-    train, val = (Subset(dataset, part.tolist()) for part in parts)
-    return train, val
+def split_dataset(dataset: Any, size: int) -> tuple[Subset, Subset]:
+    """Split `size` samples off a dataset, in proportion to the classes if each sample has one."""
+    rest, part = split_by_class(len(dataset), size, labels_of(dataset))
+    return Subset(dataset, rest.tolist()), Subset(dataset, part.tolist())
 
 
 class ImageData(SplitData):
@@ -442,7 +439,7 @@ class DatasetImages(ImageData):
             train, test = (Subset(whole, part.tolist()) for part in self.hold_out(len(whole), 0, labels_of(whole)))
         elif whole is not None and test is None and test_size:
             size = round(len(whole) * test_size) if test_size < 1 else int(test_size)
-            train, test = split_by_class(whole, size) if size else (whole, None)
+            train, test = split_dataset(whole, size) if size else (whole, None)
         given: dict[str, Any] = {"train": train, "val": val, "test": test}
         self._given = {split: dataset for split, dataset in given.items() if dataset is not None}
         self._val_size = val_size
@@ -458,7 +455,7 @@ class DatasetImages(ImageData):
                 val_size = round(size * self._val_size) if 0 < self._val_size < 1 else self._val_size
                 if not 0 < val_size < size:
                     raise DataError(f"val_size {self._val_size} leaves no training or validation samples of {size}")
-                self.splits["train"], self.splits["val"] = split_by_class(self._given["train"], int(val_size))
+                self.splits["train"], self.splits["val"] = split_dataset(self._given["train"], int(val_size))
         super().setup(stage)
 
     def load(self, split: Split) -> Dataset:

@@ -1,6 +1,7 @@
 """Base class for data: splits that are loaded once, and loaders whose order depends only on (seed, epoch)."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -9,6 +10,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor
 
+from lit_engine.data.corrections import apply_corrections
 from lit_engine.data.sampler import EpochBatches, Loader, derive, global_seed
 from lit_engine.data.sampling import weights_for
 from lit_engine.distributed.processes import print_once, replicas
@@ -40,11 +42,11 @@ class Rows:
 
 
 def build_datamodule(config: Mapping[str, Any]) -> LightningDataModule:
-    """Build a data module from the `data` section of a config."""
+    """Build a data module from the `data` section of a config, which stays unchanged."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningDataModule, "data")
     try:
-        return parser.instantiate(parser.parse_object({"data": config})).data
+        return parser.instantiate(parser.parse_object({"data": deepcopy(config)})).data
     except ValueError as error:  # jsonargparse wraps the error of the class
         if isinstance(error.__cause__, DataError):
             raise error.__cause__ from None
@@ -80,6 +82,8 @@ class SplitData(LightningDataModule):
         sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often,
             `{CLASS: 3}` draws samples of a class three times as often as others, and a file contains a weight for each
             training sample, one per line. Epochs keep their length. Other splits are not resampled.
+        corrections: CSV file with corrected labels of training samples, which `doubts` writes. Validation and test
+            samples keep their labels.
 
     Attributes:
         splits: the loaded data of each split.
@@ -105,6 +109,7 @@ class SplitData(LightningDataModule):
         folds: int | None = None,
         fold: int = 0,
         sampling: dict[str, float] | str | None = None,
+        corrections: str | None = None,
     ) -> None:
         super().__init__()
         if folds is not None and (folds < 2 or not 0 <= fold < folds):
@@ -123,9 +128,10 @@ class SplitData(LightningDataModule):
         self.batch_size = self.default_batch_size if batch_size is global_batch_size is None else batch_size
         self.global_batch_size = global_batch_size
         self.eval_batch_size, self.drop_last, self.seed = eval_batch_size, drop_last, seed
-        self.folds, self.fold, self.sampling = folds, fold, sampling
+        self.folds, self.fold, self.sampling, self.corrections = folds, fold, sampling, corrections
         self.sample_weights: Tensor | None = None
         self._folded = False  # whether the test split is a fold
+        self._corrected = False  # whether the corrections have been applied
         self.splits: dict[str, Any] = {}
         self.new: Any = None
         self.predict_source = "test"
@@ -147,6 +153,9 @@ class SplitData(LightningDataModule):
                 self.splits[split] = self.loaded(split)
         if self.folds and not self._folded and self.new is None:
             raise self._no_folds()
+        if self.corrections and "train" in self.splits and stage == "fit" and not self._corrected:
+            apply_corrections(self, self.corrections)
+            self._corrected = True
         if self.sampling is not None and "train" in self.splits and stage == "fit":
             names = getattr(self, "class_names", None)
             self.sample_weights = weights_for(self.sampling, self.splits["train"], self.size_of("train"), names)
@@ -163,11 +172,7 @@ class SplitData(LightningDataModule):
         contains an equal share of each class, to within one sample. With `stratified`, so does the random part.
         """
         if not self.folds:
-            return (
-                stratified_split(labels, test_size)
-                if stratified and labels is not None
-                else random_split(size, test_size)
-            )
+            return split_by_class(size, test_size, labels if stratified else None)
         labels = torch.zeros(size) if labels is None or labels.ndim > 1 else labels
         return self.split_off(folds_of(labels, self.folds))
 
@@ -318,6 +323,11 @@ def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
     place_in_class = torch.arange(size) - (counts.cumsum(0) - counts).repeat_interleave(counts)
     is_held = place_in_class < held.repeat_interleave(counts)
     return by_class[~is_held].sort().values, by_class[is_held].sort().values
+
+
+def split_by_class(size: int, val_size: int, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return a `stratified_split` if each sample has one class in `labels`, or else a `random_split`."""
+    return random_split(size, val_size) if labels is None or labels.ndim > 1 else stratified_split(labels, val_size)
 
 
 def folds_of(labels: Tensor, folds: int) -> Tensor:

@@ -1,17 +1,15 @@
 """Makes the order of any DataLoader depend only on (seed, epoch), so that a run can resume within an epoch."""
 
-import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from lit_engine._lightning import ready_batches, replace_loader_parts, set_worker_iterator, worker_iterator
-from lit_engine.data.sampler import derive, global_seed, outlive_signals
+from lit_engine.data.sampler import derive, global_seed, outlive_signals, seed_cpu
 from lit_engine.distributed.processes import replicas
 
 Place = Callable[[], tuple[int, int]]  # returns the epoch, and the batch with which to start
@@ -21,18 +19,16 @@ def seed_everywhere(*parts: int | str) -> None:
     """Seed torch on all devices, `random` and NumPy with a seed derived from the parts."""
     seed = derive(*parts)
     torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 (the global generator is the one that datasets use)
+    seed_cpu(seed)
 
 
 def make_resumable(loader: Any, trainer: Trainer) -> Any:
     """Wrap a DataLoader over a map-style dataset in a `ResumableLoader`. Return other loaders unchanged.
 
-    Loaders with a `state_dict`, such as torchdata's StatefulDataLoader, can resume without it. Iterable datasets start
-    from the beginning.
+    Iterable datasets start over, unless their loader has a `state_dict`, such as torchdata's StatefulDataLoader.
     """
     is_map_style = isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset)
-    if not is_map_style or hasattr(loader, "state_dict") or trainer.predicting:
+    if not is_map_style or trainer.predicting:
         return loader
     trains = bool(trainer.training)
 
@@ -50,12 +46,6 @@ class ResumableLoader:
     were already used are skipped without loading them. Random draws in the dataset depend on (seed, epoch, index), even
     in workers, and draws in a training step on (seed, epoch, batch, rank). All attributes of the DataLoader are
     available.
-
-    Args:
-        loader: The DataLoader. Its sampler and dataset are replaced.
-        seed: The seed of the run.
-        rank: The rank of this process.
-        place: Function that returns the epoch and the first batch of an iteration.
     """
 
     def __init__(self, loader: DataLoader, seed: int, rank: int, place: Place) -> None:
@@ -142,20 +132,14 @@ class SeededSamples:
     def __getitem__(self, place: tuple[int, Any]) -> Any:
         seed, index = place
         if self._draws:
-            _seed_sample(seed)
+            seed_cpu(seed)
         return self._dataset[index]
 
     def __getitems__(self, places: list[tuple[int, Any]]) -> list[Any]:
         if not self._whole_batches:
             return [self[place] for place in places]
-        _seed_sample(places[0][0])
+        seed_cpu(places[0][0])
         return self._dataset.__getitems__([index for _, index in places])
-
-
-def _seed_sample(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
 
 
 def _start_worker(init: Callable[[int], None] | None, worker: int) -> None:

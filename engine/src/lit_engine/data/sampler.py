@@ -194,6 +194,13 @@ def outlive_signals(worker: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
+def seed_cpu(seed: int) -> None:
+    """Seed the CPU generators of torch, `random` and NumPy, from which datasets draw."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 (the global generator is the one that datasets use)
+
+
 class Places(Sampler[tuple[int, Tensor]]):
     """Sampler that pairs each batch with a seed derived from the run's seed, the epoch and the first index.
 
@@ -233,9 +240,7 @@ class SeededBatches:
             return self.dataset[indices]
 
     def _seed(self, seed: int) -> None:
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 (the global generator is the one that datasets use)
+        seed_cpu(seed)
         dataset = self.dataset
         while dataset is not None:  # a dataset may wrap another
             attributes = list(getattr(dataset, "__dict__", {}).values())

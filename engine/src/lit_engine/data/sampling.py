@@ -14,11 +14,18 @@ from lit_engine.errors import DataError, did_you_mean, first_of
 
 def labels_of(dataset: Any) -> Tensor | None:
     """Return the `targets` `(N,)` of a dataset or Subset, or None if it has none or their number does not match."""
-    if isinstance(dataset, Subset):
+    if isinstance(dataset, Subset) and not hasattr(dataset, "targets"):
         labels = labels_of(dataset.dataset)
         return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
     targets = getattr(dataset, "targets", None)
     return None if targets is None or len(targets) != len(dataset) else torch.as_tensor(np.asarray(targets))
+
+
+def classes_of(data: Any) -> Tensor | None:
+    """Return the classes `(N,)` of a split as stored by `SplitData`, or None if its samples have no single class."""
+    labels = data[-1].cpu() if isinstance(data, tuple) else labels_of(data)
+    single = labels is not None and labels.ndim == 1 and not labels.is_floating_point() and not (labels < 0).any()
+    return labels if single else None
 
 
 def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class_names: Sequence[str] | None) -> Tensor:
@@ -36,8 +43,8 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
     if isinstance(sampling, str) and sampling != "balanced":
         weights = _read(sampling, size)
     else:
-        labels = data[-1].cpu() if isinstance(data, tuple) else labels_of(data)
-        if labels is None or labels.ndim != 1 or labels.is_floating_point() or (labels < 0).any():
+        labels = classes_of(data)
+        if labels is None:
             raise DataError(
                 "data.sampling: the training samples have no classes (a single integer target each); "
                 "set it to a file with one weight per sample"

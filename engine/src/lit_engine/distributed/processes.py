@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 from typing import Any, NamedTuple
 
 import torch.distributed
@@ -39,6 +40,12 @@ def print_once(text: str) -> None:
     """Print a text in the first process only."""
     if is_first():
         print(text, flush=True)
+
+
+def warn_once(text: str) -> None:
+    """Print a note, warning or error to stderr in the first process only."""
+    if is_first():
+        print(text, file=sys.stderr, flush=True)
 
 
 class Replicas(NamedTuple):

@@ -1,4 +1,4 @@
-"""Connects the processes of a run, and reports which process failed first."""
+"""Connects the processes of a run, and ends them if one fails."""
 
 import atexit
 import contextlib
@@ -10,8 +10,8 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
 from textwrap import shorten
 from threading import Thread
 from typing import Any
@@ -67,18 +67,14 @@ def _count(devices: Any) -> Any:
 
 
 class Connection:
-    """Connection between the processes of a strategy, which can tell which of them failed first.
+    """Connection between the processes of a strategy.
 
     It replaces `setup_environment` of Lightning's multi-process strategies, which then find torch.distributed
     initialized. Other strategies are not changed. It can be pickled, as spawned processes require.
-
-    Attributes:
-        store: store shared by the processes, or None before they are connected.
     """
 
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
-        self.store: dist.Store | None = None
         self.children: list[subprocess.Popen] = []
 
     @classmethod
@@ -99,15 +95,30 @@ class Connection:
             rank, size, (backend, timeout) = strategy.global_rank, strategy.world_size, group_options(strategy)
             environment, known = strategy.cluster_environment, versions()
             here = {"host": socket.gethostname(), **{name: str(known.get(name)) for name in (*SAME, program())}}
-            self.store = Rendezvous(environment.main_address, environment.main_port, rank, size, here).all_here()
-            self.store.set_timeout(timeout)
+            store = Rendezvous(environment.main_address, environment.main_port, rank, size, here).all_here()
+            store.set_timeout(timeout)
             device = None if strategy.root_device.type == "cpu" else strategy.root_device
-            dist.init_process_group(
-                backend, store=self.store, rank=rank, world_size=size, timeout=timeout, device_id=device
-            )
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout, device_id=device)
             if backend == "nccl":
                 atexit.register(destroy_process_group)
         type(strategy).setup_environment(strategy)
+
+    def report(self, error: Exception, message: str | None) -> None:
+        """Print the message or traceback of the error that is being handled, and kill processes launched from here.
+
+        A process that lost another process prints one line, because the other process reports the cause.
+        """
+        self.stop_watching()
+        if message is None and (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
+            message = shorten(f"rank {self.strategy.global_rank} ended because it lost another process: {error}", 300)
+        if message is None:
+            traceback.print_exc()
+        else:
+            print(f"error: {message}", file=sys.stderr, flush=True)
+        for child in self.children:
+            child.kill()
+        if self.strategy.launcher is not None:  # it may have spawned processes
+            self.strategy.launcher.kill(getattr(signal, "SIGKILL", signal.SIGTERM))
 
     def stop_watching(self) -> None:
         """Remove the launched processes from Lightning's observer.
@@ -119,49 +130,13 @@ class Connection:
         if self.children:
             launched.clear()
 
-    def failed_before(self, error: Exception) -> str | None:
-        """Return a line about the process that failed first. If it was this one, notify the others and return None."""
-        if self.store is None:
-            return None
-        own = f"rank {self.strategy.global_rank}"
-        what = shorten(f"{own} failed: {type(error).__name__}: {error}", 300)
-        lost = isinstance(error, dist.DistError) or "gloo/transport" in str(error)
-        first = shorten(f"it lost another process: {error}", 300) if lost else what
-        environment = self.strategy.cluster_environment
-        with contextlib.suppress(RuntimeError):  # the lost process may have owned the store
-            if reachable((environment.main_address, environment.main_port)):
-                self.store.set_timeout(timedelta(seconds=10))
-                if not lost or self.store.check(["failed"]):
-                    first = self.store.compare_set("failed", "", what).decode()
-                until = time.monotonic() + (0 if lost or first == what else 10)
-                while not self.store.check(["shown"]) and time.monotonic() < until:
-                    time.sleep(0.1)  # lets the first process print its error first
-        return None if first == what else f"{own} ended because {first}"
-
-    def end(self, first: bool) -> None:
-        """Notify the others that the `first` process has printed its error, and kill processes launched from here."""
-        if self.store is not None and first:
-            with contextlib.suppress(RuntimeError):
-                self.store.set("shown", "")
-        for child in self.children:
-            child.kill()
-        if self.strategy.launcher is not None:  # it may have spawned processes
-            self.strategy.launcher.kill(getattr(signal, "SIGKILL", signal.SIGTERM))
-
 
 class Rendezvous:
     """Meeting point for the processes of a run: a store that is served by rank 0 or by torchrun's agent.
 
     The agent's store survives a restart with the data of earlier processes, and no variable of torchrun counts restarts
     across several nodes (pytorch issue 135712). Rank 0 therefore opens a part of the store under a new name, and the
-    others join the newest part that has not started.
-
-    Args:
-        host: host of the store.
-        port: port of the store.
-        rank: rank of this process.
-        size: number of processes.
-        here: `host` and package versions of this process.
+    others join the newest part that has not started. `here` contains the host and package versions of this process.
     """
 
     def __init__(self, host: str, port: int, rank: int, size: int, here: Mapping[str, str]) -> None:

@@ -47,8 +47,10 @@ class WandbLogger(LightningWandbLogger):
         save_dir: the run directory, `{run_dir}` in a config.
         project: name of the W&B project; default: the name of the package.
         name: name of the run; default: the last two parts of its path.
-        entity, tags, notes: as in `wandb.init`.
+        entity: user or team that owns the project.
         group: group of the run; default: WANDB_RUN_GROUP, or the name of the config.
+        tags: labels of the run.
+        notes: description of the run.
         mode: `auto` is online with an API key and offline without. The environment variable WANDB_MODE overrides it.
         init_timeout: seconds to wait for the server before the run is logged offline.
         finish_timeout: seconds to wait for uploads at the end. `wandb sync` uploads the rest.

@@ -5,7 +5,7 @@ runs/CONFIG/STAMP/
     checkpoints/       best*.ckpt, last.ckpt
     metrics.csv        metrics by step and epoch
     metrics.json       final metrics: {"fit": {…}, "validate": {…}, "test": {…}}
-    provenance.json    how the metrics were produced: commit, versions, host, seed, command
+    provenance.json    how the metrics were produced: commit, versions, host, seed, command, fingerprints of the data
     code.patch         uncommitted changes
     predictions/, figures/
     index.html         the page of the run; README.md is the model card
@@ -218,10 +218,17 @@ class RunDir:
             return "finished" if "fit" in self.metrics() else "unfinished"
         return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
 
-    def end(self, status: int, seconds: float | None = None) -> None:
-        """Add the exit status, and the duration if known, to the last entry of provenance.json."""
+    def is_page_outdated(self) -> bool:
+        """Return whether the run has no page, or one older than its metrics because the process was killed."""
+        page, metrics = self.path / "index.html", [self.path / "metrics.csv", self.path / "metrics.json"]
+        return not page.exists() or any(
+            file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics
+        )
+
+    def end(self, status: int, **known: Any) -> None:
+        """Add the exit status, and other values such as the duration, to the last entry of provenance.json."""
         *earlier, last = self.entries()
-        entry = {**last, "status": status, **({} if seconds is None else {"seconds": seconds})}
+        entry = {**last, "status": status, **{name: value for name, value in known.items() if value is not None}}
         if entry != last:
             write_text(self.path / "provenance.json", json.dumps([*earlier, entry], indent=2) + "\n")
 

@@ -2,10 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
-
-CLASS = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*")
 
 
 def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -34,26 +32,6 @@ def options_of(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 def _has_class(value: Any) -> bool:
     return "'class_path': " in str(value)
-
-
-def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the keys whose values differ.
-
-    Options that exist in only some of the runs count only if they are classes in a list, such as callbacks. Other
-    options belong to a class that differs and is reported itself, or did not exist in an earlier version.
-    """
-    found: list[str] = []
-    for key in dict.fromkeys(key for one in options for key in one):
-        values = [one[key] for one in options if key in one]
-        added = len(values) < len(options) and isinstance(values[0], str) and CLASS.fullmatch(values[0])
-        if len({repr(as_number(value)) for value in values}) > 1 or (added and key.rpartition(".")[0] not in found):
-            found.append(key)
-    return found
-
-
-def as_number(value: Any) -> Any:
-    """Return integers as floats, because 1 and 1.0 are the same value."""
-    return float(value) if type(value) is int else value
 
 
 def same_value(one: Any, other: Any) -> bool:

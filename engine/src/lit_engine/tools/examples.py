@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lit_engine.cli.explain import OptionParser
+from lit_engine.cli.explain import OptionParser, fit_width
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import current, program
 
@@ -19,8 +19,8 @@ def examples(args: Sequence[str]) -> int:
     if name is None:
         for known, file in files.items():
             first = file.read_text(encoding="utf-8").splitlines()[0]
-            print(f"{known:{max(map(len, files))}}  {first.strip('# ')}")
-        print(f"\n`{program()} examples NAME > mine.yaml` copies a config that you can edit.")
+            print(fit_width(f"{known:{max(map(len, files))}}  {first.strip('# ')}"))
+        print(fit_width(f"\n`{program()} examples NAME > mine.yaml` copies a config that you can edit."))
         return 0
     name = name.removeprefix("configs/").removesuffix(".yaml")
     if name not in files:

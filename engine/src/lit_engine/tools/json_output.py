@@ -27,17 +27,9 @@ def json_document(wanted: bool) -> Iterator[dict[str, Any]]:
 
 def run_entry(run: Run) -> dict[str, Any]:
     """Return a run as JSON data: its path, state, start (ISO 8601), seconds, monitored metric, metrics and options."""
-    return {
-        "path": run.path,
-        "state": run.state,
-        "started": run.started.isoformat(),
-        "seconds": run.seconds,
-        "monitor": run.monitor,
-        "mode": "max" if run.maximize else "min",
-        "headline": run.headline,
-        "metrics": run.metrics,
-        "options": run.options,
-    }
+    names = ("path", "state", "seconds", "monitor", "headline", "metrics", "options")
+    more = {"started": run.started.isoformat(), "mode": "max" if run.maximize else "min"}
+    return {**{name: getattr(run, name) for name in names}, **more}
 
 
 def _plain(value: Any) -> Any:

@@ -107,10 +107,8 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     axes.grid(alpha=0.3)
     axes.legend()
     _save(trainer, "lr_finder", figure)
-    option = next(
-        (name for name in ("optimizer.init_args.lr", "lr", "learning_rate") if name.partition(".")[0] in model.hparams),
-        None,
-    )
+    names = ("optimizer.init_args.lr", "lr", "learning_rate")
+    option = next((name for name in names if name.partition(".")[0] in model.hparams), None)
     print_once(f"suggested: --model.{option}={best:.2g}" if option else f"suggested: a learning rate of {best:.2g}")
 
 
@@ -147,16 +145,10 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
         datamodule.drop_last = False  # else a batch size above the number of samples would yield no batch
     tuner = Tuner(trainer)  # it stops before it tries the limit itself
     limit = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
-    samples: Any = getattr(trainer.train_dataloader, "dataset", None)
-    size = (
-        datamodule.size_of("train")
-        if hasattr(datamodule, "size_of")
-        else len(samples)
-        if hasattr(samples, "__len__")
-        else limit
-    )
-    limit = min(limit or before, size or before)
-    found = before * 2 ** int(math.log2(max((limit or before) / before, 1)))
+    loader = trainer.train_dataloader
+    samples: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
+    size = len(samples) if hasattr(samples, "__len__") else LARGEST
+    found = before * 2 ** int(math.log2(max(min(limit or before, size) / before, 1)))
     why = f"the largest of {before}, {2 * before}… that fits, up to {LARGEST:,} or all samples"
     print_once(f"suggested: --data.batch_size={found} ({why})")
 
@@ -188,21 +180,17 @@ class Plan(Callback):
             for config, schedule in zip(configs, task.all_schedules if task else configs, strict=True)
             if not isinstance(config.scheduler, ReduceLROnPlateau)
         ]
-        batches = 1 if task else trainer.accumulate_grad_batches  # Lightning counts batches within the epoch
-        done = {"step": 0, "epoch": 0}
-        for steps in epochs:
-            for step in range(steps):
+        done = 0
+        for epoch, steps in enumerate(epochs, 1):
+            for step in range(1, steps + 1):
                 for name, rate in learning_rates(trainer.optimizers).items():
-                    self.curves.setdefault(name, []).append((done["step"], rate))
-                ended = {"step"} if step + 1 < steps else {"step", "epoch"}
-                for interval in ended:
-                    done[interval] += 1
-                count = {
-                    **done,
-                    "step": done["step"] if task else min((step + 1) * batches, trainer.num_training_batches),
-                }
+                    self.curves.setdefault(name, []).append((done, rate))
+                done += 1
+                batches = min(step * trainer.accumulate_grad_batches, trainer.num_training_batches)
+                # A task counts the steps of the run, and Lightning counts the batches of the epoch.
+                counts = {"step": done if task else batches, **({"epoch": epoch} if step == steps else {})}
                 for scheduler, schedule in schedules:
-                    if schedule.interval not in ended or count[schedule.interval] % schedule.frequency:
+                    if schedule.interval not in counts or counts[schedule.interval] % schedule.frequency:
                         continue
                     if task is None:  # the module may override this hook
                         pl_module.lr_scheduler_step(scheduler, None)

@@ -60,6 +60,10 @@ class Totals:
     def mark(self) -> None:
         self._marked, self._marked_count = dict(self.sums), self.count
 
+    def rewind(self) -> None:
+        """Drop what was added since the mark."""
+        self.sums, self.count, self._total = dict(self._marked), self._marked_count, None
+
     def since_mark(self) -> "Totals":
         """Return what was added since the mark."""
         added = Totals()

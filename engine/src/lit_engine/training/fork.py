@@ -1,7 +1,6 @@
 """Continues a run as a new run with different options (`fit --fork RUN`)."""
 
 import re
-import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from lit_engine.checkpoints.choose import checkpoint_to_fork
 from lit_engine.checkpoints.io import read
 from lit_engine.checkpoints.warm_start import FROM_CHECKPOINT, warm_start
 from lit_engine.classes.names import resolve_class_paths
-from lit_engine.distributed.processes import is_first, print_once
+from lit_engine.distributed.processes import is_first, print_once, warn_once
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.options import iterate_changes
@@ -79,7 +78,7 @@ class Fork(Callback):
                 state["may_change"] = True
         weights = warm_start(model, self.checkpoint, content=content)
         if not weights.complete:
-            _report(f"some weights do not fit, so the optimizer starts without state:\n{weights}")
+            warn_once(f"note: some weights do not fit, so the optimizer starts without state:\n{weights}")
             content.update(state_dict=model.state_dict(), optimizer_states=[])
             content.pop("current_model_state", None)  # averages start anew
 
@@ -96,7 +95,7 @@ class Fork(Callback):
             raise UserError(f"--fork {place}: increase --epochs or trainer.max_steps to continue training")
         fits = len(saved) == len(trainer.optimizers) and all(map(_fits, trainer.optimizers, saved))
         if saved and (not fits or any(key.endswith("optimizer.class_path") for key in self._changed)):
-            _report("the optimizer or its parameter groups differ, so the optimizer starts without state")
+            warn_once("note: the optimizer or its parameter groups differ, so the optimizer starts without state")
             saved = []
         options = {key.rpartition(".")[2] for key in self._changed}
         alike = all(key.startswith("model.optimizer.") for key in self._changed) and "lr" not in options
@@ -135,8 +134,3 @@ def _fits(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
     own, others, names = optimizer.param_groups, saved["param_groups"], optimizer.defaults.keys()
     sizes = [[len(group["params"]) for group in groups] for groups in (own, others)]
     return sizes[0] == sizes[1] and all(names <= group.keys() for group in others)
-
-
-def _report(message: str) -> None:
-    if is_first():
-        print(f"note: {message}", file=sys.stderr)

@@ -111,12 +111,7 @@ def order_as_weights(optimizer: Optimizer) -> None:
 
 
 def emulated(precision: str, device: str) -> str | None:
-    """Return a warning if bfloat16 would be emulated, which makes training slower than in float32, or None.
-
-    Args:
-        precision: precision of the trainer, such as `bf16-mixed`.
-        device: type of the root device, such as `cpu`.
-    """
+    """Return a warning if bfloat16 would be emulated, which makes training slower than in float32, or None."""
     if device != "cpu" or not precision.startswith("bf16") or platform.machine() not in ("x86_64", "AMD64"):
         return None
     if has_bfloat16_units():

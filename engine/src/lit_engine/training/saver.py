@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import WeightAveraging
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch import Tensor
 
 from lit_engine._lightning import (
     add_to_logged,
@@ -30,6 +30,7 @@ from lit_engine._lightning import (
     process_loaders,
     ready_batches,
     restore_metric_states,
+    rewind_step,
     set_batch_counters,
     set_loop_counters,
     set_should_stop,
@@ -42,10 +43,10 @@ from lit_engine._lightning import (
 from lit_engine.checkpoints.callback import Checkpoint, fast_dev_run
 from lit_engine.data.module import accumulation_steps
 from lit_engine.data.resumable import make_resumable, seed_everywhere
-from lit_engine.data.sampler import global_seed
+from lit_engine.data.sampler import Loader, global_seed
 from lit_engine.distributed.processes import SIGNALS, Maximum, all_gathered, is_first, print_once
 from lit_engine.distributed.sharding import total_norm
-from lit_engine.errors import CheckpointError, UserError
+from lit_engine.errors import UserError
 from lit_engine.training.task import Task
 
 OUT_OF_MEMORY = (
@@ -116,6 +117,9 @@ class Saver(Callback):
     - after an optimizer step that is not followed by a validation;
     - before or during a validation, which is then repeated from its start.
 
+    If memory runs out in a step of `global_batch_size` samples, the state before the step is saved, so that a resumed
+    run can repeat the step with smaller micro-batches.
+
     If training ends within an epoch (`max_steps`, `max_time`, early stopping), the state after the last step is saved.
 
     The callback runs before all others at the start of an epoch, so that it can save the previous epoch. After a step,
@@ -125,6 +129,9 @@ class Saver(Callback):
 
     Args:
         signals: handlers of the signals that may end the run.
+
+    Attributes:
+        smaller: the `accumulate_grad_batches` with which to repeat a step in which memory ran out, or 0.
     """
 
     def __init__(self, signals: Signals | None = None) -> None:
@@ -137,12 +144,15 @@ class Saver(Callback):
         self._cut_short = False  # whether training ends within an epoch
         self._counters: dict[str, Any] | None = None  # Lightning's loop counters at that moment
         self._within_epoch = False  # whether the resumed run had ended within an epoch
-        self._failed = False  # whether a failed save was already reported
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
         self._logged: list[dict[str, Any]] = []  # values logged before a resume, until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
+        self.smaller = 0
+        self._repeats_steps = False  # whether a step can be repeated after memory ran out
+        # First batch of the current step, and the buffers before it. None once the optimizer may have changed weights.
+        self._before_step: tuple[int, list[Tensor]] | None = None
         self._flags: Maximum | None = None  # whether any process wants to stop or save, as of the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -161,6 +171,7 @@ class Saver(Callback):
         self._defer()
         skip_sigterm_broadcast(trainer)
         self._saved_at, self._flags = monotonic(), None
+        self._repeats_steps = self._can_repeat(trainer, pl_module)
         trainer.callback_metrics.update(self._metrics)
         if is_between_epochs(trainer):
             start_as_new(trainer)
@@ -200,6 +211,31 @@ class Saver(Callback):
         if number:
             raise Interrupted(number)
 
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if self._repeats_steps and batch_idx % trainer.accumulate_grad_batches == 0:
+            self._before_step = batch_idx, [buffer.clone() for buffer in pl_module.buffers()]
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        self._before_step = None
+
+    def _can_repeat(self, trainer: Trainer, module: LightningModule) -> bool:
+        """Return whether a step can be repeated with micro-batches of half the size."""
+        samples = getattr(trainer.datamodule, "global_batch_size", None)  # type: ignore[attr-defined]
+        if not samples or samples % (2 * trainer.accumulate_grad_batches) or self.checkpoint is None:
+            return False
+        is_exact = isinstance(module, Task) and isinstance(trainer.train_dataloader, Loader)
+        return is_exact and module.automatic_optimization and trainer.world_size == 1
+
+    def _save_before_step(self, trainer: Trainer, module: Task, batches: int, buffers: list[Tensor]) -> None:
+        """Save the state after this many batches of the epoch, to repeat a step with micro-batches of half the size."""
+        for buffer, before in zip(module.buffers(), buffers, strict=True):
+            buffer.copy_(before)
+        module.running.rewind()
+        trainer.train_dataloader.position = batches  # type: ignore[union-attr]
+        rewind_step(trainer, batches)
+        self._save(trainer, "repeat" if batches else "epoch")
+        self.smaller = 2 * trainer.accumulate_grad_batches
+
     def after_step(self, trainer: Trainer) -> None:
         """Save if a save is due, and stop after a signal. Both wait until the accumulation window ends."""
         if self._logged:
@@ -219,7 +255,7 @@ class Saver(Callback):
         if self._cut_short:
             self._keep_counters(trainer, moment)
         else:
-            self._save(trainer, moment, may_fail=due and not number)
+            self._save(trainer, moment)
             if number:
                 raise Interrupted(number)
 
@@ -262,7 +298,7 @@ class Saver(Callback):
             return
         number, due = self._agreed(trainer)
         if (number or due) and not trainer.sanity_checking:
-            self._save_within_validation(trainer, pl_module, may_fail=not number)
+            self._save_within_validation(trainer, pl_module)
         if number:
             raise Interrupted(number)
 
@@ -286,10 +322,12 @@ class Saver(Callback):
         if isinstance(exception, Interrupted | KeyboardInterrupt) or not self.signals.deferred:
             return
         self.signals.deferred = False
+        if is_out_of_memory(exception) and self._before_step is not None and isinstance(pl_module, Task):
+            self._save_before_step(trainer, pl_module, *self._before_step)
         batch = batch_index(trainer)
         where = f"batch {batch}" if batch >= 0 else "before the first batch"
         exception.add_note(f"in epoch {trainer.current_epoch}, step {trainer.global_step}, {where}")
-        if isinstance(exception, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(exception):
+        if is_out_of_memory(exception):
             exception.add_note(OUT_OF_MEMORY)
         elif "more than 1 value per channel" in str(exception):
             exception.add_note(ONE_SAMPLE)
@@ -306,13 +344,14 @@ class Saver(Callback):
         if trainer.world_size > 1:
             now = Maximum(2 * number + (due and trainer.is_global_zero), trainer.strategy.root_device)
             flags = self._flags if late else now
-            number, due = divmod(flags.read() if flags else 0, 2)
+            number, asked = divmod(flags.read() if flags else 0, 2)
+            due = bool(asked)
             self._flags = None if number or due else now
         due = due or (every is not None and trainer.global_step % every == 0 and trainer.global_step != self._saved[0])
         return number, bool(due)
 
-    def _save(self, trainer: Trainer, moment: str, may_fail: bool = False) -> None:
-        """Write `last.ckpt`. If it `may_fail`, training continues after an error, and the earlier file is kept."""
+    def _save(self, trainer: Trainer, moment: str) -> None:
+        """Write `last.ckpt`. After an error, the earlier file is intact."""
         if self.checkpoint is None or self._saved == (trainer.global_step, moment):
             return
         if not _finite(trainer.lightning_module):
@@ -322,30 +361,20 @@ class Saver(Callback):
                 "NaNGuard reports the step and the samples"
             )
         self._moment = moment
-        try:
-            trainer.save_checkpoint(Path(str(self.checkpoint.dirpath)) / "last.ckpt", weights_only=False)
-            self._saved = trainer.global_step, moment
-        except (CheckpointError, OSError) as error:
-            if not may_fail:
-                raise
-            trainer.strategy.barrier()  # the other processes wait for this in `save_checkpoint`
-            if not self._failed:
-                print(f"warning: {error}; training continues", file=sys.stderr, flush=True)
-            self._failed = True
-        finally:
-            self._moment = ""
-            self._saved_at = monotonic()
+        trainer.save_checkpoint(Path(str(self.checkpoint.dirpath)) / "last.ckpt", weights_only=False)
+        self._moment = ""
+        self._saved_at, self._saved = monotonic(), (trainer.global_step, moment)
 
     def _save_epoch(self, trainer: Trainer) -> None:
         self._save(trainer, "epoch")
         if self.checkpoint is not None:
             self.checkpoint.keep_epoch(trainer)
 
-    def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule, may_fail: bool) -> None:
+    def _save_within_validation(self, trainer: Trainer, pl_module: LightningModule) -> None:
         averages = [one for one in trainer.callbacks if isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
         for one in averages:  # their weights replace the trained weights during validation
             swap_average(one, pl_module)
-        self._save(trainer, "validation", may_fail)
+        self._save(trainer, "validation")
         for one in averages:
             swap_average(one, pl_module)
 
@@ -371,6 +400,11 @@ class Saver(Callback):
             self._logged = shares[rank]["logged"]
             restore_metric_states(pl_module, shares[rank]["states"])
         self._batches = checkpoint.get("batches")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that the device or the CPU has too little memory."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 def _unwrap_hooks(pl_module: LightningModule) -> None:

@@ -234,9 +234,7 @@ class Schedule:
 def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int] | None:
     """Return the number of optimizer steps in each epoch of the run, or None if the run or its data have no end.
 
-    Args:
-        trainer: trainer of the run, with its `GradientAccumulationScheduler` if there is one.
-        accumulate: micro-batches per step, for tasks with manual optimization.
+    `accumulate` is the number of micro-batches per step of a task with manual optimization.
     """
     last = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else math.inf
     left = trainer.max_steps if trainer.max_steps > 0 else math.inf
@@ -295,11 +293,6 @@ def build_schedulers(
     schedules: Sequence[Schedule], optimizer: Optimizer, length: Callable[[str], int | None]
 ) -> list[dict[str, Any]]:
     """Build the learning rate schedulers of an optimizer. The factors of several schedulers are multiplied.
-
-    Args:
-        schedules: the schedules to build.
-        optimizer: optimizer with the initial learning rates.
-        length: returns the length of the run in the given unit (`step` or `epoch`), or None if the run has no end.
 
     Returns:
         Lightning's scheduler configs.

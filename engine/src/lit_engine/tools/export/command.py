@@ -24,8 +24,11 @@ NEEDS = {"pt2": (), "onnx": ("onnx", "onnxscript", "onnxruntime"), "safetensors"
 def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `export`."""
     parser = OptionParser("export", __doc__)
-    parser.add_argument("positional", nargs="?", metavar="RUN", help="run whose checkpoint is exported")
-    parser.add_argument("--run", metavar="RUN", help="alternative to the positional RUN")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "run", nargs="?", default=argparse.SUPPRESS, metavar="RUN", help="run whose checkpoint is exported"
+    )
+    source.add_argument("--run", metavar="RUN", help="alternative to the positional RUN")
     parser.add_argument("--ckpt_path", default="best", metavar="best|last|average|PATH", help="default: best")
     parser.add_argument("--format", default="pt2", metavar="LIST", help=f"list of {','.join(NEEDS)} (default: pt2)")
     parser.add_argument("--json", action="store_true", help=HELP)
@@ -41,11 +44,6 @@ def export(args: Sequence[str]) -> int:
             outputs of a file differ from `predict`. No file has been written in this case.
     """
     options = option_parser().parse_args(list(args))
-    if options.run is not None and options.positional is not None:
-        raise UserError(f"export takes one run, got {options.positional} and --run {options.run}")
-    options.run = options.run or options.positional
-    if options.run is None:
-        raise UserError(f"{program()} export needs RUN; see {program()} export --help")
     formats = list(dict.fromkeys(options.format.split(",")))
     for name in formats:
         if name not in NEEDS:

@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback
 
-from lit_engine._lightning import reconfigure
 from lit_engine.errors import UserError
 from lit_engine.load import load_for_prediction
 from lit_engine.project import current
@@ -25,18 +22,6 @@ TRAINER = {
     "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "logger": False,
     "enable_progress_bar": False, "enable_checkpointing": False, "limit_predict_batches": 2, "inference_mode": False,
 }  # fmt: skip
-
-
-class BatchesSeen(Callback):
-    """A callback that stores the batches of a prediction with the outputs of `predict_step`."""
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[Any, dict[str, list[Any]]]] = []
-
-    def on_predict_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        self.batches.append((batch, outputs))
 
 
 class Exporter:
@@ -56,12 +41,16 @@ class Exporter:
         self.preparation = data.preparation() if hasattr(data, "preparation") else {}
         # torch.export rejects compiled models, and warns about a different memory format.
         vars(self.task).update(backend=None, channels_last=False)
-        if not hasattr(self.task, "exported"):  # compared with `forward`, so `predict_step` is not needed
-            self.task.predict_step = lambda *_, **__: {}  # type: ignore[method-assign]
-        seen = BatchesSeen()
-        reconfigure(trainer, callbacks=[seen])
+        # Without `exported`, files are compared with `forward`, so `predict_step` is not needed.
+        predict: Any = self.task.predict_step if hasattr(self.task, "exported") else lambda *_: {}
+        self.seen: list[tuple[Any, dict[str, list[Any]]]] = []  # batches with the outputs of `predict_step`
+
+        def predict_step(batch: Any, *args: Any) -> Any:
+            self.seen.append((batch, predict(batch, *args)))
+            return self.seen[-1][1]
+
+        self.task.predict_step = predict_step  # type: ignore[method-assign]
         trainer.predict(self.task, data, return_predictions=False)
-        self.seen = seen.batches
         self.task.eval()
 
     @torch.no_grad()

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from lit_engine.errors import UserError
-from lit_engine.training.plain import inputs_of, largest_difference, tensors_in
+from lit_engine.training.plain import inputs_of
 
 Run = Callable[..., Sequence[Tensor]]  # runs a file: input tensors → output tensors
 
@@ -102,3 +102,28 @@ def of_forward(task: LightningModule, batch: Any) -> Exported:
         return largest_difference(list(runs["model"](*values)), list(compute(*values)))
 
     return Exported({"model": part}, difference, "of the outputs")
+
+
+def tensors_in(outputs: Any) -> dict[str, Tensor]:
+    """Return the tensors that `forward` returned, by name: `outputs`, `outputs_0`…, or the keys of a dict.
+
+    Raises:
+        UserError: if `forward` returned anything else.
+    """
+    if isinstance(outputs, Tensor):
+        return {"outputs": outputs}
+    named = outputs if isinstance(outputs, Mapping) else {}
+    if isinstance(outputs, tuple | list):
+        named = {f"outputs_{number}": value for number, value in enumerate(outputs)}
+    if not named or not all(isinstance(value, Tensor) for value in named.values()):
+        raise UserError(
+            f"forward returned a {type(outputs).__name__}: only tensors and tuples or dicts of tensors can be exported"
+        )
+    return dict(named)
+
+
+def largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
+    """Return the largest absolute difference between two lists of tensors with the same shapes."""
+    pairs = zip(found, expected, strict=True)
+    differences = [(one.double() - other.double()).abs().max() for one, other in pairs if other.numel()]
+    return float(torch.stack(differences).max()) if differences else 0.0

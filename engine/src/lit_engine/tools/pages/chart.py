@@ -12,7 +12,7 @@ from typing import NamedTuple
 from lit_engine.tools.pages.html import Html
 
 # A random search maximized the smallest distance (CIEDE2000) between two colours, also with simulated protanopia and
-# deuteranopia, among colours with a contrast of at least 3 : 1 to light and dark pages.
+# deuteranopia, among colours with a contrast of at least 3 : 1 to light and dark pages. That distance is 15.4.
 COLOURS = ("#2d4bff", "#ff5a0f", "#00785a", "#a53c87", "#6996d2", "#c32d0f", "#2da596", "#ff4b87")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 GREY = "#888"  # only for further series

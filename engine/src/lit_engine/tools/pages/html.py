@@ -47,7 +47,7 @@ tbody tr:hover td { background: var(--band); }
 @media (max-width: 30rem) {
   th, td { padding: .35rem .45rem; } th:not([aria-sort]) button::after { content: none !important; }
   td:first-child { white-space: normal; max-width: 40vw; overflow-wrap: anywhere; }
-  td:first-child:has(a, svg) { min-width: 8rem; }
+  td:first-child:has(a, svg, wbr) { min-width: 8rem; }
 }
 th:first-child, td:first-child { position: sticky; left: 0; } td:first-child { background: var(--back); }
 @media (min-width: 40rem) {

@@ -9,9 +9,12 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from html import escape
 from inspect import signature
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import yaml
@@ -19,8 +22,10 @@ import yaml
 from lit_engine.project import is_debugging, program
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import base_of, is_detail, stage_of
+from lit_engine.run.options import options_of
 from lit_engine.tools.pages.html import (
     Cell,
+    Html,
     code,
     contents,
     facts,
@@ -91,28 +96,46 @@ def render_page(run: Run) -> str:
 
 
 def _hyperparameters(run: Run) -> list[list[Cell]]:
-    """Return the options of the config that are set, without trainer options that have Lightning's default."""
+    """Return the options of the config that are set, without those that have the default of Lightning or of a class."""
     from lightning.pytorch import Trainer
 
     defaults = {f"trainer.{name}": one.default for name, one in signature(Trainer).parameters.items()}
     defaults |= {f"trainer.{name}": "auto" for name in ("accelerator", "strategy", "devices")}
     defaults["trainer.enable_model_summary"] = False  # the default of the command line
     unset: tuple[Any, ...] = (None, [], {}, "")
-    chosen = {k: v for k, v in run.options.items() if v not in unset and (k not in defaults or v != defaults[k])}
-    return [[key, value if isinstance(value, str) else json.dumps(value)] for key, value in chosen.items()]
+    config = RunDir(run.path).config() if RunDir(run.path).config_file.is_file() else {}
+    options = dict(options_of(_without_defaults(config)))
+    options |= {key: value for key, value in run.options.items() if key in ("fork", "init_from", "init_prefixes")}
+    chosen = {k: v for k, v in options.items() if v not in unset and (k not in defaults or v != defaults[k])}
+    # a long name may be wrapped after a dot
+    shown = [Html(escape(key).replace(".", ".<wbr>")) for key in chosen]
+    values = [value if isinstance(value, str) else json.dumps(value) for value in chosen.values()]
+    return [list(row) for row in zip(shown, values, strict=True)]
+
+
+def _without_defaults(value: Any) -> Any:
+    """Return a config without the arguments that have the default of their class, if its package is imported."""
+    if isinstance(value, list):
+        return [_without_defaults(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    value = {name: _without_defaults(one) for name, one in value.items()}
+    if str(value.get("class_path")).partition(".")[0] in sys.modules:
+        with suppress(ImportError, AttributeError, ValueError):  # the class has moved or has no signature
+            kinds = reversed(resolve_name(value["class_path"]).__mro__)
+            known = {n: one.default for kind in kinds for n, one in signature(kind.__init__).parameters.items()}
+            given = value.get("init_args", {}).items()
+            value["init_args"] = {n: v for n, v in given if v != (list(d) if type(d := known.get(n)) is tuple else d)}
+    return value
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Yield a table that links to every file of a run. The folders of other loggers are listed as a whole."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name[0] != ".")
-    own = [file for file in files if not {"wandb", "tensorboard"} & set(file.relative_to(folder).parts[:-1])]
+    """Yield a table that links to every file of a run."""
     rows: list[list[Cell]] = []
-    for file in own:
-        if file != folder / "index.html":
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.name[0] != "." and file != folder / "index.html":
             size = file.stat().st_size
             rows.append([link(str(file.relative_to(folder)), file, folder), (f"{size / 1000:,.1f} kB", size)])
-    others = [folder / name for name in ("tensorboard", "wandb") if (folder / name).exists()]
-    rows += [[link(f"{other.name}/", other, folder), ("", None)] for other in others]
     if rows:
         yield folded(f"All {len(rows)} files", table(["file", "size"], rows))
 
@@ -129,12 +152,15 @@ def _summary(run: Run) -> str:
     known = {f"{name}s": value for name, value in known.items()} | run.metrics
     sizes = [f"{known[name]:,.0f} {name}" for name in ("parameters", "epochs", "steps") if name in known]
     epochs, seconds = known.get("epochs", 0), run.seconds
-    if len(RunDir(run.path).entries()) == 1:  # without setup and test
+    entries = RunDir(run.path).entries()
+    if len(entries) == 1:  # without setup and test
         seconds = RunDir(run.path).metrics().get("fit", {}).get("seconds", seconds)
     pace = f"{seconds / epochs:.3g} s per epoch" if epochs and not math.isnan(seconds) else ""
     if devices := run.facts.get("devices"):
         pace = f"{pace} on {devices}" if pace else f"on {devices}"
-    told = [f"{what} on {_short(run, 'data')}", *sizes, str(duration(run.seconds)[0]), pace, run.state]
+    peak = max((entry.get("peak_memory_gb", 0) for entry in entries), default=0)
+    memory = f"peak memory {peak:.2f} GB" if peak else ""
+    told = [f"{what} on {_short(run, 'data')}", *sizes, str(duration(run.seconds)[0]), pace, memory, run.state]
     return "; ".join(filter(None, told)) + "."
 
 

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lit_engine.run.options import CLASS
 from lit_engine.tools.pages.html import Cell
-from lit_engine.tools.runs.differences import COUNT, Comparison, Row, mean_sd
+from lit_engine.tools.runs.differences import CLASS, COUNT, Comparison, Row, mean_sd
 
 
 class Column(NamedTuple):
@@ -157,8 +156,8 @@ def _mean(row: Row, name: str) -> Cell:
 
 
 def _pooled(row: Row, name: str) -> Cell:
-    value = (row.pooled(name) or [math.nan])[0]
-    return ("", None) if number(value) in ("nan", number(row.metric(name)[0])) else (number(value), value)
+    pooled = row.pooled(name)
+    return (number(pooled[0]), pooled[0]) if pooled else ("", None)
 
 
 def _states(row: Row) -> str:

@@ -16,7 +16,7 @@ from lit_engine.run.directory import write_text
 from lit_engine.tools.json_output import HELP, json_document, run_entry
 from lit_engine.tools.runs.columns import as_csv, columns_of, common_folder, in_terminal, labels, table_of
 from lit_engine.tools.runs.differences import Comparison
-from lit_engine.tools.runs.reading import read_runs
+from lit_engine.tools.runs.reading import complete_pages, read_runs
 from lit_engine.tools.runs.report import changes, page_of, summary
 from lit_engine.tools.runs.verdict import STATUS, find_all, render_page
 
@@ -55,11 +55,12 @@ def compare(args: Sequence[str]) -> int:
         print("\n".join([*in_terminal(table_of(found)), "", *found.notes()]))
         for kind, lines in changes(found).items():
             print(f"{kind} from {' to '.join(labels(found, found.given))}: {summary(lines)}")
+        complete_pages(runs)  # before the page that links to them
         folder = _folder([run.path for run in runs])
         if options.csv is not None:
-            _write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
+            write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
         file = options.html or folder / "compare.html"
-        _write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
+        write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
         document.update(_document(found, file))
     return 0
 
@@ -70,12 +71,9 @@ def _test(options: argparse.Namespace, footer: str, document: dict[str, Any]) ->
         if getattr(options, name):
             raise UserError(f"--{name} cannot be used with --test")
     found = find_all(options.runs, options.test)
-    for number, one in enumerate(found):
-        print(
-            "\n" * (number > 0) + "\n".join([f"{one.b} compared with {one.a}", *(f"  {line}" for line in one.lines())])
-        )
+    print("\n\n".join("\n  ".join([f"{one.b} compared with {one.a}", *one.lines()]) for one in found))
     file = options.html or _folder([Path(name) for name in options.runs]) / "test.html"
-    _write("page", "html", file, render_page(found, footer))
+    write("page", "html", file, render_page(found, footer))
     document.update(tests=[one.document() for one in found], page=file)
     return max(STATUS[one.verdict] for one in found)
 
@@ -97,7 +95,8 @@ def _document(found: Comparison, file: Path) -> dict[str, Any]:
             "notes": found.notes(), "page": file}  # fmt: skip
 
 
-def _write(what: str, option: str, file: Path, text: str) -> None:
+def write(what: str, option: str, file: Path, text: str) -> None:
+    """Write a file and print its path. Raises UserError if `--option` should name a different file."""
     try:
         write_text(file, text)
     except OSError as error:

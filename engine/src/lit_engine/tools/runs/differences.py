@@ -9,9 +9,9 @@ from typing import Any
 
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.run.metric_names import base_of, counterpart, stage_of
-from lit_engine.run.options import as_number, differing_options
 from lit_engine.tools.runs.reading import Run
 
+CLASS = re.compile(r"[A-Za-z_][\w.]*\.[A-Z]\w*")
 COUNT = re.compile(r"(val|test)/(samples|tokens|pixels|pairs)(_per_second)?")
 # Test metrics that are means over samples, tokens or pixels. Over all folds, they are weighted by these counts.
 POOLED = re.compile(r"test/(loss|mse|mae|(token_|top\d+_)?accuracy)")
@@ -146,3 +146,23 @@ def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
         if name not in known:
             shown = f" (available: {', '.join(known)})" if what == "metric" else ""
             raise UserError(f"no run has the {what} {name}{did_you_mean(name, known, shown)}")
+
+
+def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the keys whose values differ.
+
+    Options that exist in only some of the runs count only if they are classes in a list, such as callbacks. Other
+    options belong to a class that differs and is reported itself, or did not exist in an earlier version.
+    """
+    found: list[str] = []
+    for key in dict.fromkeys(key for one in options for key in one):
+        values = [one[key] for one in options if key in one]
+        added = len(values) < len(options) and isinstance(values[0], str) and CLASS.fullmatch(values[0])
+        if len({repr(as_number(value)) for value in values}) > 1 or (added and key.rpartition(".")[0] not in found):
+            found.append(key)
+    return found
+
+
+def as_number(value: Any) -> Any:
+    """Return integers as floats, because 1 and 1.0 are the same value."""
+    return float(value) if type(value) is int else value

@@ -3,6 +3,7 @@
 import argparse
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,15 @@ from lit_engine.run.metric_names import base_of, counterpart, stage_of
 from lit_engine.tools.json_output import HELP, json_document, run_entry
 from lit_engine.tools.pages.html import Cell
 from lit_engine.tools.runs.columns import Column, duration, in_terminal, number
-from lit_engine.tools.runs.reading import Run, lower_is_better, read_runs
+from lit_engine.tools.runs.reading import Run, complete_pages, lower_is_better, read_runs
 
 FOLDERS = ("runs", "repeats", "sweeps")
+ORDERS: dict[str, Callable[[Run], Any]] = {
+    "started": lambda run: -run.started.timestamp(),
+    "time": lambda run: run.seconds if run.seconds == run.seconds else math.inf,
+    "name": lambda run: str(run.path),
+    "state": lambda run: run.state,
+}
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -40,12 +47,13 @@ def runs(args: Sequence[str]) -> int:
     with json_document(options.json) as document:
         found = read_runs(options.runs or [name for name in FOLDERS if Path(name).is_dir()] or ["runs"])
         known = {base_of(name) for run in found for name in run.metrics}
-        for name in options.metric:
+        for name in (*options.metric, *({options.sort} - ORDERS.keys())):
             if base_of(name) not in known:
-                raise UserError(f"no run has the metric {name}{did_you_mean(name, known)}")
-        found.sort(key=_sort_key(options.sort, known), reverse=options.sort == "started")
+                raise UserError(f"no run has the metric {name}{did_you_mean(name, [*ORDERS, *known])}")
+        found.sort(key=ORDERS.get(options.sort, partial(_quality, name=options.sort)))
         document["runs"] = [run_entry(run) for run in found]
         print("\n".join(in_terminal(_columns(found, options.metric))))
+        complete_pages(found)
     return 0
 
 
@@ -70,35 +78,14 @@ def _columns(found: Sequence[Run], chosen: Sequence[str]) -> list[Column]:
     return [*columns, *(column for column in metrics if any(column.cells))]
 
 
-def _sort_key(key: str, known: set[str]) -> Callable[[Run], Any]:
-    """Return the key function for an order: of a metric, the best run comes first and runs without it come last.
+def _quality(run: Run, name: str) -> float:
+    """Return a sort key with which the best run by a metric comes first, and runs without the metric come last.
 
-    Raises:
-        UserError: no run has this metric.
+    If the name contains a stage, such as `val/loss`, only that stage counts.
     """
-    keys: dict[str, Callable[[Run], Any]] = {
-        "started": lambda run: run.started,
-        "time": lambda run: run.seconds if run.seconds == run.seconds else math.inf,
-        "name": lambda run: str(run.path),
-        "state": lambda run: run.state,
-    }
-    if key in keys:
-        return keys[key]
-    if base_of(key) not in known:
-        raise UserError(f"--sort: no run has the metric {key}{did_you_mean(key, [*keys, *known])}")
-
-    def quality(run: Run) -> float:
-        name = next((name for stage in ("test", "val", "train") if (name := _find(run, key, stage))), None)
-        return math.inf if name is None else (1 if lower_is_better(run, key) else -1) * run.metrics[name]
-
-    return quality
-
-
-def _find(run: Run, name: str, stage: str) -> str | None:
-    """Return the recorded name of a metric in a stage. If the name contains a stage, such as `val/loss`, only that."""
-    if name in run.metrics or base_of(name) != name:
-        return name if name in run.metrics and stage_of(name) == stage else None
-    return counterpart(name, stage, run.metrics)
+    stages = ("test", "val", "train") if name == base_of(name) else (stage_of(name),)
+    found = next(filter(None, (counterpart(name, stage, run.metrics) for stage in stages)), None)
+    return math.inf if found is None else (1 if lower_is_better(run, name) else -1) * run.metrics[found]
 
 
 def _value(run: Run, name: str, stage: str) -> Cell:

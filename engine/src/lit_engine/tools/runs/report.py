@@ -126,7 +126,8 @@ def scatter(found: Comparison) -> list[str]:
                 panels.append(chart(metric, short, series, (log, False), texts, f"option-{place}"))
     if not panels:
         return []
-    return [choice("option:", "radio", short_names(found.keys), [0], "option"),
+    first = next((place for place, key in enumerate(found.keys) if key != "seed_everything"), 0)
+    return [choice("option:", "radio", short_names(found.keys), [first], "option"),
             f'<div class="charts">{"".join(panels)}</div>']  # fmt: skip
 
 

@@ -4,9 +4,9 @@ Two runs are compared by their predictions for the same test samples, and two fo
 with the same seeds or folds.
 """
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,7 +165,7 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
         rows = [(one.won, "Won"), (one.lost, "Lost")] if one.tables else []
         is_of_classes = one.tables and "source" not in one.tables[0].names and one.metric in ("accuracy", "f1", "iou")
         wanted = [i for places, _ in rows for i in places[:SHOWN]]
-        images = _images(one.tables[1].run, wanted) if is_of_classes else {}
+        images = images_of(one.tables[1].run.path, wanted) if is_of_classes else {}
         for places, title in rows:
             if shown := places[:SHOWN]:
                 count = f"{len(shown)} of {len(places):,}" if len(shown) < len(places) else str(len(places))
@@ -200,29 +200,24 @@ def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, by
     return samples([(images[index], caption) for index, caption in zip(shown, captions, strict=True)])
 
 
-def _images(run: Run, indices: Sequence[int]) -> dict[int, bytes]:
+def images_of(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
     """Return test images as PNG files. Empty if the samples are no images, or the data are not on this machine."""
-    from PIL import Image
-
     try:
         import torch
+        from torchvision.io import encode_png
 
         from lit_engine.load import load_data
 
-        data: Any = load_data(RunDir(run.path), download=False)
+        data: Any = load_data(RunDir(run), download=False)
         batch = data.on_after_batch_transfer(data.dataset("test")[torch.tensor(indices)], 0)
         if batch[0].ndim != 4:
             return {}
-        pixels = (batch[0].clamp(0, 1) * 255).byte().movedim(1, -1).numpy()
+        pixels = (batch[0].clamp(0, 1) * 255).byte()
+        shown = [encode_png(image if len(image) == 3 else image[:1]).numpy().tobytes() for image in pixels]
+        return dict(zip(indices, shown, strict=True))
     except Exception as error:
         print(f"no images on the page: {' '.join(str(error).split())}")
         return {}
-    found = {}
-    for index, image in zip(indices, pixels, strict=True):
-        buffer = io.BytesIO()
-        Image.fromarray(image if image.shape[-1] == 3 else image[..., 0]).save(buffer, "png")
-        found[index] = buffer.getvalue()
-    return found
 
 
 def _p(value: float) -> str:

@@ -11,7 +11,6 @@ import os
 import socket
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 HERE = "127.0.0.1"
 MEGABYTES = 20  # maximum size of a sample
-THREADS = 32  # maximum number of concurrent requests
 ROUTES = "the available routes are GET / and POST /predict"
 
 
@@ -70,23 +68,8 @@ class Server(ThreadingHTTPServer):
     """An HTTP server with the predictor and the page that its requests share."""
 
     allow_reuse_address = os.name == "posix"  # Windows would share a port that is in use
-    request_queue_size = 128  # connections waiting to be accepted
     predictor: "Predictor"
     page: str
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.free = threading.BoundedSemaphore(THREADS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.free.acquire()
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.free.release()
 
     def shutdown_request(self, request: Any) -> None:
         """Close a connection once the client has sent everything. Closing it earlier may discard the response."""
@@ -119,14 +102,10 @@ class Handler(BaseHTTPRequestHandler):
         return known
 
     def do_GET(self) -> None:
-        if self.path == "/favicon.ico":  # browsers request it
-            self._send(204, "", "image/x-icon")
-        elif self.path.partition("?")[0] == "/":
+        if self.path.partition("?")[0] == "/":
             self._send(200, self.server.page, "text/html; charset=utf-8")
         else:
             self._refuse(404, ROUTES)
-
-    do_HEAD = do_GET
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "")
@@ -142,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, sample: bytes) -> None:
         try:
-            text = json.dumps({"rows": self.server.predictor.answer(sample)}, allow_nan=False)
+            text = json.dumps(self.server.predictor.answer(sample), allow_nan=False)
         except UserError as error:
             self._refuse(400, str(error))
         except Exception as error:  # a user's task can raise any exception
@@ -162,8 +141,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.end_headers()  # in HTTP/1.0, closing the connection ends the text
-        if self.command != "HEAD":
-            self.wfile.write(text.encode())
+        self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log no requests."""

@@ -1,15 +1,16 @@
 """The CSS and JavaScript of the `serve` page."""
 
 STYLE = """<style>
-form { margin: 1.5rem 0; } label { display: block; } button, input, textarea { font: inherit; }
+form { margin: 1.5rem 0; } label { display: block; } button, input, select, textarea { font: inherit; }
 div.fields { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .7rem; }
-input[name], textarea { box-sizing: border-box; width: 100%; padding: .3rem .5rem; }
+input[name], select, textarea { box-sizing: border-box; width: 100%; padding: .3rem .5rem; }
 canvas { width: 280px; height: 280px; margin: .8rem 0; border: 1px solid var(--soft); }
 canvas.draws { touch-action: none; cursor: crosshair; } form > button { display: block; margin-top: .8rem; }
 dl { align-items: baseline; } dd { font-size: 1.15rem; } meter { width: min(60%, 24rem); }
 dl.classes > :nth-child(-n + 2) { color: var(--text); font-weight: 600; }
 #answer.busy { opacity: .5; } #answer.busy:empty::after { content: "…"; }
-#answer img { width: auto; min-width: 280px; }
+#answer img { width: auto; min-width: 280px; } #answer img:is(.input, .photos) { image-rendering: pixelated; }
+#answer img.input { max-height: 280px; }
 </style>"""
 # `Predictor.page` puts `const options = {…}` before this script.
 SCRIPT = """
@@ -24,7 +25,11 @@ async function ask(sample) {
     found = await fetch("predict", {method: "POST", body: sample}).then(reply => reply.json())
       .catch(() => ({error: "No answer: `serve` has stopped or cannot be reached."}));
   }
-  if (mine == asked) show(...found.rows?.flatMap(shown) ?? [node("p", {textContent: found.error})]);
+  if (mine != asked) return;
+  show(...found.rows?.flatMap(shown) ?? [node("p", {textContent: found.error})]);
+  const alt = "What the network sees";
+  if (found.input)
+    answer.append(node("p", {textContent: `${alt}:`}), node("img", {className: "input", src: found.input, alt}));
 }
 const show = (...nodes) => { answer.className = ""; answer.replaceChildren(...nodes); };
 function shown(row) {
@@ -51,7 +56,7 @@ form.onsubmit = event => {
   const inputs = [...form.querySelectorAll("[name]")];
   const line = words => words.map(word => '"' + word.replaceAll('"', '""') + '"').join(options.delimiter) + "\\n";
   if (options.draws) clear();
-  else if (inputs[0].type != "number") ask(new Blob([inputs[0].value]));
+  else if (!options.table) ask(new Blob([inputs[0].value]));
   else ask(new Blob([line(inputs.map(input => input.name)), line(inputs.map(input => input.value))]));
 };
 const canvas = document.querySelector("canvas"), pen = canvas?.getContext("2d");

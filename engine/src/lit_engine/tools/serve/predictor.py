@@ -1,12 +1,14 @@
 """Predicts on new samples one at a time, as `predict` does on files, and builds the page that asks for them."""
 
+import io
 import json
 import shutil
 import threading
 from html import escape
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from lit_engine._lightning import reconfigure
 from lit_engine.callbacks.predictions import PredictionTable
@@ -41,13 +43,14 @@ class Predictor:
         self.title = opened.name
         self.about = f"{type(task).__name__}, {file.name}"
         self.turn = threading.Lock()
+        self.seen: str | None = None  # the image that the network received
         task.all_probabilities = True  # for classification tasks
 
     def page(self, most: int) -> str:
         """Return the HTML of the page. Samples may be up to `most` MB in size."""
         data, images = self.data, self.kind == "images"
         channels, *sides = getattr(data, "input_shape", (0, 1))
-        names, delimiter = getattr(data, "feature_names", ()), getattr(data, "delimiter", ",")
+        delimiter, columns = getattr(data, "delimiter", ","), _columns(data) if self.kind == "table" else {}
         draws = images and channels == 1 and max(sides) <= SMALL
         paper, ink = ("black", "white") if getattr(data, "mean", [1])[0] < 0.5 else ("white", "black")  # as in training
         button = "<button>Predict</button>"
@@ -56,10 +59,9 @@ class Predictor:
             fields = f"""<label>Choose a picture, drop or paste one{also}: <input type="file" accept="image/*"></label>
 <canvas width="280" height="280" role="img" aria-label="the picture" {how}></canvas>"""
             button = "<button>Clear</button>" if draws else ""
-        elif self.kind == "table" and names:
-            number = '<label>{0} <input name="{0}" value="{1:.4g}" type="number" step="any" required></label>'
-            means = zip_longest(map(escape, names), getattr(data, "feature_mean", ()), fillvalue=0.0)
-            fields = f'<div class="fields">{"".join(number.format(*pair) for pair in means)}</div>'
+        elif columns:
+            needed = " required" * hasattr(data, "feature_names")  # other tables may have empty cells
+            fields = f'<div class="fields">{"".join(_field(*column, needed) for column in columns.items())}</div>'
         elif self.kind == "text":
             fields = '<label>Text <input name="text" required autofocus></label>'
         else:
@@ -69,6 +71,7 @@ class Predictor:
             "megabytes": most,
             "images": "photos" if images else "chart",  # CSS class of images in answers
             "draws": draws,
+            "table": bool(columns),
             "line": max(24, 280 // max(sides)),  # line width: at least one input pixel
             "paper": paper,
             "ink": ink,
@@ -80,8 +83,10 @@ class Predictor:
         form = f'<form>{fields}\n{button}</form>\n<div id="answer" aria-live="polite"></div>'
         return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
 
-    def answer(self, sample: bytes) -> list[dict[str, Any]]:
-        """Return the rows of `predict` for an image file or a table, or the result of the task's `served` for a text.
+    def answer(self, sample: bytes) -> dict[str, Any]:
+        """Return `rows` of `predict` for an image file or a table, or the result of the task's `served` for a text.
+
+        For an image, `input` is the image that the network receives, as a data URL.
 
         Raises:
             UserError: the sample is empty or cannot be read.
@@ -97,19 +102,34 @@ class Predictor:
                 raise UserError(str(error).replace(f"{file}, ", "").replace(str(file), what)) from error
             if not rows:
                 raise UserError(f"{what} cannot be read: it is damaged or unsupported")
-            return [{name: self._shown(value) for name, value in row.items() if name != "index"} for row in rows]
+            shown = [{name: self._shown(value) for name, value in row.items() if name != "index"} for row in rows]
+            return {"rows": shown, **({"input": self.seen} if self.seen else {})}
 
     def _rows(self, file: Path, sample: bytes) -> list[dict[str, Any]]:
         if self.kind == "text":
             return [self.task.served(sample.decode(errors="replace"))]
         shutil.rmtree(self.folder / "predictions", ignore_errors=True)  # from the previous sample
         file.write_bytes(sample)
+        self.seen = None
         inputs = self.data.predict_from(file)
         # With several samples, each row identifies its sample.
         table = PredictionTable(self.folder / "table.csv", inputs if len(inputs) > 1 else None)
         reconfigure(self.trainer, callbacks=[table])  # the run's callbacks may write to the run
-        self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)
+        hook = self.task.register_forward_pre_hook(self._look)
+        try:
+            self.trainer.predict(self.task, datamodule=self.data, return_predictions=False)
+        finally:
+            hook.remove()
         return table.rows
+
+    def _look(self, task: Any, inputs: tuple[Any, ...]) -> None:
+        """Store the first image of the first `(B, C, H, W)` in [0, 1] that is passed to the task, as a data URL."""
+        images: Any = inputs[0] if inputs and self.kind == "images" and self.seen is None else None
+        if getattr(images, "ndim", 0) == 4 and len(images):  # none if the file is damaged
+            pixels = (255 * images[0].float().clamp(0, 1)).round().byte().cpu().numpy()  # (C, H, W)
+            file = io.BytesIO()
+            Image.fromarray(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels[0]).save(file, "PNG")
+            self.seen = embed_png(file.getvalue())
 
     def _shown(self, value: Any) -> Any:
         """Return a value for the page. Figures, and PNG files written by a `predict_step`, become data URLs."""
@@ -117,3 +137,22 @@ class Predictor:
         if hasattr(value, "savefig"):
             return embed_figure(value)
         return embed_png(file.read_bytes()) if file.suffix == ".png" and file.is_file() else value
+
+
+def _columns(data: Any) -> dict[str, float | list[str]]:
+    """Return the columns of a table that are features: name → the mean of its numbers, or its words.
+
+    They are `feature_names` and `feature_mean` of the data, or else `columns`: name → [mean, std] or a list of words.
+    """
+    if names := getattr(data, "feature_names", ()):
+        return dict(zip(names, getattr(data, "feature_mean", None) or [0.0] * len(names), strict=True))
+    columns = getattr(data, "columns", None) or {}
+    return {name: list(facts) if isinstance(facts[0], str) else float(facts[0]) for name, facts in columns.items()}
+
+
+def _field(name: str, column: float | list[str], needed: str = "") -> str:
+    """Return a form field for a column: a list of its words, or a number, initially the mean. `needed` is HTML."""
+    name = escape(name)
+    if isinstance(column, list):
+        return f'<label>{name} <select name="{name}">{"".join(f"<option>{escape(w)}" for w in column)}</select></label>'
+    return f'<label>{name} <input name="{name}" value="{column:.4g}" type="number" step="any"{needed}></label>'

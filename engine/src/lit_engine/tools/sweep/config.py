@@ -5,7 +5,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,11 @@ class SweepConfig:
     method: str  # grid, random, or bayes (TPE)
     metric: str  # name in metrics.csv
     maximize: bool
-    parameters: list[Parameter]
     command: list[str]  # starts with `fit` and contains a macro for the parameters
-    pruner: BasePruner
-    run_cap: int
     identity: dict[str, Any]  # settings that must not change during a sweep
+    parameters: list[Parameter] = field(default_factory=list)
+    pruner: BasePruner = field(default_factory=NopPruner)
+    run_cap: int = 0
 
     @classmethod
     def read(cls, file: Path, overrides: Sequence[str] = ()) -> "SweepConfig":

@@ -33,7 +33,6 @@ from lit_engine.tools.runs.report import page_of
 from lit_engine.tools.sweep.command import split_fit_options, study_errors
 
 if TYPE_CHECKING:
-    from lit_engine.cli.parser import LitCLI
     from lit_engine.tools.sweep.config import SweepConfig
     from lit_engine.tools.sweep.study import Study, Trial
 
@@ -112,16 +111,13 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     Raises:
         UserError: the command line is invalid, or the data have no folds.
     """
-    from optuna.pruners import NopPruner
-
     from lit_engine.cli.parser import LitCLI, prepare
+    from lit_engine.data.module import build_datamodule
     from lit_engine.tools.sweep.config import SweepConfig
 
     first = [f"--{key}={value}" for key, value in next(iter(points.values())).items()]
     invocation = prepare(["fit", *overrides, *first, "--test_after_fit=true"])
     cli = LitCLI(current(), invocation.args)
-    if "data.fold" in over:
-        _check_folds(cli)
     options = dict(options_of(cli.plain))
     metric, maximize = monitor_of(options)
     same = {key: value for key, value in options.items() if key not in over}
@@ -130,22 +126,14 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
         method="grid",
         metric=metric or "epoch",
         maximize=maximize or metric is None,
-        parameters=[],
         command=["fit", *overrides, "${args}"],
-        pruner=NopPruner(),
-        run_cap=0,
         identity=json.loads(json.dumps(same)),
     )
+    if "data.fold" in over:  # raises an error if the data cannot be split into folds
+        data = build_datamodule(cli.plain["data"])
+        data.prepare_data()
+        data.setup("test")
     return invocation.config_name, config
-
-
-def _check_folds(cli: "LitCLI") -> None:
-    """Load the test split of the first fold to check that the data can be split into folds."""
-    from lit_engine.data.module import build_datamodule
-
-    data = build_datamodule(cli.plain["data"])
-    data.prepare_data()
-    data.setup("test")
 
 
 def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
@@ -165,8 +153,7 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     """Print the tables, write summary.json and the page, and return whether all runs have finished."""
     trials = sorted(study.rows(), key=lambda trial: trial.number)
     begun = [str(trial.run) for trial in trials if RunDir(trial.run).config_file.exists()]
-    runs = {run.path.name: run for run in (read_runs(begun) if begun else [])}
-    group = Row([*runs.values()], grouped=True)
+    group = Row(read_runs(begun) if begun else [], grouped=True)
     counted = {run.path.name for run in group.counted}
     found = Comparison(group.runs, over) if counted else None
     if found is not None:
@@ -177,9 +164,8 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
         if found.facts:
             print(f"the runs differ in: {', '.join(found.facts)}")
     for trial in trials:
-        run = runs.get(trial.run.name)
         if trial.run.name not in counted:
-            print(f"left out of the mean: {run.path if run else trial.run.name} ({run.state if run else trial.state})")
+            print(f"left out of the mean: {trial.run.name} ({trial.state})")
     summary, page = study.folder / "summary.json", study.folder / "compare.html"
     told = {"command": command, "config": name, "over": over, **_summary(study.folder, trials, group)}
     write_text(summary, json.dumps({**told, "differ": found.facts if found else []}, indent=2) + "\n")
@@ -187,7 +173,10 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     if "data.fold" in over and counted:
         _write_predictions(study.folder / "predictions.csv", [trial for trial in trials if trial.run.name in counted])
     if found is not None:
-        write_text(page, page_of(found, _title(name, trials), command, study.folder))
+        folds = {f"{trial.values['data.folds']} folds" for trial in trials if "data.folds" in trial.values}
+        seeds = sorted({trial.values["seed_everything"] for trial in trials if "seed_everything" in trial.values})
+        parts = [*folds, *([f"seeds {', '.join(map(str, seeds))}"] if seeds else [])]
+        write_text(page, page_of(found, f"{name}: {', '.join(parts)}", command, study.folder))
         print(f"page: {page}", flush=True)
     return len(counted) == len(trials)
 
@@ -216,14 +205,6 @@ def _write_predictions(file: Path, trials: "Sequence[Trial]") -> None:
         print(f"out-of-fold predictions: {file}")
 
 
-def _title(name: str, trials: "Sequence[Trial]") -> str:
-    """Return a title such as `quickstart: 3 folds, seeds 1, 2`."""
-    folds = {f"{trial.values['data.folds']} folds" for trial in trials if "data.folds" in trial.values}
-    seeds = sorted({trial.values["seed_everything"] for trial in trials if "seed_everything" in trial.values})
-    named = [f"seeds {', '.join(map(str, seeds))}"] if seeds else []
-    return f"{name}: {', '.join([*folds, *named])}"
-
-
 def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, Any]:
     """Return a summary of the runs, and n, mean, standard deviation (n − 1) and values by run for each metric."""
     runs = {run.path.name: run for run in group.runs}
@@ -246,5 +227,4 @@ def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, A
 def _of_run(trial: "Trial", run: Run | None, folder: Path) -> dict[str, Any]:
     seconds = {"seconds": round(run.seconds, 2)} if run and run.seconds == run.seconds else {}
     error = {"error": trial.error} if trial.error else {}
-    state = run.state if run else trial.state
-    return {**trial.values, "path": str(trial.run.relative_to(folder)), "state": state, **seconds, **error}
+    return {**trial.values, "path": str(trial.run.relative_to(folder)), "state": trial.state, **seconds, **error}

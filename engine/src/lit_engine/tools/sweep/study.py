@@ -3,7 +3,6 @@
 import json
 import math
 import platform
-import time
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, PartialFixedSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from lit_engine.errors import UserError
 from lit_engine.run.directory import RunDir
@@ -148,11 +146,7 @@ def _storage(url: str, lost_after: int) -> RDBStorage:
     # SQLite waits for locks. A connection to a server may be lost while a trial runs.
     options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     beat: Any = {"heartbeat_interval": max(1, lost_after // 6), "grace_period": lost_after}
-    try:
-        return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
-    except (IntegrityError, ProgrammingError):  # another machine is creating the tables
-        time.sleep(2)
-        return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
+    return RDBStorage(url, options, **beat, heartbeat_stale_trial_callback=retry)
 
 
 def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> dict[str, Any]:

@@ -96,9 +96,9 @@ class Workers:
         self.study.lock.release()
         run, log = RunDir(self.folder / trial.user_attrs["run"]), self.folder / "logs" / f"{number:04d}.log"
         title, start = title_of(run), log.stat().st_size if log.exists() else 0
-        curve = Curve(run, metric)
+        values: list[float] = []
         try:
-            status, pruned = self._fit(trial, run, log, slot, curve)
+            status, pruned = self._fit(trial, run, log, slot, values)
         except (OptunaError, SQLAlchemyError):  # the database was unavailable
             _continue_later(trial)
             raise
@@ -111,11 +111,12 @@ class Workers:
             print(f"{title} was killed, possibly because memory ran out; resuming it once", flush=True)
             _continue_later(trial)
             raise TrialEnded
-        if status == 0 and find_metric(metric, curve.columns) not in curve.columns:
-            logged = [name for name in curve.columns if name not in ("epoch", "step")]
+        columns = run.history()[0]
+        if status == 0 and find_metric(metric, columns) not in columns:
+            logged = [name for name in columns if name not in ("epoch", "step")]
             hint = did_you_mean(metric, logged)
             raise UserError(f"{title} did not log {metric}{hint} (logged: {', '.join(logged)})")
-        if not curve.values or (status and not pruned):
+        if not values or (status and not pruned):
             printed = log.read_bytes()[start:].decode(errors="replace").strip().splitlines()
             known = [line.removeprefix("error: ") for line in printed if line.startswith("error: ")]
             error = (known or [f"exit status {status}: {''.join(printed[-1:])}"])[-1]
@@ -124,7 +125,7 @@ class Workers:
             trial.set_user_attr("error", error)
             print(f"{title} failed: {error} ({log})", flush=True)
             raise TrialEnded
-        value = self.config.best(curve.values)
+        value = self.config.best(values)
         best = self.config.best([value, *(row.value for row in self.study.rows() if row.good)])
         state = "stopped early" if status else "finished"
         print(f"{title} {state}: {metric} {value:.4g}{'' if self.tests else f'  (best {best:.4g})'}", flush=True)
@@ -132,7 +133,7 @@ class Workers:
             raise optuna.TrialPruned
         return value
 
-    def _fit(self, trial: optuna.Trial, run: RunDir, log: Path, slot: int, curve: "Curve") -> tuple[int, bool]:
+    def _fit(self, trial: optuna.Trial, run: RunDir, log: Path, slot: int, values: list[float]) -> tuple[int, bool]:
         """Train or resume from the last checkpoint. Return the exit status and whether hyperband stopped the trial."""
         while run.path.exists() and not self.status:
             with contextlib.suppress(RunError):  # a `fit` that outlived its worker may still train it
@@ -155,11 +156,11 @@ class Workers:
         try:
             while process.poll() is None and not pruned and not self.status:
                 time.sleep(POLL)
-                pruned = self._report(trial, curve)
+                pruned = self._report(trial, run, values)
         finally:
             process.terminate()  # has no effect if it has exited
             status = process.wait()
-        self._report(trial, curve)
+        self._report(trial, run, values)
         return status, pruned
 
     def _words(self, trial: optuna.Trial, run: RunDir) -> list[str]:
@@ -173,11 +174,14 @@ class Workers:
         place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}", "--resume=true"]
         return [*self.config.words(values, file), *place, f"--test_after_fit={str(self.tests).lower()}"]
 
-    def _report(self, trial: optuna.Trial, curve: "Curve") -> bool:
-        """Report new values of the metric, and return whether hyperband stops the trial."""
-        pruned = False
-        for step in curve.read():
-            trial.report(self.config.best(curve.values[: step + 1]), step + 1)
+    def _report(self, trial: optuna.Trial, run: RunDir, values: list[float]) -> bool:
+        """Read the finite values of the metric, report new ones, and return whether hyperband stops the trial."""
+        columns, rows = run.history()
+        metric, before, pruned = find_metric(self.config.metric, columns), len(values), False
+        found = [float(row.get(metric) or "nan") for row in rows]
+        values[:] = [value for value in found if math.isfinite(value)]
+        for step in range(before, len(values)):
+            trial.report(self.config.best(values[: step + 1]), step + 1)
             pruned = pruned or trial.should_prune()
         return pruned
 
@@ -190,24 +194,6 @@ def title_of(run: RunDir) -> str:
 def _continue_later(trial: optuna.Trial) -> None:
     """Leave the trial to a later attempt."""
     retry(trial.study, trial.study.get_trials(deepcopy=False)[trial.number])
-
-
-class Curve:
-    """The finite values of a metric in a growing metrics.csv."""
-
-    def __init__(self, run: RunDir, metric: str) -> None:
-        self.run, self.metric = run, metric
-        self.values: list[float] = []
-        self.columns: list[str] = []
-
-    def read(self) -> range:
-        """Read the file and return the indices of new values."""
-        before = len(self.values)
-        self.columns, rows = self.run.history()
-        metric = find_metric(self.metric, self.columns)
-        values = [float(row.get(metric) or "nan") for row in rows]
-        self.values = [value for value in values if math.isfinite(value)]
-        return range(before, len(self.values))
 
 
 def environment_of(slot: int, workers: int, group: str) -> dict[str, str]:

@@ -1,0 +1,116 @@
+"""Corrected labels of training samples, which the option `corrections` of `SplitData` describes."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+from lit_engine.data.sampling import classes_of
+from lit_engine.distributed.processes import print_once
+from lit_engine.errors import DataError, did_you_mean, first_of
+
+if TYPE_CHECKING:
+    from lit_engine.data.module import Split, SplitData
+
+
+class Relabelled(Subset):
+    """A dataset of `(input, class)` with different classes `(N,)`."""
+
+    def __init__(self, dataset: Dataset, targets: Tensor) -> None:
+        super().__init__(dataset, range(len(targets)))
+        self.targets = targets
+
+    def __getitem__(self, index: int) -> Any:
+        return self.dataset[index][0], int(self.targets[index])
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def described(data: Any, split: "Split") -> Mapping[int, Mapping[str, str]]:
+    """Return the description of each sample of a split by its index in predictions; empty if there is none."""
+    return data.inputs(split) if hasattr(data, "inputs") else {}
+
+
+def sample_ids(data: "SplitData", split: "Split") -> list[str]:
+    """Return an id for each sample of a split, such as `s1f0c32ab99e4`, which identical samples in any split share.
+
+    It is a hash of the description of the sample, such as a file or a text, or else of its input tensor.
+    """
+    rows = described(data, split).values()
+    if any(rows):
+        return [_hash(repr(sorted(row.items())).encode()) for row in rows]
+    dataset, found = data.dataset(split), []
+    for indices in torch.arange(len(dataset)).split(1000):
+        batch = dataset[indices]
+        if isinstance(batch, DataError):  # such as an unreadable file
+            raise batch
+        found += [_hash(sample.numpy().tobytes()) for sample in batch[0].cpu()]
+    return found
+
+
+def _hash(content: bytes) -> str:
+    # The first letter prevents spreadsheets from reading an id as a number.
+    return "s" + hashlib.blake2b(content, digest_size=6).hexdigest()
+
+
+def apply_corrections(data: "SplitData", file: str) -> None:
+    """Replace labels of the training split of a data module by those of a file.
+
+    Raises:
+        DataError: the file is invalid, it names an unknown class or sample, or the samples have no single class.
+    """
+    old = data.splits["train"]
+    if (labels := classes_of(old)) is None:
+        raise DataError("data.corrections: the training samples need a single class each, in memory or as `targets`")
+    classes = list(getattr(data, "class_names", None) or map(str, range(int(labels.max()) + 1)))
+    wanted = _read(file, classes)
+    ids = sample_ids(data, "train")
+    outside = unknown = wanted.keys() - ids
+    for split in ("val", "test"):
+        with suppress(DataError):  # there may be no test split
+            if unknown and split not in data.splits and data.has_split(split):
+                data.splits[split] = data.loaded(split)
+        if unknown and split in data.splits:
+            unknown = unknown - {*sample_ids(data, split)}
+    if unknown:
+        lines = first_of(sorted(wanted[sample][1] for sample in unknown))
+        what = f"{len(unknown)} of its {len(wanted)} corrections are for unknown samples (line {lines})"
+        raise DataError(f"{file} does not belong to these data: {what}")
+    corrected = labels.clone()
+    for place, sample in enumerate(ids):
+        if sample in wanted:
+            corrected[place] = classes.index(wanted[sample][0])
+    is_tensor = isinstance(old, tuple)
+    data.splits["train"] = (*old[:-1], corrected.to(old[-1].device)) if is_tensor else Relabelled(old, corrected)
+    more = f"; {len(outside)} corrections are for validation or test samples, which keep their labels"
+    count = f"{int((corrected != labels).sum())} of {len(labels):,} training labels changed"
+    print_once(f"corrections: {count}{more if outside else ''}")
+
+
+def _read(file: str, classes: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """Return the corrected class of each sample and its line in the file. Blank corrections are skipped."""
+    from lit_engine.data.tables import CSVFile
+
+    if not Path(file).expanduser().is_file():
+        raise DataError(f"data.corrections: there is no file {file}; `doubts` writes one")
+    table = CSVFile(file)
+    if len(table.names) == 1:  # some spreadsheets write semicolons
+        table = CSVFile(file, ";")
+    if missing := [name for name in ("id", "correction") if name not in table.names]:
+        raise DataError(f"{file} has no column {' and '.join(missing)}; `doubts` writes a file with these columns")
+    found: dict[str, tuple[str, int]] = {}
+    for line, row in enumerate(table.cells().values(), 2):
+        sample, label = row["id"].strip(), row["correction"].strip()
+        if label and label not in classes:
+            hint = did_you_mean(label, classes, f"; the classes are {first_of(classes)}")
+            raise DataError(f"{file}, line {line}: there is no class {label!r}{hint}")
+        if label and found.setdefault(sample, (label, line))[0] != label:
+            other, before = found[sample]
+            raise DataError(f"{file}, line {line}: {sample} is {label!r}, but {other!r} in line {before}")
+    return found

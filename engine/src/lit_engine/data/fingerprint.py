@@ -1,0 +1,80 @@
+"""Fingerprints of the splits of a run, which show later whether the data are still the same."""
+
+import hashlib
+import os
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningDataModule, Trainer
+from torch.utils.data import Dataset
+
+# Of anything larger, evenly spaced parts are read, so that a fingerprint takes at most about a second.
+MOST_BYTES, MOST_ITEMS, MOST_FILES = 2**28, 50_000, 1000
+HEAD = 2**16  # number of bytes that are read of each file
+SKIPPED = (torch.nn.Module, LightningDataModule, Trainer, FunctionType, ModuleType, type)  # they contain no samples
+
+
+def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]:
+    """Return the fingerprint of each loaded split and of the sampling weights, except for those that are `known`.
+
+    Other data modules than `SplitData` have no splits; their loaders' datasets are used instead.
+    """
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    loaders = {"train": trainer.train_dataloader, "val": trainer.val_dataloaders, "test": trainer.test_dataloaders}
+    splits = getattr(data, "splits", None)
+    parts = {**(splits if isinstance(splits, Mapping) else loaders), "sampling": getattr(data, "sample_weights", None)}
+    found = {}
+    for name, part in parts.items():
+        if part is not None and name not in known:
+            with suppress(Exception):  # whatever a dataset contains, it must not stop the training
+                found[name] = fingerprint(part)
+    return found
+
+
+def fingerprint(data: Any) -> str:
+    """Return the SHA-256 of arrays, plain values and files in nested containers and in public attributes of objects.
+
+    Files are strings with a path. They are read after all else, and count by name, size and content. Folders do not
+    count, so that data may move.
+    """
+    found, files, seen = hashlib.sha256(), list[str](), dict[int, Any]()
+    for part in _parts(data, files, seen):
+        found.update(part)
+    for file in files[:: 1 + len(files) // MOST_FILES]:
+        with open(file, "rb") as content:
+            found.update(content.read(HEAD))
+    return found.hexdigest()
+
+
+def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
+    """Yield the bytes of a value, and add the paths in it to `files`. `seen` contains the visited objects by id."""
+    if isinstance(value, str | os.PathLike):
+        path = os.fspath(value)
+        if "/" in path and os.path.isfile(path):
+            files.append(path)
+            path = f"{os.path.basename(path)} {os.path.getsize(path)}"
+        yield b"" if "/" in path and os.path.isdir(path) else f"{path}\n".encode(errors="replace")
+    elif value is None or isinstance(value, bool | int | float | complex | bytes):
+        yield f"{value!r}\n".encode()
+    elif isinstance(value, np.ndarray | torch.Tensor) and not getattr(value.dtype, "hasobject", False):
+        yield f"{value.dtype} {tuple(value.shape)}\n".encode()
+        rows: Any = value[:: 1 + value.nbytes // MOST_BYTES] if value.ndim else value
+        if isinstance(rows, torch.Tensor):
+            rows = rows.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        yield np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+    elif id(value) not in seen and not isinstance(value, SKIPPED):
+        seen[id(value)] = value  # which also keeps the object, so that no other gets its id
+        inner = getattr(value, "dataset", value)
+        if inner is not value and not isinstance(value, Dataset):  # a loader
+            value = inner
+        if isinstance(value, Mapping):
+            value = list(value.items())
+        elif not isinstance(value, Sequence | np.ndarray) or isinstance(value, Dataset):
+            value = [(name, one) for name, one in getattr(value, "__dict__", {}).items() if name[0] != "_"]
+        yield f"{len(value)}\n".encode()
+        for one in value[:: 1 + len(value) // MOST_ITEMS]:
+            yield from _parts(one, files, seen)

@@ -1,0 +1,105 @@
+"""`doubts REPEAT`: lists likely label errors and near-duplicates, and writes a table to correct and a page."""
+
+import argparse
+import csv
+import io
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lit_engine.cli.explain import OptionParser, at_least
+from lit_engine.errors import UserError
+from lit_engine.project import program
+from lit_engine.tools.json_output import HELP, json_document
+from lit_engine.tools.runs.command import write
+
+# Reason in the table → title, and number of successive rows that belong together.
+REASONS = {
+    "label": ("Likely label errors", 1),
+    "different labels": ("Near-duplicates with different labels", 2),
+    "different folds": ("Near-duplicates in different folds", 2),
+}
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of `doubts`."""
+    what = "Finds likely label errors and near-duplicates after `repeat --folds`, and writes a table to correct."
+    parser = OptionParser("doubts", what)
+    add = parser.add_argument
+    add("repeat", type=Path, metavar="REPEAT", help="folder of a repeat over folds")
+    add("--first", type=at_least(1), metavar="N", help="list the N most likely label errors (default: as many as "
+        "confident learning estimates)")  # fmt: skip
+    add("--csv", type=Path, metavar="FILE", help="file for the table (default: REPEAT/doubts.csv)")
+    add("--json", action="store_true", help=HELP)
+    return parser
+
+
+def doubts(args: Sequence[str]) -> int:
+    """Find doubtful samples, write the table and the page, and return the exit status.
+
+    Raises:
+        UserError: the folder is not a complete repeat over folds of a classification task, or the table was edited.
+    """
+    options = option_parser().parse_args(list(args))
+    file = options.csv or options.repeat / "doubts.csv"
+    with json_document(options.json) as document:
+        _check_unedited(file)
+        from lit_engine.tools.doubts.page import render_page
+        from lit_engine.tools.doubts.samples import read_samples
+
+        samples = read_samples(options.repeat)
+        rows, errors = list_doubts(samples, options.first)
+        counts, total = Counter(row["reason"] for row in rows), len(samples.rows)
+        lines = [f"{total:,} samples, estimated label errors: {errors:,} ({100 * errors / total:.1f} %)"]
+        lines += [f"{title}: {counts[reason] // size:,}" for reason, (title, size) in REASONS.items()]
+        if samples.features is None:
+            lines.append("near-duplicates were not searched: the network has no linear layer with an output per class")
+        print("\n".join(lines))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]) if rows else ["correction", "id"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write("table", "csv", file, text.getvalue())
+        print(f"fill in its column `correction`, then `{program()} fit CONFIG --data.corrections={file}`")
+        page, now = file.with_suffix(".html"), f"{datetime.now():%Y-%m-%d %H:%M}"
+        footer = f"{program()} doubts {shlex.join(args)} · {now}"
+        write("page", "csv", page, render_page(samples, rows, lines, footer))
+        document.update(samples=total, estimated_errors=errors, doubts=rows, table=file, page=page)
+    return 0
+
+
+def list_doubts(samples: Any, first: int | None) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of the table, the most doubtful first for each reason, and the estimated number of label errors.
+
+    Near-duplicates are in two successive rows.
+    """
+    from lit_engine.tools.doubts.statistics import label_errors, near_duplicates
+
+    labels, others = samples.labels, samples.probabilities.copy()
+    others[range(len(labels)), labels] = -1
+    order, errors = label_errors(samples.probabilities, labels)
+    pairs = [] if samples.features is None else near_duplicates(samples.features, labels, samples.folds)
+
+    def row(place: int, reason: str, other: int, distance: float | str = "") -> dict[str, Any]:
+        own, suggested = samples.probabilities[place, [labels[place], other]].tolist()
+        return {"correction": "", "label": samples.classes[labels[place]],
+                "suggestion": samples.classes[other] if suggested > own else "", "reason": reason,
+                "probability": round(own, 6), "distance": distance, **samples.rows[place]}  # fmt: skip
+
+    rows = [row(place, "label", others[place].argmax()) for place in order[: first or errors]]
+    pairs.sort(key=lambda pair: labels[pair[0]] == labels[pair[1]])  # pairs with different labels come first
+    for i, j, distance in pairs:
+        reason = "different folds" if labels[i] == labels[j] else "different labels"
+        rows += [row(i, reason, labels[j], round(distance, 6)), row(j, reason, labels[i], round(distance, 6))]
+    return rows, errors
+
+
+def _check_unedited(file: Path) -> None:
+    """Raise UserError if the file exists and is not a table without corrections."""
+    if file.is_file():
+        with file.open(newline="", encoding="utf-8-sig", errors="replace") as handle:
+            if any(row.get("correction") != "" for row in csv.DictReader(handle)):
+                raise UserError(f"{file} contains corrections or other data: rename it, or choose another --csv FILE")

@@ -1,0 +1,157 @@
+"""Reads the samples of a repeat over folds, with predictions of the networks that were not trained on them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lit_engine.checkpoints.choose import choose_checkpoint
+from lit_engine.data.corrections import described, sample_ids
+from lit_engine.data.images import ImageData
+from lit_engine.data.module import Split
+from lit_engine.data.sampling import classes_of
+from lit_engine.errors import DataError, RunError, UserError, first_of
+from lit_engine.load import load_data, load_for_prediction
+from lit_engine.project import program
+from lit_engine.run.directory import RunDir
+from lit_engine.tools.doubts.statistics import Floats, Integers
+
+OWN = ("correction", "label", "suggestion", "reason", "probability", "distance", "id", "fold", "index")
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """N samples of K classes. `rows` contains the id, the fold, the index in `predictions.csv` and the description.
+
+    `probabilities` `(N, K)` are means over the seeds. `features` `(N, D)` are the inputs of the last linear layer of
+    one network, or None if it has no such layer. `runs` are the directories of the first run of each fold.
+    """
+
+    classes: list[str]
+    runs: list[Path]
+    rows: list[dict[str, Any]]
+    labels: Integers
+    folds: Integers
+    probabilities: Floats
+    features: Floats | None
+    has_images: bool
+
+
+def read_samples(folder: Path) -> Samples:
+    """Read the samples of a repeat over folds, and predict their classes.
+
+    Raises:
+        UserError: the runs are incomplete, files cannot be read, or the task does not predict single classes.
+    """
+    folds = _runs_by_fold(folder)
+    rows: list[dict[str, Any]] = []
+    labels, probabilities = [], []
+    features: dict[str, Floats] | None = None
+    for fold, runs in enumerate(folds):
+        by_seed = []
+        for run in runs:
+            parts: Any = load_for_prediction(RunDir(run), choose_checkpoint(RunDir(run)))
+            task, data, device = parts[0], parts[1], parts[2].strategy.root_device
+            _set_up(data, "test")
+            by_seed.append(_probabilities(task.to(device), data, device))
+            features = _features(task, data, device) if features is None else features
+        ids = sample_ids(data, "test")
+        known = described(data, "test") or {place: {} for place in range(len(ids))}
+        for sample, (index, more) in zip(ids, known.items(), strict=True):
+            named = {f"input/{name}" if name in OWN else name: value for name, value in more.items()}
+            rows.append({"id": sample, "fold": fold, "index": index, **named})
+        labels.append(np.asarray(classes_of(data.splits["test"])))
+        probabilities.append(np.mean(by_seed, axis=0))
+    return Samples(
+        classes=list(data.class_names),
+        runs=[runs[0] for runs in folds],
+        rows=rows,
+        labels=np.concatenate(labels),
+        folds=np.array([row["fold"] for row in rows]),
+        probabilities=np.concatenate(probabilities),
+        features=np.stack([features[row["id"]] for row in rows]) if features else None,
+        has_images=isinstance(data, ImageData),
+    )
+
+
+def _runs_by_fold(folder: Path) -> list[list[Path]]:
+    """Return the directories of the runs. Raises RunError if there are no folds, or a run has not finished."""
+    file = folder / "summary.json"
+    runs = list(json.loads(file.read_text(encoding="utf-8"))["runs"].values()) if file.is_file() else []
+    if not runs or not all("data.fold" in run for run in runs):
+        raise RunError(f"{folder} is not a repeat over folds: `{program()} repeat CONFIG --folds 5` creates one")
+    if left := [run for run in runs if run["state"] != "finished"]:
+        again = f"run the same `{program()} repeat` again"
+        if files := _unreadable([RunDir(folder / run["path"]) for run in runs]):
+            raise RunError(f"cannot read {first_of(files)}; fix or delete the files, and {again}")
+        raise RunError(f"{first_of([folder / run['path'] for run in left])} has not finished: {again}")
+    return [[folder / run["path"] for run in runs if run["data.fold"] == k] for k in range(runs[0]["data.folds"])]
+
+
+def _unreadable(runs: list[RunDir]) -> list[str]:
+    """Return the unreadable files of the first run that exists, which has the same files as the others."""
+    data: Any = next((_set_up(load_data(run), "fit") for run in runs if run.config_file.exists()), None)
+    found = []
+    for split in SPLITS if data else ():
+        files = [row["file"] for row in described(data, split).values() if "file" in row]
+        batches = (data.dataset(split)[torch.tensor([number])] for number in range(len(files)))
+        found += [file for file, batch in zip(files, batches, strict=True) if isinstance(batch, DataError)]
+    return found
+
+
+def _set_up(data: Any, stage: str) -> Any:
+    """Load the splits of a stage. Raises UserError if the samples have no single class."""
+    data.prepare_data()
+    data.setup(stage)
+    if not hasattr(data, "class_names") or any(classes_of(split) is None for split in data.splits.values()):
+        raise UserError(f"doubts needs a single class for each sample, which {type(data).__name__} does not have")
+    return data
+
+
+def _batches(data: Any, split: Split, device: torch.device) -> Iterator[Any]:
+    """Yield the batches of a split in order and without augmentation, on the device."""
+    for batch in data.batches(data.dataset(split), "test"):
+        yield data.on_after_batch_transfer(data.transfer_batch_to_device(batch, device, 0), 0)
+
+
+@torch.inference_mode()
+def _probabilities(task: Any, data: Any, device: torch.device) -> Floats:
+    """Return the probabilities `(N, K)` for the test split. Raises UserError if `predict_step` returns none."""
+    task.all_probabilities = True
+    found = []
+    for number, batch in enumerate(_batches(data, "test", device)):
+        columns = task.predict_step(batch, number)
+        by_class = (
+            {name.partition("/")[2]: column for name, column in columns.items()} if isinstance(columns, dict) else {}
+        )
+        if not {*data.class_names} <= by_class.keys():
+            kind = type(task).__name__
+            raise UserError(f"doubts needs columns probability/CLASS, which {kind}.predict_step does not return")
+        found.append(np.array([by_class[name] for name in data.class_names]).T)
+    return np.concatenate(found)
+
+
+@torch.inference_mode()
+def _features(task: Any, data: Any, device: torch.device) -> dict[str, Floats]:
+    """Return the inputs `(D,)` of the last linear layer with an output for each class, by the id of the sample."""
+    _set_up(data, "fit")
+    seen: list[Tensor] = []
+    for module in task.modules():
+        if isinstance(module, nn.Linear) and module.out_features == len(data.class_names):
+            module.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    found: dict[str, Floats] = {}
+    for split in SPLITS:
+        ids = iter(sample_ids(data, split))
+        for batch in _batches(data, split, device):
+            seen.clear()
+            task(batch[0])
+            if not seen or seen[-1].shape[:-1] != batch[1].shape:
+                return {}
+            found |= {sample: row for row, sample in zip(seen[-1].float().cpu().numpy(), ids, strict=False)}
+    return found

@@ -1,0 +1,62 @@
+"""Likely label errors by confident learning, and near-duplicates by features."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Integers = NDArray[np.integer[Any]]
+
+NEAR = 0.13  # near-duplicates are closer than this share of the median distance to the nearest sample, as in cleanlab
+BLOCK = 1024  # samples whose similarities to all others are in memory at once
+
+
+def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int]:
+    """Rank samples by the probability of their label, and estimate the number of errors by confident learning.
+
+    A class is confident if its probability is at least the mean over the samples with this label. A sample counts as an
+    error if neither its most probable confident class nor its most probable class is the label (Northcutt et al. 2021).
+    cleanlab calls this combination `low_self_confidence`.
+
+    Args:
+        probabilities: probabilities `(N, K)` from models that were not trained on the sample.
+        labels: classes `(N,)`.
+
+    Returns:
+        The indices of all samples `(N,)`, the most doubtful first, and the estimated number of errors.
+    """
+    own = probabilities[np.arange(len(labels)), labels]
+    counts = np.bincount(labels, minlength=probabilities.shape[1])
+    thresholds = np.bincount(labels, own, minlength=len(counts)) / np.maximum(counts, 1)
+    confident = (probabilities >= thresholds - 1e-6) & (counts > 0)
+    guess = np.where(confident, probabilities, -1).argmax(axis=1)
+    wrong = confident.any(axis=1) & (guess != labels) & (probabilities.argmax(axis=1) != labels)
+    return own.argsort(kind="stable"), int(wrong.sum())
+
+
+def near_duplicates(features: Floats, labels: Integers, folds: Integers) -> list[tuple[int, int, float]]:
+    """Return pairs of near-duplicates with different labels or in different folds, and their distance, closest first.
+
+    The distance is 1 − cosine similarity. For each sample, only the closest such sample is considered.
+
+    Args:
+        features: features `(N, D)`, all from the same network.
+        labels: classes `(N,)`.
+        folds: fold of each sample `(N,)`.
+    """
+    unit = (features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)).astype(np.float32)
+    nearest, distances, partners = np.empty(len(unit)), np.empty(len(unit)), np.empty(len(unit), int)
+    for start in range(0, len(unit), BLOCK):
+        block = slice(start, start + BLOCK)
+        distance = 1 - unit[block] @ unit.T
+        rows = np.arange(len(distance))
+        distance[rows, rows + start] = np.inf
+        nearest[block] = distance.min(axis=1)
+        distance[(labels[block, None] == labels) & (folds[block, None] == folds)] = np.inf
+        partners[block] = distance.argmin(axis=1)
+        distances[block] = distance[rows, partners[block]]
+    limit = NEAR * max(float(np.median(nearest)), 1e-6)
+    close = np.flatnonzero(distances < limit)
+    pairs = {tuple(sorted((int(i), int(partners[i])))): max(0.0, float(distances[i])) for i in close}
+    return sorted(((i, j, d) for (i, j), d in pairs.items()), key=lambda pair: (pair[2], pair))

@@ -1,0 +1,237 @@
+"""Predicts the time, memory and energy of a fit from a few steps, and finds the largest micro-batch (`fit --plan`)."""
+
+import gc
+import math
+from contextlib import suppress
+from statistics import fmean
+from time import perf_counter
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ProgressBar
+
+from lit_engine._lightning import limit_loops, reconfigure, skip_sanity_check
+from lit_engine.callbacks.progress import ProgressLines
+from lit_engine.callbacks.record import MetricsCSV
+from lit_engine.data.module import accumulation_steps
+from lit_engine.distributed.processes import print_once
+from lit_engine.errors import UserError
+from lit_engine.session import Session, accumulating
+from lit_engine.tools.json_output import json_document
+from lit_engine.tools.lr_finder import PlanDone
+from lit_engine.tools.profile import peak_memory
+from lit_engine.tools.runs.columns import duration
+from lit_engine.training.exact import totals_of
+from lit_engine.training.saver import is_out_of_memory
+from lit_engine.training.schedules import steps_of_epochs
+from lit_engine.training.task import Task
+
+WARM_UP, STEPS, SECONDS = 3, 4, 1.0  # steps of the first epoch; minimum steps and seconds of the other two
+BATCHES = 3  # batches of each validation
+
+
+class Count(Callback):
+    """A callback that determines the length of a fit, and stops it before its first step.
+
+    Args:
+        every: the `check_val_every_n_epoch` of the fit.
+
+    Attributes:
+        length: epochs, optimizer steps, validations, and batches of each validation.
+    """
+
+    def __init__(self, every: int | None) -> None:
+        self.every, self.length = every, dict[str, int]()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        steps = steps_of_epochs(trainer, getattr(pl_module, "accumulate", None))
+        if steps is None:
+            raise UserError("--plan cannot predict the time of an unlimited run: set trainer.max_epochs or max_steps")
+        # Without `every`, the interval counts the batches of all epochs.
+        batches = trainer.num_training_batches if self.every else accumulation_steps(trainer) * sum(steps)
+        interval = trainer.val_check_batch or math.inf
+        checks = 1 if math.isinf(interval) else int(batches // interval)
+        checks *= len(steps) // self.every if self.every else 1
+        validated = int(sum(trainer.num_val_batches))
+        self.length = {"epochs": len(steps), "steps": sum(steps), "validations": checks if validated else 0}
+        self.length["batches"] = validated
+        raise PlanDone
+
+
+class Meter(Callback):
+    """A callback that measures the third of three short epochs, starting with the last step of the second one.
+
+    The first epoch has three steps, whose time determines how many steps the other epochs have.
+
+    Args:
+        is_brief: whether to stop after the first epoch, which shows whether a micro-batch fits into memory.
+    """
+
+    def __init__(self, is_brief: bool) -> None:
+        self.is_brief, self.fits, self.length, self.peak = is_brief, True, dict[str, int](), dict[str, int]()
+        # Seconds of a step, and of everything before the first epoch, between two epochs, and after the last one.
+        self.step = self.starting = self.between = self.ending = 0.0
+        self.samples = 0.0  # samples (or tokens) per step
+        self.watts: list[float] = []
+        self.evaluations: list[float] = []  # seconds of each validation batch
+        self._ends: list[float] = []  # times at which the steps of this epoch ended
+        self._last = self._since = self._validated = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._last = _now(trainer)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._ends = []
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % accumulation_steps(trainer) and not trainer.is_last_batch:
+            return
+        self._ends.append(_now(trainer))
+        self.watts += power(trainer.strategy.root_device)
+        if not trainer.is_last_batch:
+            return
+        if self.is_brief:
+            raise PlanDone
+        first, last = self._ends[0], self._ends[-1]
+        self.step = (last - first) / max(len(self._ends) - 1, 1)
+        self.between = first - self.step - self._last - self._validated
+        self.starting = self.starting or self.between
+        self._last, self._validated = last, 0.0
+        if (totals := totals_of(pl_module)) is not None:
+            self.samples = float(totals.reduce(pl_module).count) / len(self._ends)
+
+    def on_validation_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        self._since = _now(trainer)
+
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        self.evaluations.append(_now(trainer) - self._since)
+        self._validated += self.evaluations[-1]
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Choose the number of steps of the second epoch, whose data loader is new. The third epoch reuses it."""
+        reconfigure(trainer, reload_dataloaders_every_n_epochs=int(trainer.current_epoch == 0))
+        if trainer.current_epoch == 0:
+            seconds = torch.tensor(self.step, device=trainer.strategy.root_device)
+            longest = float(trainer.strategy.reduce(seconds, reduce_op="mean"))
+            steps = max(STEPS, int(SECONDS / longest)) if longest else STEPS
+            reconfigure(trainer, limit_train_batches=accumulation_steps(trainer) * steps)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.ending = _now(trainer) - self._last - self._validated
+
+    def predictions(self, unit: str) -> dict[str, Any]:
+        """Return the length of the fit, and the predicted times, memory, speed and energy."""
+        length, validation = self.length, self.length["batches"] * fmean(self.evaluations or [0.0])
+        total = length["steps"] * self.step + length["validations"] * validation
+        total += self.starting + (length["epochs"] - 1) * self.between + self.ending
+        found: dict[str, Any] = {"seconds": total, **length, "seconds_per_step": self.step}
+        found |= {"seconds_per_validation": validation, "peak_bytes": self.peak}
+        found |= {f"{unit}_per_second": self.samples / self.step} if self.samples and self.step else {}
+        return found | ({"joules": total * fmean(self.watts)} if self.watts else {})
+
+
+def _now(trainer: Trainer) -> float:
+    """Return the time in seconds, after the device has finished its work."""
+    if trainer.strategy.root_device.type != "cpu":
+        torch.accelerator.synchronize()
+    return perf_counter()
+
+
+def power(device: torch.device) -> list[float]:
+    """Return the power of a CUDA device in watts. The list is empty if the device or NVML does not report it."""
+    if device.type == "cuda":
+        with suppress(ImportError, RuntimeError):
+            return [torch.cuda.power_draw(device) / 1000]
+    return []
+
+
+def plan(session: Session) -> None:
+    """Print the predictions for a fit. Closing the session removes its run directory.
+
+    Raises:
+        UserError: the run is unlimited, or no micro-batch fits into memory.
+    """
+    with json_document(session.options.json) as document:
+        meter = attempt(session)
+        trainer, model, data = session.cli.trainer, session.cli.model, session.cli.datamodule
+        parts, size = accumulation_steps(trainer), getattr(data, "batch_size", None)
+        step: int = getattr(data, "global_batch_size", None) or (size or 0) * parts
+        if trainer.world_size > 1 or not model.automatic_optimization:
+            step = 0  # other micro-batches are not tried
+        largest, options = parts, dict[str, int]()
+        # If the configured micro-batch fits, larger ones may fit as well. Otherwise, the largest smaller one is used.
+        others = range(1, parts) if meter.fits else range(parts + 1, step + 1)
+        for number in [number for number in others if step and step % number == 0]:
+            changes = accumulating(session.options.trainer, number)
+            changes |= {"data.batch_size": step // number} if size else {}
+            other = Session(session.project, [*session.args, *(f"--{name}={value}" for name, value in changes.items())])
+            try:
+                found = attempt(other, is_brief=meter.fits)
+            finally:
+                other.close(0)
+            if found.fits:
+                meter, largest, options = meter if meter.fits else found, number, changes
+                break
+        if not meter.fits:
+            raise UserError("out of memory with the smallest micro-batch: use --trainer.precision=bf16-mixed, "
+                            "--model.checkpoint_blocks=true or a smaller network")  # fmt: skip
+        document |= meter.predictions(getattr(model, "unit", "samples"))
+        if step:
+            document["micro_batch"] = {"samples": step // largest, "samples_per_step": step, "options": options}
+        print_once("\n".join(_lines(document)))
+
+
+def attempt(session: Session, is_brief: bool = False) -> Meter:
+    """Train three short epochs in a new run, or until memory runs out."""
+    trainer, model, datamodule = session.prepare()
+    device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
+    if isinstance(model, Task):
+        model.schedules = []  # they depend on the length of the actual run
+    skip_sanity_check(trainer)
+    callbacks, count, meter = trainer.callbacks, Count(every), Meter(is_brief)  # type: ignore[attr-defined]
+    loggers = [one for one in trainer.loggers if isinstance(one, MetricsCSV)]
+    reconfigure(trainer, callbacks=[count], loggers=[], check_val_every_n_epoch=every and 1)
+    with suppress(PlanDone):
+        trainer.fit(model, datamodule=datamodule)
+    meter.length = count.length
+    kept = [one for one in callbacks if not isinstance(one, ProgressBar | ProgressLines | EarlyStopping)]
+    reconfigure(trainer, callbacks=[meter, *kept], loggers=loggers, reload_dataloaders_every_n_epochs=1)
+    reconfigure(trainer, check_val_every_n_epoch=1, val_check_interval=1.0)
+    reconfigure(trainer, limit_val_batches=min(BATCHES, count.length["batches"]))
+    reconfigure(trainer, limit_train_batches=WARM_UP * accumulation_steps(trainer))
+    limit_loops(trainer, 3, -1)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    try:
+        with suppress(PlanDone):
+            trainer.fit(model, datamodule=datamodule)
+    except Exception as error:
+        if trainer.world_size > 1 or not is_out_of_memory(error):
+            raise
+        meter.fits = False
+    meter.peak = peak_memory(device)
+    gc.collect()
+    return meter
+
+
+def _lines(found: dict[str, Any]) -> list[str]:
+    """Return the predictions as lines of text."""
+    many = f"{found['epochs']} epochs: {found['steps']:,} steps of {1000 * found['seconds_per_step']:.3g} ms"
+    if found["validations"]:
+        many += f", {found['validations']} validations of {found['seconds_per_validation']:.2g} s"
+    lines = [f"time: {duration(found['seconds'])[0]} ({many}; without startup and testing)"]
+    speeds = {name.removesuffix("_per_second"): value for name, value in found.items() if name.endswith("_per_second")}
+    lines += [f"speed: {value:,.0f} {unit}/s" for unit, value in speeds.items()]
+    memory = (f"{size / 2**20:,.0f} MiB ({where})" for where, size in found["peak_bytes"].items())
+    lines.append(f"peak memory: {', '.join(memory)}")
+    if "joules" in found:
+        lines.append(f"energy: {found['joules'] / 3600:,.3g} Wh (GPU only)")
+    if "micro_batch" in found:
+        samples, step, options = found["micro_batch"].values()
+        words = " ".join(f"--{name}={value}" for name, value in options.items())
+        how = f"for the same steps, use {words}" if options else "as configured"
+        lines.append(f"largest micro-batch that fits: {samples:,} of the {step:,} samples of a step; {how}")
+    return lines

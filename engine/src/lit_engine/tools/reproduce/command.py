@@ -1,0 +1,149 @@
+"""`reproduce RUN`: trains a run again with its code, versions, options and data, and reports whether it is the same."""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lit_engine.cli.explain import OptionParser
+from lit_engine.project import current
+from lit_engine.run.directory import RunDir
+from lit_engine.tools.json_output import HELP, json_document
+from lit_engine.tools.reproduce.code import checkout, create_environment, impossible
+from lit_engine.tools.reproduce.outcome import compare_results, differences, likely_reason
+
+FOLDER = Path("reproductions")
+POLL = 0.1  # seconds
+
+
+def option_parser() -> argparse.ArgumentParser:
+    """Return the argument parser of `reproduce`."""
+    what = (
+        "Trains a run again from its commit, with the recorded versions, options and data, and compares the results.\n"
+        "Exit status 0 if they are bit-identical or equal within rounding, 3 if they are different."
+    )
+    parser = OptionParser("reproduce", what)
+    parser.add_argument("run", metavar="RUN", help="a finished run, or `latest`")
+    here = "use the packages of this environment instead of installing the recorded versions with uv"
+    parser.add_argument("--here", action="store_true", help=here)
+    parser.add_argument("--json", action="store_true", help=HELP)
+    return parser
+
+
+def reproduce(args: Sequence[str]) -> int:
+    """Reproduce a run, print the verdict and return the exit status.
+
+    Raises:
+        UserError: the run cannot be reproduced.
+    """
+    options = option_parser().parse_args(list(args))
+    run = RunDir.open(options.run)
+    entry = check(run)
+    with json_document(options.json) as document:
+        print(f"reproducing {run.path} at commit {entry['git']['commit'][:9]}", flush=True)
+        with (
+            tempfile.TemporaryDirectory(prefix="reproduce-") as folder,
+            checkout(run, entry["git"], Path(folder)) as code,
+        ):
+            python, path = Path(sys.executable), [*code.python_path, *filter(None, [os.environ.get("PYTHONPATH")])]
+            if not options.here:
+                python, path = create_environment(run, entry["versions"], code.project, Path(folder)), code.python_path
+            again = fit_again(run, entry, python, os.pathsep.join(path))
+        outcome = compare_results(run, again)
+        changes = differences(entry, again.entries()[-1])
+        changes += [f"{name} is not in code.patch" for name in code.left_out]
+        reason = None if outcome.verdict == "bit-identical" else likely_reason(changes, again.entries()[-1])
+        print(*outcome.lines(), *([f"most likely reason: {reason}"] if reason else []), sep="\n")
+        print(f"reproduction: {again.path}")
+        document.update(run=run.path, reproduction=again.path, verdict=outcome.verdict, reason=reason)
+        document.update({name: one._asdict() for name, one in outcome.extremes.items()})
+        document.update(weights=outcome.weights, differences=changes)
+    return 3 if outcome.verdict == "different" else 0
+
+
+def check(run: RunDir) -> dict[str, Any]:
+    """Return the entry of a run in provenance.json.
+
+    Raises:
+        RunError: the run cannot be reproduced.
+    """
+    entries, state = run.entries(), run.state()
+    if not entries:
+        raise impossible(run, "it has no provenance.json, which records the commit")
+    if state != "finished":
+        raise impossible(run, f"it is {state}, and only a finished run can be compared")
+    changed = [name for name in ("git", "versions", "processes", "cpu_threads") if any(
+        entry.get(name) != entries[0].get(name) for entry in entries)]  # fmt: skip
+    changed += [name for name in ("config.1.yaml", "code.1.patch") if (run.path / name).exists()]
+    if changed:
+        raise impossible(run, f"it was resumed with different code, options or versions ({', '.join(changed)})")
+    entry = entries[0]
+    if not (entry.get("git") or {}).get("commit"):
+        raise impossible(run, "it has no commit, because its code was not in a Git repository")
+    if (weights := entry.get("init_from")) and not Path(weights).exists():
+        raise impossible(run, f"its initial weights, {weights}, do not exist")
+    if (fork := entry.get("fork")) and not Path(fork["run"], "config.yaml").exists():
+        raise impossible(run, f"it was forked from {fork['run']}, which does not exist")
+    return {**entries[-1], **{name: entry.get(name) for name in ("init_from", "init_prefixes", "fork")}}
+
+
+def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str) -> RunDir:
+    """Train a run again in the folder `reproductions` and return the new run.
+
+    Raises:
+        RunError: the data or the parent of a fork have changed, or `fit` fails.
+    """
+    fork = entry["fork"]
+    source, number = Path(fork["run"]) if fork else run.path, 1
+    folder = FOLDER / source.absolute().parent.name
+    while (again := RunDir(folder / f"{run.path.name}{f'-{number}' if number > 1 else ''}")).path.exists():
+        number += 1
+    words = [str(python), "-m", current().name, "fit", f"--config={run.config_file.absolute()}"]
+    words += [f"--runs_dir={FOLDER}", f"--run_name={again.path.name}"]
+    if fork:
+        words.append(f"--fork={source}@{'last' if fork['checkpoint'] == 'last.ckpt' else fork['epochs'] - 1}")
+    if entry["init_from"]:
+        words += [f"--init_from={entry['init_from']}", f"--init_prefixes={json.dumps(entry['init_prefixes'])}"]
+    if run.config().get("trainer", {}).get("logger"):
+        words.append("--trainer.logger=null")  # metrics.csv is enough
+    # PYTHONSAFEPATH: the package in the working folder must not replace the one of the commit
+    environment = {**os.environ, "PYTHONPATH": python_path, "PYTHONSAFEPATH": "1"}
+    if entry.get("processes", 1) == 1 and "cpu_threads" in entry:  # several processes share the cores
+        environment["OMP_NUM_THREADS"] = str(entry["cpu_threads"])
+    output = sys.stderr.fileno() if sys.stdout is sys.stderr else None  # with --json
+    handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=output)
+    try:
+        while process.poll() is None and not again.entries():
+            time.sleep(POLL)
+        for started in again.entries():
+            _check_start(run, entry, started)
+        if status := process.wait():
+            raise impossible(run, f"`fit` failed with exit status {status}; its message is above")
+    except BaseException:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(again.path, ignore_errors=True)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    return again
+
+
+def _check_start(run: RunDir, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Print the differences when training starts, and raise RunError if the parent of a fork or the data differ."""
+    if before["fork"] and before["fork"]["step"] != now["fork"]["step"]:
+        raise impossible(run, f"{before['fork']['run']} has been trained further since the fork")
+    known, found = before.get("data") or {}, now.get("data") or {}
+    if different := [split for split in found if split in known and known[split] != found[split]]:
+        raise impossible(run, f"its data have changed ({', '.join(different)})")
+    for change in differences(before, now):
+        print(f"note: {change}", flush=True)

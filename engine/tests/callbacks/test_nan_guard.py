@@ -1,0 +1,104 @@
+"""Non-finite gradients never reach the weights."""
+
+import re
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from torch import nn
+
+from helpers import TINY
+from lit_engine.callbacks.nan_guard import NaNGuard, NonFiniteError
+from lit_engine.checkpoints.io import read
+from lit_engine.data.images import ImageData
+from toy.tasks import ImageClassifier
+
+
+class Images(ImageData):
+    """32 images `(1, 2, 2)` of two classes. One image is white."""
+
+    def __init__(self):
+        super().__init__(batch_size=8, seed=0)
+        self.class_names, self.input_shape, self.mean, self.std = ["a", "b"], (1, 2, 2), [0.0], [1.0]
+
+    def load(self, split):
+        images = torch.randint(0, 200, (32, 1, 2, 2), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+        images[13] = 255
+        return images, torch.arange(32) % 2
+
+
+class Burst(nn.Module):
+    """Linear net with infinite logits for the white image, starting in the third epoch."""
+
+    def __init__(self, bad=float("inf")):
+        super().__init__()
+        self.head, self.bad, self.calls = nn.Linear(4, 2), bad, 0
+
+    def forward(self, x):
+        self.calls += self.training
+        white = (x.flatten(1) == 1).all(1, keepdim=True) & self.training & (self.calls > 8)
+        return self.head(x.flatten(1)) * torch.where(white, self.bad, 1.0)
+
+
+class Weights(Callback):
+    """Records the weights after each step."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, module, *args):
+        self.seen.append(module.net.head.weight.detach().clone())
+
+
+def task(bad=float("inf")):
+    torch.manual_seed(0)
+    return ImageClassifier(Burst(bad), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), ["a", "b"])
+
+
+def test_it_ends_the_run_and_says_where(trainer, tmp_path):
+    weights, module = Weights(), task()
+    with pytest.raises(NonFiniteError) as caught:
+        trainer(max_epochs=4, callbacks=[weights, NaNGuard()]).fit(module, datamodule=Images())
+    message = str(caught.value)
+    step = len(weights.seen)
+    assert 8 <= step < 12
+    assert f"step {step} (epoch 2)" in message
+    assert "the gradient of net.head.weight, net.head.bias is not finite" in message
+    indices = message.partition("samples ")[2].partition(".")[0]
+    assert "13" in indices.split(", ")
+    assert len(indices.split(", ")) == 8
+    saved = read(tmp_path / "checkpoints" / "before-nan.ckpt")["state_dict"]["net.head.weight"]
+    assert torch.equal(saved, weights.seen[-1])
+    assert torch.equal(module.net.head.weight, weights.seen[-1])  # NaN without the guard
+
+
+def test_it_changes_nothing_else(trainer):
+    trained = []
+    for callbacks in ([], [NaNGuard()]):
+        module = task(bad=1.0)
+        trainer(max_epochs=4, callbacks=callbacks).fit(module, datamodule=Images())
+        trained.append(module.net.head.weight)
+    assert torch.equal(*trained)
+
+
+def test_accumulated_batches_are_all_named(trainer):
+    with pytest.raises(NonFiniteError) as caught:
+        trainer(max_epochs=4, callbacks=[NaNGuard()], accumulate_grad_batches=2).fit(task(), datamodule=Images())
+    assert len(str(caught.value).partition("samples ")[2].partition(".")[0].split(", ")) == 16
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_without_the_guard_a_run_that_diverges_ends_with_an_error_and_no_checkpoint(lit, validated):
+    blind = (
+        "--trainer.limit_val_batches=0 --trainer.callbacks=null "
+        "--trainer.callbacks+=lit_engine.checkpoints.callback.Checkpoint --trainer.callbacks.monitor=null"
+    )
+    result = lit(
+        f"fit -c configs/quickstart.yaml {TINY} --model.optimizer.lr=1e30 --model.schedulers=null",
+        "" if validated else blind,
+    )
+    assert result.status == 2
+    assert re.search(rf"epoch 0: {'val' if validated else 'train'}/loss is (nan|inf)\. .*learning rate", result.err)
+    assert "best checkpoint" not in result.out
+    saved = {path.name: read(path) for path in result.run.glob("checkpoints/*")}
+    assert {name: checkpoint["global_step"] for name, checkpoint in saved.items()} == {"last.ckpt": 0}

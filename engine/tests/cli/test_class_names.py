@@ -1,0 +1,79 @@
+"""Classes given by name only, by a former path, or in a package that was renamed."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from helpers import (
+    TINY,
+    SaveAt,  # noqa: F401  (a module that is there and is not this package)
+)
+from lit_engine.checkpoints.io import read
+from lit_engine.classes.names import _note, resolve_class_paths
+
+PACKAGE = "toy"
+
+
+@pytest.fixture(autouse=True)
+def _forgetful():
+    """Notes are printed once per process, so forget them before each test."""
+    _note.cache_clear()
+
+
+def test_class_paths_of_a_package_that_is_not_there_lead_to_this_one(capsys):
+    config = {
+        "class_path": "before_now.tasks.ImageClassifier",
+        "init_args": {"net": {"class_path": "before_now.models.MLP"}, "loss": "before_now.data.Noise"},
+    }
+    assert resolve_class_paths(config) == {
+        "class_path": f"{PACKAGE}.tasks.ImageClassifier",
+        "init_args": {"net": {"class_path": f"{PACKAGE}.models.MLP"}, "loss": f"{PACKAGE}.data.Noise"},
+    }
+    assert capsys.readouterr().err == f"note: before_now cannot be imported: using the classes of {PACKAGE} instead\n"
+
+
+def test_a_class_is_found_by_its_name_alone_and_by_the_path_it_had_once(capsys):
+    checkpoint = "lit_engine.checkpoints.callback.Checkpoint"
+    for path in ("Checkpoint", f"{PACKAGE}.engine.checkpoints.Checkpoint", "lit_engine.Checkpoint", checkpoint):
+        assert resolve_class_paths({"class_path": path}) == {"class_path": checkpoint}
+    assert resolve_class_paths({"class_name": "Checkpoint"}) == {"class_name": "Checkpoint"}
+    assert capsys.readouterr().err == ""
+
+
+def test_everything_else_stays_as_it_is(capsys):
+    config = {
+        "of torch": "torch.optim.SGD",
+        "of another module": "helpers.SaveAt",
+        "unknown": "before_now.tasks.NoSuchTask",
+        "a package": "before_now",
+        "a file": "data/before_now.tasks",
+        "a table": "houses.CSV",
+        "a text": "e.g.",
+        "numbers": [7, None, ("a", 2)],
+        "words of a vocabulary": ["before_now.tasks.ImageClassifier"],
+    }
+    assert resolve_class_paths(config) == config
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_of_before_is_tested_resumed_and_repeated(lit, trained):
+    """The package was renamed after the run."""
+    for file in (trained / "checkpoints").glob("*.ckpt"):
+        content = torch.load(file, weights_only=True)
+        text = json.dumps(content["hyper_parameters"])
+        assert PACKAGE in text
+        content["hyper_parameters"] = json.loads(text.replace(PACKAGE, "before_now"))
+        torch.save(content, file)
+        assert "before_now" not in repr(read(file)["hyper_parameters"])
+    config = trained / "config.yaml"
+    config.write_text(config.read_text().replace(PACKAGE, "before_now"))
+    for command in (f"test --run {trained}", f"fit --run {trained}"):
+        result = lit(command)
+        assert result.status == 0, result.err
+        assert result.err.count("note: before_now cannot be imported") <= 1
+    again = lit(f"fit -c {config} {TINY} --trainer.max_epochs=1 --test_after_fit=false --run_name=again")
+    assert again.status == 0, again.err
+    assert again.run.parent == trained.parent
+    assert "before_now" not in sys.modules

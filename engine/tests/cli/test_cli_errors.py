@@ -1,0 +1,254 @@
+"""Mistakes in a config or on the command line: exit status 2, and a few lines with key, value and closest name."""
+
+import sys
+
+import pytest
+import yaml
+
+from helpers import TINY, TOY
+from toy.__main__ import entry_point
+
+Q = "fit -c configs/quickstart.yaml"
+CASES = {
+    # Words that each command's message must contain.
+    f"{Q} --trainer.max_epoch=3": ["--trainer.max_epoch", "did you mean --trainer.max_epochs"],
+    f"{Q} --run_nam=x": ["--run_nam=x; did you mean --run_name?"],  # no abbreviations
+    # LightningCLI would ignore a scheduler without an optimizer, and step any scheduler by epoch.
+    f"{Q} --lr_scheduler=StepLR": ["model.init_args"],
+    # A missing checkpoint must never start training from scratch.
+    f"{Q} --ckpt_path last": ["--run", "--init_from"],
+    f"{Q} --trainer.max_epochs=abc": ["trainer.max_epochs", "abc", "int"],
+    f"{Q} --trainer.precision=bf17": ["trainer.precision", "bf17", "did you mean bf16"],
+    f"{Q} --seed_everything=-1": ["seed_everything", "from 0 to 4294967295", "-1"],
+    "": ["a command is missing", "examples"],
+    f"{Q} --model.net.hidden_size=3": ["model.net.hidden_size", "did you mean hidden_sizes"],
+    f"{Q} --model.net MLQ": ["model.net", "MLQ", "did you mean MLP"],
+    f"{Q} --model toy.tasks.ImageClasifier": ["ImageClasifier", "did you mean ImageClassifier"],
+    f"{Q} --model.net=mine.Wide": ["model.net: No module named 'mine'", "in the folder of mine.py"],
+    f"{Q} --model.optimizer torch.optim.Adan": ["model.optimizer", "did you mean torch.optim.Adam"],
+    f"{Q} --model.optimizer.lr=-0.1": ["optimizer: ", "learning rate: -0.1"],
+    f"{Q} --model.optimizer=os.system": ["model.optimizer: ", "os.system", "must not use"],
+    f"{Q} --model.net=torchvision.models.resnet18": ["model.net is a function, but a class is required"],
+    f"{Q} --model.optimizer=torch.nn.Linear": ["model.optimizer: ", "torch.nn.Linear", "Optimizer"],
+    f"{Q} --model.top_k=30": ["top_k", "30", "10"],
+    f"{Q} --model.net.num_classes=3": [
+        "MLP: num_classes comes from Digits (10), but was set to 3",
+        "remove the option",
+    ],
+    f"{Q} --trainer.callbacks+=EarlyStoping": ["did you mean lightning.pytorch.callbacks.EarlyStopping"],
+    f"{Q} --trainer.callbacks.monitor=val/accuracy": ["trainer.callbacks.monitor", "the last element of a list"],
+    f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor=val/accuracy": [
+        "EarlyStopping monitors val/accuracy without a mode: set max"  # Lightning's default is min
+    ],
+    f"{Q} -c stops.yaml": ["EarlyStopping monitors val/accuracy without a mode: set max"],
+    f"{Q} --trainer.gradient_clip_val=-1": ["trainer.gradient_clip_val must not be negative, got -1"],
+    f"{Q} --trainer.accumulate_grad_batches=0": ["trainer.accumulate_grad_batches must be at least 1, got 0"],
+    f"{Q} --trainer.val_check_interval=0": ["trainer.val_check_interval must be above 0"],
+    f"{Q} --trainer.val_check_interval=999": ["`val_check_interval` (999) must be less than or equal to the number"],
+    f"fit -c configs/overlays/ema.yaml {Q.removeprefix('fit ')}": [
+        "quickstart.yaml is a complete config",
+        "then overlays",
+    ],
+    f"{Q} -c whole.yaml": ["whole.yaml is a complete config", "then overlays"],
+    "fit --run runs/a --run runs/b": ["--run accepts one run, got runs/a and runs/b"],
+    "export runs/a --run runs/b": ["--run: not allowed with argument RUN"],
+    "sweep configs/sweeps/grid.yaml --count -3": ["--count: must be at least 1, got -3"],
+    "sweep configs/sweeps/grid.yaml --lost_after -5": ["--lost_after: must be at least 1, got -5"],
+    "schema --output README.md/schema.json": ["README.md/schema.json cannot be written"],
+    f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=min --trainer.callbacks.monitor=val/los": [
+        "monitor: the validation does not log val/los; it logs: val/accuracy, val/loss"
+    ],
+    f"{Q} --trainer.limit_val_batches=0": ["monitor: the validation does not log val/loss", "none (no validation)"],
+    f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
+    f"{Q} --model.metrics=[MulticlasF1Score]": ["model.metrics", "did you mean torchmetrics", "MulticlassF1Score?"],
+    f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],
+    f"{Q} -c typo.yaml": ["model.metrics", "'avrage' is not accepted; did you mean average?"],
+    f"{Q} -c value.yaml": ["model.metrics", "'micro', 'macro'", "mikro; did you mean micro?"],
+    "fit configs/quikstart.yaml": ["configs/quikstart.yaml is neither a config nor a run", "did you mean quickstart"],
+    f"{Q} --run_name=~": ["--run_name needs a value"],
+    f"test{Q.removeprefix('fit')} --init_strict=true": ["init_strict is not an option of test"],
+    "fit -c configs": ["configs is a folder"],
+    "fit -c README.md": ["README.md, line 4", "not valid YAML"],
+    "fit -c list.yaml": ["list.yaml contains no options"],
+    f"{Q} -c twice.yaml": ["twice.yaml, line 5 is not valid YAML: duplicate key trainer"],
+    f"{Q} -c run.yaml": ["`run` is not a config key; use --run runs/quickstart/base to resume"],
+    f"{Q} --trainer.fast_dev_run": ["--trainer.fast_dev_run: expected one argument"],
+    "fit -c early_stoping": ["no such config: early_stoping; did you mean configs/overlays/early_stopping.yaml?"],
+    f"{Q} --model.optimizer.lr=fast": ["model.optimizer.lr: Expected a float. Got value: fast"],
+    "fit": ["a config", "configs/quickstart.yaml"],
+    "test -c configs/quickstart.yaml --ckpt_path last": ["last", "--run"],
+    "test -c configs/quickstart.yaml --ckpt_path nowhere.ckpt": ["nowhere.ckpt"],
+    "test --run nowhere": ["nowhere"],
+}
+
+
+FILES = {
+    "README.md": "# A project\n\nWords,\nnothing: but words: and colons\n",
+    "list.yaml": "- model\n- data\n",
+    "stops.yaml": "trainer:\n  callbacks+:\n  - {class_path: EarlyStopping, init_args: {monitor: val/accuracy}}\n"
+    "  - {class_path: EarlyStopping, init_args: {monitor: val/loss, mode: min}}\n",
+    "twice.yaml": "trainer:\n  max_epochs: 1\ndata:\n  seed: 1\ntrainer:\n  max_steps: 3\n",
+    **{
+        f"{name}.yaml": f"model: {{init_args: {{metrics: [{{class_path: {metric}}}]}}}}\n"
+        for name, metric in {
+            "typo": "torchmetrics.classification.MulticlassF1Score, init_args: {avrage: micro}",
+            "value": "torchmetrics.classification.MulticlassF1Score, init_args: {average: mikro}",
+            "class": "torch.nn.ReLU",
+        }.items()
+    },
+    "run.yaml": "run: runs/quickstart/base\n",
+    "whole.yaml": TOY.joinpath("configs", "quickstart.yaml").read_text(),
+}
+
+
+@pytest.mark.parametrize("command", CASES)
+def test_mistake(lit, command, workspace):
+    for name, text in FILES.items():
+        (workspace / name).write_text(text)
+    result = lit(command)
+    assert result.status == 2
+    message = result.err.strip()
+    assert message.startswith("error: ")
+    assert len(message.splitlines()) <= 4, message
+    assert len(message) < 600
+    for word in CASES[command]:
+        assert word in message
+    assert not (workspace / "runs" / "quickstart").exists() or not list((workspace / "runs" / "quickstart").iterdir())
+
+
+@pytest.mark.parametrize("command", ["compare", "runs"])
+def test_an_empty_name_is_not_the_current_folder(lit, command):
+    result = lit(command, [""])
+    assert result.status == 2
+    assert result.err == "error: the name of a run or folder is empty\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("hidden_sizes:", "hidden_size:", ["model: ", "'hidden_size'", "did you mean hidden_sizes"]),
+        ("    net:", "    nett:", ["model: ", "'nett.", "did you mean net?"]),
+        ("model:", "modl:", ["'modl.", "did you mean model?"]),
+        ("class_path: MLP", "classpath: MLP", ["model.net: ", "classpath: did you mean class_path?"]),
+        ("max_epochs: 15", "max_epoch: 15", ["trainer.max_epoch", "did you mean trainer.max_epochs"]),
+        ("interval: step", "interval: stp", ["interval", "stp", "did you mean step"]),
+        ("        interval: step\n", "", ["interval"]),  # there is no default
+        ("OneCycleLR", "OneCycelLR", ["OneCycelLR", "did you mean OneCycleLR"]),
+        ("monitor: val/loss", "monitor: val/los", ["val/los", "val/loss"]),
+    ],
+)
+def test_mistake_in_a_file(lit, workspace, old, new, words):
+    path = workspace / "configs" / "quickstart.yaml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    result = lit(Q)
+    assert result.status == 2
+    assert "epoch 0" not in result.out  # nothing was trained
+    assert len(result.err.strip().splitlines()) <= 4, result.err
+    for word in words:
+        assert word in result.err
+
+
+MINE = """
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader, TensorDataset
+from toy.models import MLP
+
+class Wide(MLP):
+    pass
+
+class Broken(torch.nn.Module):
+    def __init__(self, num_classes: int):
+        torch.nn.Linear(num_classes)
+
+def called(x: int = 0) -> MLP:
+    raise AssertionError
+
+class Refusing(CSVLogger):
+    def __init__(self):
+        raise ValueError("no such server")
+
+class Bare(LightningDataModule):
+    def __init__(self, size: int = 8) -> None:
+        super().__init__()
+        self.size = size
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.randn(16, self.size), torch.arange(16) % 3), 8)
+"""
+
+
+@pytest.fixture
+def mine(workspace, monkeypatch):
+    """A user's module in the working folder, which the test must not leave imported."""
+    (workspace / "mine_of_errors.py").write_text(MINE)
+    monkeypatch.syspath_prepend(workspace)
+    yield "mine_of_errors"
+    sys.modules.pop("mine_of_errors", None)
+
+
+def test_modules_of_the_working_directory_in_an_interactive_session(lit, mine, monkeypatch, workspace):
+    """sys.path starts with an empty string, which means the config's folder while the parser reads the config."""
+    fit = lit(f"{Q} -c configs/overlays/debug.yaml --model.net={mine}.Wide")
+    assert fit.status == 0, fit.err
+    sys.modules.pop(mine)
+    monkeypatch.setattr(sys, "path", ["", *(path for path in sys.path if path != str(workspace))])
+    assert lit(f"predict --run {fit.run} --ckpt_path last").status == 0
+
+
+def test_data_that_do_not_say_what_the_net_needs(lit, mine):
+    result = lit(f"{Q} --data={mine}.Bare --data.size=8")
+    assert result.status == 2
+    assert f"{mine}.Bare must have class_names, num_classes, input_shape" in result.err
+    assert len(result.err.strip().splitlines()) == 1
+
+
+def test_a_part_that_cannot_be_made_says_why_and_a_bug_where(lit, mine, workspace):
+    result = lit(f"{Q} --trainer.logger+={mine}.Refusing")
+    assert result.status == 2
+    assert result.err.strip() == f"error: {mine}.Refusing: no such server"
+    line = MINE.splitlines().index("        torch.nn.Linear(num_classes)") + 1
+    assert f"'out_features' ({workspace / mine}.py:{line})" in lit(f"{Q} --model.net={mine}.Broken").err
+
+
+@pytest.mark.parametrize("key", ["optimizer", "net", "loss", "schedulers"])
+def test_a_function_is_not_called_where_a_class_is_wanted(lit, workspace, mine, key):
+    config = yaml.safe_load((workspace / "configs" / "quickstart.yaml").read_text())
+    function = {"class_path": f"{mine}.called", "init_args": {"x": 1}}
+    config["model"]["init_args"][key] = (
+        [{"scheduler": function, "interval": "step"}] if key == "schedulers" else function
+    )
+    (workspace / "mine.yaml").write_text(yaml.safe_dump(config))
+    result = lit("fit -c mine.yaml")
+    assert result.status == 2
+    assert f"error: model.{key}" in result.err
+    assert "is a function, but a class is required" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_modules_where_the_command_is_called_are_found(workspace, monkeypatch, capfd):
+    """It does not matter where the config is, although the parser changes to its folder."""
+    (workspace / "mine_of_paths.py").write_text(MINE)
+    (workspace / "configs" / "mine.yaml").write_text("model: {init_args: {net: {class_path: mine_of_paths.Wide}}}")
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    fit = f"fit -c configs/quickstart.yaml -c configs/mine.yaml {TINY.partition(' ')[2]} --trainer.max_epochs=1"
+    for command in (f"{fit} --run_name=a", "test --run runs/quickstart/a"):
+        monkeypatch.setattr(sys, "argv", ["toy", *command.split()])
+        with pytest.raises(SystemExit, match="0"):
+            entry_point()
+        assert "Wide: " in capfd.readouterr().out
+    del sys.modules["mine_of_paths"]
+
+
+def test_errors_in_the_code_keep_their_traceback(lit, monkeypatch):
+    from toy.models import MLP
+
+    def broken(self, x):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(MLP, "forward", broken)
+    with pytest.raises(ZeroDivisionError):
+        lit(Q)

@@ -1,0 +1,89 @@
+"""Known pitfalls of LightningCLI, each avoided."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from helpers import TINY
+from lit_engine.checkpoints.io import read
+from lit_engine.cli.parser import prepare
+
+
+def test_what_the_data_do_not_tell_is_given_by_hand_and_kept(lit, workspace, monkeypatch):
+    monkeypatch.syspath_prepend(str(workspace))
+    (workspace / "blind.py").write_text(
+        "from toy.data import Digits\nclass Blind(Digits):\n    def __init__(self):\n"
+        "        super().__init__()\n        del self.mean, self.std\n"
+    )
+    config = f"fit -c configs/quickstart.yaml {TINY.replace('--data.batch_size=128', '')} --trainer.max_epochs=1"
+    fit = lit(config, "--test_after_fit=false --data=blind.Blind --model.mean=[0.25]")
+    assert fit.status == 0, fit.err
+    assert read(fit.run / "checkpoints" / "last.ckpt")["hyper_parameters"]["mean"] == [0.25]
+    assert yaml.safe_load((fit.run / "config.yaml").read_text())["model"]["init_args"]["mean"] == [0.25]
+
+
+def test_overlays_append_callbacks(lit):
+    result = lit(
+        f"fit -c configs/quickstart.yaml -c configs/overlays/early_stopping.yaml -c configs/overlays/debug.yaml {TINY}"
+    )
+    names = [c["class_path"] for c in yaml.safe_load((result.run / "config.yaml").read_text())["trainer"]["callbacks"]]
+    assert [name.rpartition(".")[2] for name in names] == ["Checkpoint", "Figures", "EarlyStopping"]
+    assert (result.run / "checkpoints" / "last.ckpt").exists()
+
+
+LISTS = {
+    "model.schedulers": (
+        "{scheduler: {class_path: StepLR, init_args: {step_size: 5, gamma: 0.9}}, interval: step, frequency: 7}",
+        "{scheduler: {class_path: StepLR, init_args: {step_size: 3}}, interval: epoch}",
+    ),
+    "model.parameter_groups.groups": (
+        "{name: head, match: [net.head], lr_factor: 10, options: {weight_decay: 0.3}}",
+        "{name: body, match: [net.features]}",
+    ),
+}
+
+
+@pytest.mark.parametrize("key", LISTS)
+@pytest.mark.parametrize("in_config", [True, False])
+def test_nothing_of_an_earlier_list_is_left_in_a_later_one(lit, workspace, capfd, key, in_config):
+    def printed(*options):
+        with pytest.raises(SystemExit, match="0"):
+            lit("fit -c configs/quickstart.yaml", *options, "--print_config")
+        return yaml.safe_load(capfd.readouterr().out)
+
+    def given(item):
+        text = f"[{item.replace('StepLR', 'torch.optim.lr_scheduler.StepLR')}]"
+        if not in_config:
+            return [f"--{key}", text]
+        *path, last = key.replace(".", ".init_args.", 1).split(".")
+        content = {last: yaml.safe_load(text)}
+        for part in reversed(path):
+            content = {part: content}
+        file = workspace / f"{abs(hash(item))}.yaml"
+        file.write_text(yaml.safe_dump(content))
+        return ["-c", str(file)]
+
+    earlier, later = map(given, LISTS[key])
+    assert printed(earlier, later) == printed(later) != printed(earlier)
+
+
+@pytest.mark.parametrize("flag", ["--config=", "-c"])
+def test_every_spelling_of_a_config_names_the_run(flag):
+    assert prepare(["fit", f"{flag}configs/quickstart.yaml", "-c", "other.yaml"]).config_name == "quickstart"
+
+
+def test_a_column_may_be_called_as_a_class_is():
+    classes = ["--data=Digits", "--data.train_transforms+=Noise", "--model.parameter_groups=ParameterGroups"]
+    words = prepare(["fit", "--data.target_names=Group", "--data.file=Digits", *classes]).args
+    assert words[1:3] == ["--data.target_names=Group", "--data.file=Digits"]
+    assert all(re.search("=(toy|lit_engine)\\.", word) for word in words[3:])
+
+
+def test_command_line_beats_the_hyper_parameters_of_a_checkpoint(lit, trained):
+    file = trained / "checkpoints" / "last.ckpt"
+    assert read(file)["hyper_parameters"]["top_k"] is None
+    result = lit(f"test -c configs/quickstart.yaml {TINY} --ckpt_path {file} --model.top_k=2")
+    assert "test/top2_accuracy" in json.loads((result.run / "metrics.json").read_text())["test"]
+    assert yaml.safe_load((trained / "config.yaml").read_text())["model"]["init_args"]["top_k"] is None

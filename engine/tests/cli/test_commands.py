@@ -1,0 +1,143 @@
+"""Output of `toy --version`, `examples` and `completion`."""
+
+import mmap
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import lit_engine
+from lit_engine.cli.main import COMMANDS
+from toy import __version__
+from toy.__main__ import PROJECT, main
+
+
+def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(args) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    assert main(args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def counted(code: str, folder: Path, program: bool = True, **settings: str) -> int:
+    """Run the program and some code in a separate process, and return the number that the code prints."""
+    before = (
+        "from toy.__main__ import entry_point\n"
+        "sys.argv[1:] = ['--version']\n"
+        "try: entry_point()\n"
+        "except SystemExit: pass\n"
+    )
+    words = [sys.executable, "-c", f"import sys\n{before if program else ''}{code}"]
+    environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"} | settings
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
+    return int(done.stdout.split()[-1])
+
+
+@pytest.mark.slow
+def test_large_tensors_lie_in_huge_pages(tmp_path):
+    """This applies if Linux provides huge pages on request and the user does not disable them."""
+    given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not given.exists() or "[madvise]" not in given.read_text():
+        pytest.skip("this kernel gives huge pages to everyone, or to no one")
+    code = (
+        "import re, torch\n"
+        "kept = torch.ones(2**24)\n"
+        "print(re.search(r'AnonHugePages: +([0-9]+) kB', open('/proc/self/smaps_rollup').read())[1])\n"
+    )
+    assert counted(code, tmp_path) >= 60_000  # out of 65,536 kB
+    assert counted(code, tmp_path, THP_MEM_ALLOC_ENABLE="0") < 10_000
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option")
+def test_freed_memory_is_used_again(tmp_path):
+    code = (
+        "import resource\n"
+        "for _ in range(10): parts = [b'x' * 2**24 for _ in range(5)]; del parts\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)\n"
+    )
+    once = 5 * 2**24 // mmap.PAGESIZE  # pages of all five
+    assert counted(code, tmp_path) < 2 * once
+    assert counted(code, tmp_path, program=False) > 8 * once
+
+
+def test_nothing_is_printed_beside_the_config(lit, capfd):
+    with pytest.raises(SystemExit):
+        lit("fit -c configs/quickstart.yaml --print_config")
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert yaml.safe_load(out)["trainer"]["max_epochs"]
+
+
+def test_the_help_names_every_command(capsys):
+    text = printed(capsys, "--help")
+    for name in ("fit", "validate", "test", "predict", *COMMANDS, *PROJECT.commands):
+        assert f" {name}" in text
+
+
+def test_version_is_that_of_the_package(capsys):
+    assert printed(capsys, "--version") == f"toy {__version__} (lit-engine {lit_engine.__version__})\n"
+
+
+def test_a_wrong_command_is_told_those_there_are(lit):
+    result = lit("exampels")
+    assert result.status == 2
+    assert "Did you mean `examples`?" in result.err
+    for name in ("fit", "validate", "test", "predict", *COMMANDS, *PROJECT.commands):
+        assert (name in result.err) == (not name.startswith("-"))
+
+
+def completed(script: Path, *words: str) -> list[str]:
+    """Return bash's completions of these words."""
+    typed = f"COMP_WORDS=(toy {' '.join(words)}); COMP_CWORD={len(words)}"
+    code = f'source {script}; {typed}; _shtab_toy; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", code], cwd=script.parent, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return [line.strip() for line in done.stdout.splitlines()]
+
+
+def test_bash_completes_commands_options_files_and_runs(tmp_path, capsys):
+    script = tmp_path / "script"
+    script.write_text(printed(capsys, "completion", "bash"))
+    (tmp_path / "mine.yaml").touch()
+    (tmp_path / "runs" / "quickstart" / "first").mkdir(parents=True)
+    assert completed(script, "pre") == ["predict"]
+    assert completed(script, "fit", "--trainer.max_ep") == ["--trainer.max_epochs"]
+    assert completed(script, "fit", "-c", "mi") == ["mine.yaml"]
+    assert completed(script, "greet", "--gr") == ["--greeting"]
+    assert completed(script, "sweep", "--work") == ["--workers"]
+    assert completed(script, "export", "--ck") == ["--ckpt_path"]
+    assert completed(script, "sweep", "mi") == ["mine.yaml"]
+    assert completed(script, "compare", "--ov") == ["--over"]
+    assert completed(script, "compare", "run") == ["runs/quickstart/first/"]
+    assert completed(script, "test", "--run", "''") == ["runs/quickstart/first/"]
+
+
+def test_completion_and_examples_say_what_they_know(capsys):
+    assert "'zsh'" in refused(capsys, "completion", "ksh")
+    assert "did you mean overlays/debug?" in refused(capsys, "examples", "overlay/debug")
+
+
+def test_the_process_ends_with_the_status_after_handlers_have_run():
+    program = (
+        "import atexit, sys\n"
+        "from lit_engine.cli import main\n"
+        "from toy.__main__ import entry_point\n"
+        "real = main.main\n"
+        "main.main = lambda *args: [atexit.register(print, 'handled'), real(*args)][1]\n"
+        "sys.argv = ['toy', 'fti']\n"
+        "entry_point()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "handled\n"), result.stderr
+    assert "Did you mean `fit`?" in result.stderr

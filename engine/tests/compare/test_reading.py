@@ -1,0 +1,206 @@
+"""Which runs are found, and what is read from each: exit status, best epoch, options."""
+
+import json
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+import yaml
+from filelock import FileLock
+
+from lit_engine.errors import RunError
+from lit_engine.run.directory import RunDir
+from lit_engine.run.options import options_of
+from lit_engine.tools.runs.reading import Run, read_runs
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        (0, "finished"),
+        (1, "failed"),
+        (2, "failed"),
+        (129, "stopped"),
+        (130, "stopped"),
+        (143, "stopped"),
+        (None, "killed"),
+    ],
+)
+def test_the_state_is_how_the_last_fit_ended(make_run, status, state):
+    assert RunDir.open(make_run("a", status=status)).state() == state
+
+
+@pytest.mark.parametrize(("sections", "state"), [({"fit": {"epochs": 3}}, "finished"), ({}, "unfinished")])
+def test_a_run_of_an_earlier_version_has_ended_if_it_has_final_numbers(make_run, sections, state):
+    run = make_run("old", status=None)
+    (run / "provenance.json").write_text('[{"time": "2026-01-01T00:00:00+00:00"}]')
+    (run / "metrics.json").write_text(json.dumps(sections))
+    assert RunDir.open(run).state() == state
+
+
+def test_a_run_is_running_as_long_as_a_process_holds_it_and_looking_does_not_hold_it(make_run):
+    run = RunDir.open(make_run("a", status=None))
+    assert not (run.path / ".lock").exists()
+    assert run.state() == "killed"
+    assert not (run.path / ".lock").exists()
+    with run.lock():
+        assert run.state() == "running"
+        assert Run.read(run.path).seconds > 0
+    assert run.state() == "killed"
+    with FileLock(run.path / ".lock").acquire(blocking=False):  # like `fit`
+        pass
+
+
+@pytest.mark.parametrize("losses", [(0.5, 0.3, 0.4, 0.3), (float("nan"), 0.3, float("inf"))])
+@pytest.mark.parametrize("status", [0, None])
+def test_validation_is_that_of_the_best_epoch_as_recorded_or_as_found(make_run, losses, status):
+    run = make_run("a", losses, status)
+    if status == 0:
+        (run / "metrics.json").write_text('{"fit": {"best val/loss": 0.3000000119, "val/loss": 0.4}}')
+    assert Run.read(run).metrics["val/loss"] == 0.3
+
+
+def test_the_recorded_best_counts_where_not_every_epoch_was_saved(make_run):
+    run = make_run("a", (0.5, 0.3, 0.4))
+    (run / "metrics.json").write_text('{"fit": {"best val/loss": 0.4}}')
+    assert Run.read(run).metrics["val/loss"] == 0.4
+
+
+def test_without_a_monitor_the_last_validation_counts_and_without_a_table_the_final_numbers(make_run):
+    run = make_run("a", (0.5, 0.3, 0.4), config={"seed_everything": 1, "trainer": {"callbacks": None}})
+    (run / "metrics.json").write_text('{"fit": {"val/loss": 0.4}}')
+    assert Run.read(run).metrics["val/loss"] == 0.4
+    (run / "metrics.csv").unlink()
+    (run / "metrics.json").write_text('{"fit": {"val/loss": 0.7, "val/class_accuracy/cat": 1.0}}')
+    assert Run.read(run).metrics == {"val/loss": 0.7}
+
+
+def test_the_time_is_that_of_all_fits_that_ended(make_run):
+    run = make_run("a")
+    (first,) = json.loads((run / "provenance.json").read_text())
+    killed = {name: value for name, value in first.items() if name != "seconds"} | {"status": None}
+    last = {**first, "time": "2026-11-23T01:00:00+00:00", "seconds": 30.0}
+    (run / "provenance.json").write_text(json.dumps([first, killed, last]))
+    found = Run.read(run)
+    assert found.seconds == 120
+    assert f"{found.started:%H:%M}" == "22:31"
+
+
+def test_options_have_the_names_of_the_command_line_and_a_class_is_one():
+    config = {
+        "trainer": {
+            "max_epochs": 3,
+            "callbacks": [{"class_path": "p.A", "init_args": {"a": 1}}, {"class_path": "p.A"}],
+        },
+        "model": {
+            "class_path": "p.M",
+            "init_args": {
+                "net": {"class_path": "p.models.cnn.CNN", "init_args": {"layers": [4, "pool"]}},
+                "schedulers": [{"scheduler": {"class_path": "p.S", "init_args": {"x": None}}, "interval": "step"}],
+                "schedule": {1: "net.body"},
+            },
+        },
+    }
+    assert dict(options_of(config)) == {
+        "trainer.max_epochs": 3,
+        "trainer.callbacks.A": "p.A",
+        "trainer.callbacks.A.a": 1,
+        "trainer.callbacks.A[2]": "p.A",
+        "model": "p.M",
+        "model.net": "p.CNN",
+        "model.net.layers": [4, "pool"],
+        "model.schedulers[0].scheduler": "p.S",
+        "model.schedulers[0].scheduler.x": None,
+        "model.schedulers[0].interval": "step",
+        "model.schedule": {1: "net.body"},
+    }
+
+
+def test_runs_are_found_by_path_pattern_and_folder_each_once(make_run, tmp_path):
+    first, second = make_run("a"), make_run("b")
+    inside = first / "wandb" / "offline-run" / "files"
+    inside.mkdir(parents=True)
+    (inside / "config.yaml").write_text("wandb: {}\n")
+    (tmp_path / "runs" / "x" / "compare.html").touch()
+    (tmp_path / "link").symlink_to(first, target_is_directory=True)
+    assert [run.path for run in read_runs(["runs"])] == [first, second]
+    assert [run.path for run in read_runs([str(second), "runs/*", "link", "runs/x/compare.html"])] == [second, first]
+    (tmp_path / "empty").mkdir()
+    for names in (["runs/y"], ["runs/x/c*t"], ["runs/x/*.html"], ["runs", "empty"]):
+        with pytest.raises(RunError, match=r"no such run or folder: runs/|there is no run in"):
+            read_runs(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metrics.json", '{"fit": '), ("metrics.json", "[]"), ("metrics.json", '{"fit": []}'),
+        ("provenance.json", "[1]"), ("config.yaml", "a: [1"), ("config.yaml", "text"), ("config.yaml", "trainer: 5\n"),
+        ("metrics.csv", "epoch,step,val/loss\n0,x,1\n"), ("metrics.csv", "epoch,step,val/loss\n0,1,high\n"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_named_and_the_other_runs_are_read(make_run, capsys, name, content):
+    broken, good = make_run("broken"), make_run("good")
+    (broken / name).write_text(content)
+    if content == "trainer: 5\n":  # unusual, but a valid config
+        assert len(read_runs(["runs"])) == 2
+        return
+    assert [run.path for run in read_runs(["runs"])] == [good]
+    error = capsys.readouterr().err
+    assert error.startswith(f"warning: skipped a run: {broken}")
+    assert error.count("\n") == 1
+    with pytest.raises(RunError, match="broken"):
+        read_runs([str(broken)])
+
+
+def test_a_row_that_is_being_written_is_left_for_later(make_run):
+    run = make_run("a", (0.5, 0.4), status=None)
+    with (run / "metrics.csv").open("a") as file:
+        file.write("2,20,0.")
+    assert Run.read(run).curve("val/loss", "epoch") == {0.0: 0.5, 1.0: 0.4}
+
+
+def test_how_a_training_ended_is_written_down(lit, trained):
+    entries = json.loads((trained / "provenance.json").read_text())
+    assert [entry["status"] for entry in entries] == [0]
+    assert entries[0]["seconds"] > 0
+    before = (trained / "provenance.json").read_bytes()
+    assert lit(f"fit --run {trained}").status == 0  # nothing left to do
+    assert (trained / "provenance.json").read_bytes() == before
+    killed = [{**entries[0], "status": None}]
+    (trained / "provenance.json").write_text(json.dumps(killed))
+    assert RunDir.open(trained).state() == "killed"
+    assert lit(f"fit --run {trained}").status == 0  # the run was killed after its last step
+    assert RunDir.open(trained).state() == "finished"
+    failed = lit("fit -c", trained / "config.yaml", "--model.optimizer.lr=1e30 --run_name=failed")
+    assert failed.status == 2
+    assert RunDir.open(failed.run).state() == "failed"
+
+
+def test_the_whole_of_a_trained_run_is_read(trained):
+    run = Run.read(trained)
+    config = yaml.safe_load((trained / "config.yaml").read_text())
+    sections = json.loads((trained / "metrics.json").read_text())
+    assert run.options["seed_everything"] == config["seed_everything"]
+    assert run.options["model.net.hidden_sizes"] == [32]
+    assert run.monitor == config["trainer"]["callbacks"][0]["init_args"]["monitor"]
+    assert run.metrics[run.monitor] == pytest.approx(sections["fit"][f"best {run.monitor}"], rel=1e-6)
+    assert run.metrics["train/loss"] == sections["fit"]["train/loss"]
+    assert all(later > earlier for earlier, later in pairwise(run.curve("val/loss", "epoch")))
+    assert not any("class_accuracy" in name for name in run.metrics)
+    assert run.facts["commit"][:9].isalnum()
+
+
+def test_reading_imports_neither_torch_nor_lightning(make_run, tmp_path):
+    make_run("a"), make_run("b", (0.4, 0.2), lr=0.1)
+    for command in ("runs", "compare runs"):
+        code = (
+            f"import lit_engine.tools.pages.run_page, sys; sys.argv[1:] = {command.split()!r}\n"
+            "from toy.__main__ import entry_point\n"
+            "try: entry_point()\n"
+            "finally: assert not {'torch', 'lightning', 'jsonargparse'} & set(sys.modules)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        assert "0.3000" in done.stdout

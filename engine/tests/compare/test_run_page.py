@@ -1,0 +1,103 @@
+"""The page and model card of a run match the run's files, and need nothing else."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard
+
+from helpers import TINY
+from html_pages import Page, tables
+from lit_engine.tools.pages.run_page import MARK, render_card, render_page, write
+from lit_engine.tools.runs.reading import Run
+from toy.tasks import ImageClassifier
+
+
+def test_what_differs_from_the_first_config_is_named(lit):
+    options = "-c configs/overlays/ema.yaml --trainer.max_epochs=1 --test_after_fit=false"
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --run_name=a {options}")
+    changed = json.loads((result.run / "provenance.json").read_text())[0]["changed"]
+    assert changed["trainer.max_epochs"] == [15, 1]
+    assert changed["trainer.callbacks.EMA"] == [None, "lit_engine.EMA"]
+    assert changed["model.net.hidden_sizes"] == [[64], [32]]
+    assert {key.split(".")[0] for key in changed} == {"model", "data", "trainer", "test_after_fit"}
+    assert tables(result.run)[-3]["trainer.max_epochs"]["in the config"] == "15"
+    smoothed = lit(
+        f"fit -c configs/quickstart.yaml --trainer.limit_train_batches=1 {options} --run_name=c",
+        "--model.label_smoothing=0.1 --model.net.dropout=0.1",
+    )
+    note = "train: the last epoch, with dropout, label smoothing 0.1 and augmentation, so not comparable with val"
+    assert note in (smoothed.run / "index.html").read_text()
+    again = lit(f"fit -c {result.run}/config.yaml --run_name=b")
+    assert json.loads((again.run / "provenance.json").read_text())[0]["changed"] == {}
+    assert "differs" not in (again.run / "index.html").read_text()
+
+
+def test_a_page_leaves_out_what_is_missing_and_tells_what_it_does_not_know(make_run):
+    """Includes runs of other tasks, of earlier versions, and killed runs."""
+    run = make_run("a", test={"test/iou/road": 0.5, "test/iou/car": 0.25, "bleu_by_length": {"1–5": 40.0}})
+    whole = tables(run)
+    assert whole[0] == {"loss": {"metric": "loss", "train": "0.1000", "val": "0.3000", "test": "0.7000"}}
+    assert "comparable" not in render_page(Run.read(run))
+    assert whole[1]["road"]["iou"] == "0.5000"
+    assert whole[2]["1–5"]["bleu"] == "40.00"
+    for name in ("config.yaml", "provenance.json", "metrics.csv", "metrics.json"):
+        (run / name).unlink()
+        assert "<h1>x/a</h1>" in render_page(Run.read(run))
+        assert render_card(Run.read(run)).startswith("---\nlibrary_name: ")
+    killed = make_run("<b>&", (0.5,), None)
+    assert "killed" in render_page(Run.read(killed))
+    assert "<b>" not in render_page(Run.read(killed))
+
+
+def test_samples_are_shown_unchanged(make_run):
+    run = make_run("a")
+    (run / "predictions").mkdir()
+    samples = {"Worst": [{"BLEU": 3.5, "source": "a | <unk> *b*", "references": "one & two"}]}
+    (run / "predictions" / "test_samples.json").write_text(json.dumps(samples))
+    page = Page(render_page(Run.read(run)))
+    assert page.tables[1] == [["BLEU", "source", "references"], ["3.5", "a | <unk> *b*", "one & two"]]
+
+
+def test_the_page_of_a_run_that_did_not_end_has_its_curves_and_the_command_that_continues(lit, monkeypatch):
+    def step(task, *args):
+        if task.current_epoch == 2:
+            raise RuntimeError("a broken step")
+        return training_step(task, *args)
+
+    training_step = ImageClassifier.training_step
+    monkeypatch.setattr(ImageClassifier, "training_step", step)
+    with pytest.raises(RuntimeError, match="a broken step"):
+        lit(f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=3 --run_name=a")
+    page = Path("runs/quickstart/a/index.html").read_text()
+    assert re.search(r"; 2 epochs; \d+ steps; .*failed\.", page)
+    assert re.findall('alt="(.*?)"', page) == ["learning curves", "learning rate", "gradient norm", "train batch"]
+    assert "fit --run runs/quickstart/a" in page
+
+
+def test_what_cannot_be_written_costs_the_page_alone(make_run, capsys):
+    run = make_run("a")
+    (run / "index.html").mkdir()
+    write(run)
+    (run / "metrics.json").write_text("{")
+    write(run)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [line[:28] for line in err.splitlines()] == ["warning: no page was written"] * 2
+
+
+def test_the_model_card_is_one_of_the_hub_with_results_and_counts(make_run):
+    run = make_run("a", test={"test/accuracy": 0.75, "test/samples": 40, "task": "image-classification"})
+    write(run)
+    data = ModelCard.load(run / "README.md").data
+    assert (data.library_name, data.pipeline_tag) == ("pytorch", "image-classification")
+    results = {result.metric_name: result for result in data.eval_results}
+    assert results["test accuracy"].metric_value == 0.75
+    assert results["test accuracy"].dataset_args == {"samples": 40}
+    assert (results["val loss"].dataset_split, results["val loss"].metric_value) == ("validation", 0.3)
+    card = (run / "README.md").read_text()
+    assert "val: the best epoch by val/loss; train: the last epoch" in card
+    (run / "README.md").write_text(card.replace(MARK, "My words."))
+    write(run)
+    assert "My words." in (run / "README.md").read_text()

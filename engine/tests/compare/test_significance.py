@@ -1,0 +1,235 @@
+"""Significance tests against scipy and sacrebleu, their size and power by simulation, and `compare --test`."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics
+
+from lit_engine.tools.runs.significance import holm, mcnemar, paired_runs, resample, t_test_p
+
+
+def mean(sums):
+    return sums[..., 0] / sums[..., 1]
+
+
+def with_count(values):
+    return np.stack([values, np.ones(len(values))], axis=1)
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 9, 10, 99])
+def test_t_is_scipys(df):
+    for t in (0, 0.3, -1, 2.5, 20):
+        assert t_test_p(t, df) == pytest.approx(2 * stats.t.sf(abs(t), df), abs=1e-12)
+
+
+@pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (7, 5), (30, 12), (0, 9), (700, 600)])
+def test_mcnemar_is_scipys_binomial_test(won, lost):
+    a, b = np.repeat([True, False, True], [50, won, lost]), np.repeat([True, True, False], [50, won, lost])
+    expected = stats.binomtest(won, won + lost).pvalue if won + lost else 1
+    assert mcnemar(a, b).p == pytest.approx(expected, rel=1e-9)
+    assert mcnemar(a, b).effect == pytest.approx((won - lost) / (50 + won + lost))
+
+
+def test_pairs_are_scipys():
+    a, b = np.random.default_rng(0).normal([[0], [0.5]], size=(2, 9))
+    found, expected = paired_runs(a, b), stats.ttest_rel(b, a)
+    assert found.others["paired t test"] == pytest.approx(expected.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval()))
+    exact = stats.permutation_test((b - a,), np.mean, permutation_type="samples", n_resamples=np.inf)
+    assert found.p == pytest.approx(exact.pvalue)
+    assert paired_runs(a[:5], b[:5]).method == "paired t test"
+
+
+def test_holm_is_the_published_example():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+@pytest.mark.parametrize("name", ["BLEU", "CHRF"])
+def test_texts_agree_with_sacrebleu(name):
+    from sacrebleu import metrics as of_texts
+    from sacrebleu.significance import PairedTest
+
+    rng, words = np.random.default_rng(1), [*"abcdefghijk"]
+    references = [" ".join(rng.choice(words, 9)) for _ in range(60)]
+    systems = [[" ".join(w if rng.random() > p else "x" for w in r.split()) for r in references] for p in (0.2, 0.23)]
+    metric = getattr(of_texts, name)()
+    a, b = (np.array(metric._extract_corpus_statistics(texts, [references]), float) for texts in systems)
+
+    def score(sums):
+        rows = sums.reshape(-1, sums.shape[-1]).astype(int).tolist()
+        return np.array([metric._compute_score_from_stats(row).score for row in rows]).reshape(sums.shape[:-1])
+
+    found = resample(a, b, score, 1000)
+    for kind, p in (("ar", found.p), ("bs", found.others["paired bootstrap"])):
+        named = [("Baseline: a", systems[0]), ("b", systems[1])]
+        _, results = PairedTest(named, {name: metric}, [references], kind, 1000)()
+        expected = next(of[1] for key, of in results.items() if key != "System")
+        assert found.b == pytest.approx(expected.score)
+        assert p == pytest.approx(expected.p_value, abs=1e-9)  # the random numbers are sacrebleu's, too
+
+
+def share(tests):
+    return float(np.mean([found.p < 0.05 for found in tests]))
+
+
+def within_sampling_error(found, rate, trials):
+    return abs(found - rate) < 3 * math.sqrt(rate * (1 - rate) / trials)
+
+
+def test_five_percent_false_positives():
+    rng, trials = np.random.default_rng(2), 1000
+    resampled = [resample(*map(with_count, rng.normal(size=(2, 30))), mean, 199) for _ in range(trials)]
+    assert within_sampling_error(share(resampled), 0.05, trials)
+    assert within_sampling_error(share(paired_runs(*rng.normal(size=(2, 4))) for _ in range(trials)), 0.05, trials)
+    assert within_sampling_error(share(paired_runs(*rng.normal(size=(2, 7))) for _ in range(trials)), 6 / 128, trials)
+    assert share(mcnemar(*(rng.random((2, 200)) < 0.8)) for _ in range(trials)) < 0.06  # exact, so at most 5 %
+
+
+def test_folds_are_corrected_for_their_overlap():
+    rng, trials, k = np.random.default_rng(3), 4000, 5
+    # differences of folds with the correlation that the correction assumes, test / (test + training)
+    pairs = math.sqrt(1 / k) * rng.normal(size=(trials, 1)) + math.sqrt(1 - 1 / k) * rng.normal(size=(trials, k))
+    corrected = share(paired_runs(np.zeros(k), d, overlap=1 / (k - 1)) for d in pairs)
+    assert within_sampling_error(corrected, 0.05, trials)
+    assert share(paired_runs(np.zeros(k), d) for d in pairs) > 0.1
+
+
+def test_the_needed_number_has_a_power_of_80_percent():
+    rng = np.random.default_rng(4)
+    pilot = paired_runs(np.zeros(1000), (d := rng.normal(size=1000)) - d.mean() + 0.8 * d.std(ddof=1))
+    assert pilot.needed in (14, 15)
+    found = share(paired_runs(np.zeros(pilot.needed), rng.normal(0.8, 1, pilot.needed)) for _ in range(500))
+    assert 0.74 < found < 0.88
+    right = np.repeat([True, False, True], [320, 50, 30])
+    pilot = mcnemar(right, np.repeat([True, True, False], [320, 50, 30]))
+    drawn = rng.choice(3, (500, pilot.needed), p=[50 / 400, 30 / 400, 320 / 400])
+    assert 0.74 < share(mcnemar(row != 1, row != 0) for row in drawn) < 0.86
+
+
+def write(run, header, rows):
+    (run / "predictions").mkdir()
+    (run / "predictions" / "test.csv").write_text("\n".join([header, *rows]) + "\n")
+
+
+def first_score(say, metric):
+    status, out, err = say(f"compare runs/x/a runs/x/b --test {metric} --json")
+    assert status in (0, 3, 4), err
+    return json.loads(out)["tests"][0]["a"]
+
+
+def test_scores_of_classes_are_those_of_scikit_learn(make_run, say):
+    rng, target = np.random.default_rng(0), np.random.default_rng(1).integers(4, size=50)
+    found = [np.where(rng.random(50) < share, target, rng.integers(4, size=50)) for share in (0.6, 0.7)]
+    for name, predicted in zip("ab", found, strict=True):
+        rows = [f"{i},{p},{t}" for i, (p, t) in enumerate(zip(predicted, target, strict=True))]
+        write(make_run(name), "index,prediction,target", rows)
+    assert first_score(say, "accuracy") == pytest.approx(metrics.accuracy_score(target, found[0]))
+    assert first_score(say, "f1") == pytest.approx(metrics.f1_score(target, found[0], average="macro"))
+    assert first_score(say, "iou") == pytest.approx(metrics.jaccard_score(target, found[0], average="macro"))
+
+
+def test_scores_of_several_labels_are_those_of_scikit_learn(make_run, say):
+    true, *found = np.random.default_rng(2).random((3, 40, 3)) < 0.5
+    for name, predicted in zip("ab", found, strict=True):
+        texts = [[";".join(np.array(["x", "y", "z"])[row]) for row in rows] for rows in (predicted, true)]
+        write(
+            make_run(name), "index,labels,target", [f"{i},{p},{t}" for i, (p, t) in enumerate(zip(*texts, strict=True))]
+        )
+    assert first_score(say, "accuracy") == pytest.approx(metrics.accuracy_score(true, found[0]))
+    assert first_score(say, "f1") == pytest.approx(metrics.f1_score(true, found[0], average="macro"))
+
+
+def test_scores_of_pixels_are_those_of_scikit_learn(make_run, say):
+    rng = np.random.default_rng(3)
+    true = rng.integers(-1, 3, size=(8, 30))  # -1: unlabelled
+    found = [np.where(rng.random(true.shape) < share, abs(true), 1) for share in (0.5, 0.6)]
+    for name, predicted in zip("ab", found, strict=True):
+        header = ",".join(["index", *(f"{what}/{k}" for k in range(3) for what in ("hits", "predicted", "true"))])
+        rows = [[i, *(int(n) for k in range(3) for n in (
+            ((p == k) & (t == k)).sum(), ((p == k) & (t >= 0)).sum(), (t == k).sum()))]
+            for i, (p, t) in enumerate(zip(predicted, true, strict=True))]  # fmt: skip
+        write(make_run(name), header, [",".join(map(str, row)) for row in rows])
+    known = true >= 0
+    expected = metrics.jaccard_score(true[known], found[0][known], average="macro")
+    assert first_score(say, "iou") == first_score(say, "mean_iou") == pytest.approx(expected)
+    assert first_score(say, "accuracy") == pytest.approx(metrics.accuracy_score(true[known], found[0][known]))
+
+
+def test_scores_of_a_regression_are_those_of_scikit_learn(make_run, say):
+    true, *found = np.random.default_rng(4).normal([0, 100], size=(3, 40, 2))
+    for name, predicted in zip("ab", found, strict=True):
+        rows = [
+            ",".join(map(repr, [i, *p.tolist(), *t.tolist()]))
+            for i, (p, t) in enumerate(zip(predicted, true, strict=True))
+        ]
+        write(make_run(name), "index,prediction/u,prediction/v,target/u,target/v", rows)
+    assert first_score(say, "r2") == pytest.approx(metrics.r2_score(true, found[0]))
+    assert first_score(say, "mae/v") == pytest.approx(metrics.mean_absolute_error(true[:, 1], found[0][:, 1]))
+    assert first_score(say, "rmse/u") == pytest.approx(metrics.root_mean_squared_error(true[:, 0], found[0][:, 0]))
+
+
+def test_exit_status_tells_the_verdict(make_run, say):
+    for name, wrong in (("a", 9), ("b", 0), ("c", 12)):
+        write(make_run(name), "index,prediction,target", [f"{i},{int(i < wrong)},0" for i in range(100)])
+    status, out, _ = say("compare runs/x/a runs/x/b --test accuracy")
+    assert status == 0
+    assert "accuracy: 0.9100 → 1.0000, difference +0.0900" in out
+    assert "better: p 0.0039 (exact McNemar test); 9 samples won, 0 lost" in out
+    assert say("compare runs/x/b runs/x/a --test accuracy")[0] == 4
+    assert say("compare runs/x/a runs/x/c --test accuracy")[0] == 3
+    assert say("compare runs/x/a runs/x/a --test accuracy f1")[0] == 3
+    status, out, _ = say("compare runs/x/a runs/x/b runs/x/c --test accuracy --json")
+    first, second = json.loads(out)["tests"]
+    assert (status, first["verdict"], second["verdict"]) == (3, "better", "not distinguishable")
+    assert first["p_holm"] == pytest.approx(2 * first["p"])
+    assert (first["won"], sorted(second["lost"])) == ([8, 7, 6, 5, 4, 3, 2, 1, 0], [9, 10, 11])
+
+
+def test_seeds_are_paired(make_run, say):
+    for name, best in (("a", 0.3), ("b", 0.2)):
+        for seed in range(6):
+            make_run(f"{name}/{seed}", (best + seed / 10 + (name == "b") * seed / 1000,), seed=seed)
+    status, out, _ = say("compare runs/x/a runs/x/b --test val/loss")
+    assert (status, "better: p 0.031 (permutation test)" in out) == (0, True)
+    assert "6 seeds" in out
+    assert say("compare runs/x/b runs/x/a --test val/loss")[0] == 4
+
+
+def test_folds_are_paired_and_their_seeds_averaged(make_run, say):
+    for name, best in (("a", 0.3), ("b", 0.2)):
+        for fold in range(3):
+            for seed in (1, 2):
+                loss = best + fold / 10 + (name == "b") * fold * seed / 1000
+                config = {**make_run.config, "seed_everything": seed,
+                          "data": {"class_path": "p.Data", "init_args": {"folds": 3, "fold": fold}}}  # fmt: skip
+                make_run(f"{name}/{fold}-{seed}", (loss,), config=config)
+    status, out, _ = say("compare runs/x/a runs/x/b --test val/loss")
+    assert (status, "(corrected t test for folds)" in out, "3 folds" in out) == (0, True, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("a --test accuracy", "--test needs two runs"),
+        ("a none --test accuracy", "write them with `toy predict --run runs/x/none`"),
+        ("a other --test accuracy", "different test sets: the target of index 1 is 0 and 1"),
+        ("a short --test accuracy", "different test sets: 2 and 1 samples"),
+        ("a short --test acuracy", "different test sets"),
+        ("a a --test acuracy", "did you mean accuracy?"),
+        ("a a --test bleu", "the predictions of runs/x/a have no column references"),
+        ("a a --test val/accuracy", "use --test accuracy"),
+        ("a pair --test loss", "at least two seeds or folds"),
+        ("a a --test accuracy --csv t.csv", "--csv cannot be used with --test"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_explained(make_run, say, command, message):
+    write(make_run("a"), "index,prediction,target", ["0,0,0", "1,1,0"])
+    write(make_run("other"), "index,prediction,target", ["0,0,0", "1,1,1"])
+    write(make_run("short"), "index,prediction,target", ["0,0,0"])
+    make_run("none"), make_run("pair/1", seed=1), make_run("pair/2", seed=2)
+    words = [f"runs/x/{word}" if word in ("a", "none", "other", "short", "pair") else word for word in command.split()]
+    status, _, err = say(" ".join(["compare", *words]))
+    assert (status, message in err) == (2, True), err

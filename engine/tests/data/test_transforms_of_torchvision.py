@@ -1,0 +1,90 @@
+"""New and classic torchvision transforms draw separately for each sample; other transforms receive the whole batch."""
+
+import pytest
+import torch
+from torch import nn
+from torchvision import transforms
+from torchvision.transforms import v2
+
+from helpers import classifier
+from lit_engine.data.images import BatchTransforms
+from lit_engine.errors import DataError
+from toy.data import Images
+
+
+def images(batch=8, channels=2, height=5, width=6):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (batch, channels, height, width), generator=generator, dtype=torch.uint8)
+
+
+class Own(nn.Module):
+    """A user's module that records its input shapes and may contain another transform."""
+
+    def __init__(self, inner=None):
+        super().__init__()
+        self.inner = inner or nn.Identity()
+        self.shapes = []
+
+    def forward(self, images):
+        self.shapes.append(tuple(images.shape))
+        return self.inner(images)
+
+
+RANDOM = {
+    "crop": v2.RandomCrop((12, 12), padding=3),
+    "trivial augment": v2.TrivialAugmentWide(),
+    "compose": v2.Compose([v2.Pad(1), v2.RandomCrop((12, 12))]),
+    "sequential": nn.Sequential(v2.Pad(1), v2.RandomCrop((12, 12))),
+    "classic": transforms.RandomRotation(90),
+    "classic compose": transforms.Compose([transforms.Pad(1), transforms.RandomCrop((12, 12))]),
+    "of a module": Own(v2.RandomRotation(90)),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_torchvision_transforms_draw_for_every_sample(name):
+    torch.manual_seed(0)
+    same = images(batch=1, channels=3, height=12, width=12).expand(32, -1, -1, -1)
+    changed = BatchTransforms([RANDOM[name]])(same)
+    assert changed.shape == same.shape
+    assert changed.dtype == torch.uint8
+    assert len({tuple(image.flatten().tolist()) for image in changed}) >= 2
+
+
+def test_own_modules_get_the_whole_batch_and_those_of_torchvision_each_image_in_their_order():
+    own, user, last = Own(), Own(v2.Pad(1)), Own()
+    batch = images(batch=3)
+    assert torch.equal(BatchTransforms([own, user, last])(batch), v2.functional.pad(batch, [1]))
+    assert own.shapes == [(3, 2, 5, 6)]
+    assert user.shapes == [(2, 5, 6)] * 3
+    assert last.shapes == [(3, 2, 7, 8)]
+
+
+def test_masks_move_with_their_images():
+    """Each mask follows its image, even for random transforms. Transforms that only change images are rejected."""
+    torch.manual_seed(0)
+    batch = images(batch=16, channels=1)
+    moved = BatchTransforms([v2.RandomHorizontalFlip(), v2.RandomCrop(4)]).with_masks(batch, batch[:, 0].long())
+    assert torch.equal(moved[0][:, 0].long(), moved[1])
+    assert moved[1].shape == (16, 4, 4)
+    _, turned = BatchTransforms([v2.RandomRotation((45, 45))]).with_masks(batch, torch.full((16, 5, 6), 2))
+    assert turned.unique().tolist() == [-1, 2]  # the corners come from outside
+    with pytest.raises(DataError, match="Own cannot transform masks: use torchvision"):
+        BatchTransforms([v2.RandomHorizontalFlip(), Own()]).with_masks(batch, batch[:, 0].long())
+
+
+class Noise(nn.Module):
+    """Adds a different number for each batch."""
+
+    def forward(self, images):
+        return torch.zeros_like(images) + torch.rand(())
+
+
+def test_each_batch_of_each_epoch_draws_its_own_numbers(trainer):
+    seen = []
+    task = classifier()
+    task.net.register_forward_pre_hook(lambda net, inputs: seen.append(round(inputs[0].mean().item(), 5)))
+    data = Images(batch_size=4, train_transforms=[Noise()])
+    runner = trainer(max_epochs=2, limit_val_batches=0)
+    runner.fit(task, datamodule=data)
+    assert len(seen) == len(set(seen)) == 2 * runner.num_training_batches > 8

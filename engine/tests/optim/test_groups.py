@@ -1,0 +1,97 @@
+"""Each trainable parameter is in exactly one group, with the requested rate and weight decay."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from lit_engine.training.parameter_groups import Group, GroupError, ParameterGroups, layers
+from lit_engine.training.schedules import build_optimizers
+
+
+def net():
+    body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 3))
+    return nn.ModuleDict({"body": body, "head": nn.Linear(2, 3)})
+
+
+def optimizer(module, groups):
+    sgd = partial(torch.optim.SGD, lr=0.1, weight_decay=0.01)
+    return build_optimizers(groups(module), sgd, [], lambda unit: 10)[0][0]
+
+
+def names(module, group):
+    return {name for name, parameter in module.named_parameters() if any(parameter is p for p in group["params"])}
+
+
+def everything_once(module, optim):
+    found = [id(parameter) for group in optim.param_groups for parameter in group["params"]]
+    assert len(found) == len(set(found))
+    assert set(found) == {id(parameter) for parameter in module.parameters() if parameter.requires_grad}
+
+
+def test_by_module_path_with_a_rate_of_their_own():
+    module = net()
+    optim = optimizer(module, ParameterGroups([Group("head", ["head"], lr_factor=10, options={"weight_decay": 0.5})]))
+    everything_once(module, optim)
+    base, head = optim.param_groups
+    assert (base["name"], base["lr"], base["weight_decay"]) == ("base", 0.1, 0.01)
+    assert (head["name"], head["lr"], head["weight_decay"]) == ("head", 1.0, 0.5)
+    assert names(module, head) == {"head.weight", "head.bias"}
+
+
+def test_no_decay_on_norms_and_biases():
+    module = net()
+    optim = optimizer(module, ParameterGroups(decay_norms_and_biases=False))
+    everything_once(module, optim)
+    decayed = {name for group in optim.param_groups if group["weight_decay"] for name in names(module, group)}
+    assert decayed == {"body.0.weight", "body.2.weight", "head.weight"}
+    before = {name: value.clone() for name, value in module.named_parameters()}
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    nn.init.constant_(module["head"].bias, 1.0)
+    optim.step()  # only weight decay changes values
+    assert torch.allclose(module["head"].weight, before["head.weight"] * (1 - 0.1 * 0.01))
+    assert torch.equal(module["head"].bias, torch.ones(3))
+
+
+def test_layer_decay_by_its_definition():
+    """Each layer with a matrix halves the rate of the layers before it. A norm belongs to the preceding layer."""
+    module = net()
+    optim = optimizer(module, ParameterGroups(layer_decay=0.5))
+    everything_once(module, optim)
+    rates = {group["name"]: group["lr"] for group in optim.param_groups}
+    assert rates == pytest.approx({"body.0": 0.025, "body.1": 0.025, "body.2": 0.05, "head": 0.1})
+
+
+def test_layers_of_an_encoder_of_transformers_are_its_blocks():
+    backbone, encoder = nn.Module(), nn.Module()
+    encoder.layer = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    backbone.embeddings, backbone.encoder = nn.Embedding(3, 2), encoder
+    found = layers(nn.ModuleDict({"backbone": backbone}))
+    assert found == ["backbone.embeddings", "backbone.encoder.layer.0", "backbone.encoder.layer.1"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ParameterGroups(layer_decay=0.5)(nn.ModuleDict({"only": nn.Linear(2, 2)})), "only one layer, only"),
+        (lambda: ParameterGroups([Group("a", ["tail"])])(net()), "'tail' of group a matches no parameter"),
+        (
+            lambda: ParameterGroups([Group("a", ["head"]), Group("b", ["*.bias"])])(net()),
+            "head.bias is matched by a and by b",
+        ),
+        (lambda: ParameterGroups([Group("a", ["head"])], layer_decay=0.5), "set either groups or a layer_decay"),
+        (lambda: ParameterGroups([Group("a", ["head"]), Group("a", ["body"])]), "names must be unique"),
+    ],
+    ids=["one layer", "nothing", "overlap", "both", "names"],
+)
+def test_groups_that_cannot_be(make, message):
+    with pytest.raises(GroupError, match=message):
+        make()
+
+
+def test_an_option_that_the_optimizer_does_not_know_is_an_error():
+    groups = ParameterGroups([Group("head", ["head"], options={"weigth_decay": 0.5})])(net())
+    with pytest.raises(GroupError, match=r"SGD has no option 'weigth_decay'; did you mean weight_decay\?"):
+        build_optimizers(groups, partial(torch.optim.SGD, lr=0.1), [], lambda interval: 1)

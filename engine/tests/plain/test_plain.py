@@ -1,0 +1,424 @@
+"""Ordinary LightningModules and LightningDataModules support every feature without changes."""
+
+import csv
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from lightning.pytorch import Callback, LightningModule
+
+from helpers import differences
+from lit_engine.checkpoints.choose import choose_checkpoint
+from lit_engine.checkpoints.io import read
+from lit_engine.distributed.sharding import Sharded
+from lit_engine.errors import UserError
+from lit_engine.load import load_data, load_model
+from lit_engine.run.directory import RunDir
+from lit_engine.run.metric_names import base_of, find_metric
+from lit_engine.tools.runs.columns import number
+
+
+@dataclass
+class Kind:
+    """A module in this folder, and the expected results of its runs."""
+
+    model: str
+    data: str
+    options: str = ""
+    fit: tuple[str, ...] = ()  # training and validation metrics in metrics.json
+    test: tuple[str, ...] = ()
+    monitor: str | None = None  # metric that selects the best checkpoint
+    columns: tuple[str, ...] | None = None  # prediction columns; None if predictions are saved unchanged
+
+
+INJECTED = (
+    "--model.net=hydra_style.Net --model.optimizer=torch.optim.Adam --model.optimizer.lr=0.01 "
+    "--model.scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau --model.scheduler.patience=0"
+)
+KINDS = {
+    "first_example": Kind(
+        "AutoEncoder", "Pictures", fit=("train_loss",), columns=("index", *(f"prediction_{k}" for k in range(3)))
+    ),
+    "hydra_style": Kind(
+        "LitModule", "LitData", INJECTED,
+        fit=("train/loss", "train/acc", "val/loss", "val/acc", "val/acc_best"), test=("test/loss", "test/acc"),
+        monitor="val/loss", columns=("index", *(f"prediction_{k}" for k in range(3))),
+    ),
+    "metric_objects": Kind(
+        "Classifier", "Data", fit=("train_loss", "train_acc", "val_loss", "val_acc"), test=("test_f1",),
+        monitor="val_loss", columns=("index", *(f"prediction_{k}" for k in range(3))),
+    ),
+    "collection": Kind(
+        "Collected", "Data",
+        fit=("loss", "val/loss", "val_MulticlassAccuracy", "val_MulticlassPrecision"),
+        test=("test/loss", "test_MulticlassAccuracy", "test_MulticlassPrecision"), monitor="loss",
+        columns=("index", "predicted", *(f"logits_{k}" for k in range(3))),
+    ),
+    "plateau": Kind(
+        "Plateau", "Weighted", fit=("loss/train", "acc/train", "loss/val", "acc/val"), test=("loss/test", "acc/test"),
+        monitor="loss/val", columns=("index", "prediction_0", "prediction_1"),
+    ),
+    "several_loaders": Kind(
+        "Several", "Sites",
+        fit=("objective", *(f"val/{name}/dataloader_idx_{k}" for k in range(2) for name in ("loss", "my_metric"))),
+        test=tuple(f"test/{name}/dataloader_idx_{k}" for k in range(2) for name in ("loss", "my_metric")),
+        monitor="loss/dataloader_idx_0", columns=("index", "prediction"),
+    ),
+    "gan": Kind("GAN", "Pictures", fit=("g_loss", "d_loss", "val_realism")),
+    "vae": Kind(
+        "VAE", "Pictures", fit=("train/loss", "train/kl", "valid/loss", "valid/kl"), test=("test/loss", "test/kl"),
+        monitor="valid/loss",
+    ),
+}  # fmt: skip
+FACTS = {"epochs", "steps", "seconds", "parameters", "best_checkpoint"}
+
+
+class StopAfter(Callback):
+    """Sends SIGTERM to this process after a number of batches."""
+
+    def __init__(self, batches: int):
+        self.left = batches
+
+    def on_train_batch_end(self, *args):
+        self.left -= 1
+        if not self.left:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # for the fits of repeat and sweep
+
+
+def command(name, **options):
+    kind = KINDS[name]
+    extra = " ".join(f"--{key}={value}" for key, value in options.items())
+    size = "--trainer.max_epochs=2 --trainer.log_every_n_steps=3"
+    return f"fit --model {name}.{kind.model} --data {name}.{kind.data} {size} {kind.options} {extra}"
+
+
+def sections_of(run):
+    return json.loads((run / "metrics.json").read_text())
+
+
+def columns_of(file):
+    with file.open() as lines:
+        return tuple(next(csv.reader(lines)))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_command_works(lit, name):
+    kind = KINDS[name]
+    result = lit(command(name, run_name="a", test_after_fit="true"))
+    assert result.status == 0, result.err
+    run, fit = result.run, sections_of(result.run)["fit"]
+    assert {key for key in fit if not key.startswith("best ")} - FACTS == set(kind.fit)
+    assert [key for key in fit if key.startswith("best ")] == ([f"best {kind.monitor}"] if kind.monitor else [])
+    epochs = [line for line in result.out.splitlines() if line.startswith("epoch ")]
+    assert all(f"{metric} " in epochs[-1] for metric in kind.fit)
+    logged = {column.removesuffix("_epoch") for column in columns_of(run / "metrics.csv")}
+    assert set(kind.fit) <= logged
+    assert {path.name for path in (run / "checkpoints").glob("last.ckpt")} == {"last.ckpt"}
+    for stage, names in (("validate", [n for n in kind.fit if "val" in n]), ("test", kind.test)):
+        result = lit(f"{stage} --run {run}")
+        if names:
+            assert result.status == 0, result.err
+            assert set(sections_of(run)[stage]) >= set(names)
+        else:
+            assert result.status == 2, result.out
+            assert result.err.startswith("error: ")
+    result = lit(f"predict --run {run}")
+    assert result.status == 0, result.err
+    files = sorted((run / "predictions").glob("*"))
+    if kind.columns is None:
+        (file,) = files
+        batches = torch.load(file, weights_only=True)
+        assert sum(len(next(iter(b.values())) if isinstance(b, dict) else b) for b in batches) == 64
+    else:
+        assert {columns_of(file) for file in files} == {kind.columns}
+        assert all(f"{file}" in result.out for file in files)
+    result = lit(f"export {run}")
+    assert result.status == 0, result.err
+    assert "differs from `forward`" in result.out
+    for file in ("index.html", "README.md"):
+        assert all(base_of(metric) in (run / file).read_text() for metric in (*kind.fit, *kind.test))
+    listed = lit("runs").out
+    assert not kind.monitor or f"{find_metric(kind.monitor, kind.fit)} {number(fit['best ' + kind.monitor])}" in listed
+
+
+ENDS = ("hydra_style", "metric_objects", "plateau")  # also stopped after the last batch of an epoch
+
+
+@pytest.mark.parametrize(("name", "within"), [*((name, True) for name in KINDS), *((name, False) for name in ENDS)])
+def test_a_run_that_is_stopped_and_resumed_is_the_same_to_the_bit(lit, name, within):
+    whole = lit(command(name, run_name="whole"))
+    assert whole.status == 0, whole.err
+    steps = sections_of(whole.run)["fit"]["steps"] // (4 if name == "gan" else 2)  # batches per epoch
+    at = steps + steps // 2 if within else steps
+    stop = f"{{class_path: test_plain.StopAfter, init_args: {{batches: {at}}}}}"
+    cut = lit(command(name, run_name="cut"), ["--trainer.callbacks+=" + stop])
+    assert cut.status == 143, cut.err
+    resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
+    assert resumed.status == 0, resumed.err
+    assert differences(whole.run, resumed.run) == []
+
+
+def test_runs_are_compared_by_the_metrics_that_they_have_in_common(lit):
+    rates = (0.01, 0.1)
+    runs = [lit(command("metric_objects", run_name=f"lr-{lr}", **{"model.learning_rate": lr})).run for lr in rates]
+    lines = lit(f"compare {runs[0]} {runs[1]} --metric acc").out.splitlines()
+    accuracies = {run.name: sections_of(run)["fit"]["val_acc"] for run in runs}
+    assert "val_acc" in lines[0].split()
+    for run in runs:
+        (line,) = (line for line in lines if line.startswith(f"{run.name} "))
+        assert number(accuracies[run.name]) in line.split()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("plateau", "suggested: --model.lr="), ("vae", "suggested: a learning rate")]
+)
+def test_find_lr_suggests_one(lit, name, found):
+    result = lit(command(name), "--find lr")
+    assert result.status == 0, result.err
+    assert found in result.out
+
+
+def test_find_batch_size_stops_at_all_samples(lit):
+    result = lit(command("metric_objects"), "--find batch_size")
+    assert "suggested: --data.batch_size=256 (" in result.out  # 32 · 2^k up to 300
+
+
+@pytest.mark.parametrize("name", ["first_example", "metric_objects", "collection", "vae"])
+def test_plot_lr_plans_the_rates_that_a_run_has(lit, name):
+    """`configure_optimizers` returns an optimizer, a dict, or lists with a step or epoch schedule."""
+    command_ = command(name)
+    planned = lit(command_, "--plot_lr=true", "--trainer.accumulate_grad_batches=2")
+    assert planned.status == 0, planned.err
+    seen = []
+
+    class Rates(Callback):
+        def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+            seen.append(optimizer.param_groups[0]["lr"])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lit_engine.callbacks.progress.ProgressLines", Rates)
+        patch.setattr("lit_engine.session.ProgressLines", Rates)
+        assert lit(command_, "--trainer.accumulate_grad_batches=2").status == 0
+    (line,) = (line for line in planned.out.splitlines() if line.startswith("lr: "))
+    assert line == f"lr: starts at {seen[0]:.3g}, peaks at {max(seen):.3g}, ends at {seen[-1]:.3g}"
+
+
+@pytest.mark.parametrize("option", ["--find lr", "--plot_lr=true"])
+def test_manual_optimization_has_no_plan_of_rates(lit, option):
+    result = lit(command("gan"), option)
+    assert result.status == 2
+    assert result.err.strip().endswith("needs automatic optimization, and GAN optimizes manually")
+
+
+def test_a_model_checkpoint_of_lightning_chooses_the_best_and_the_run_still_resumes(lit):
+    chosen = "[{class_path: ModelCheckpoint, init_args: {monitor: acc/val, mode: max, save_last: true}}]"
+    fit = lit(command("plateau"), ["--trainer.callbacks=" + chosen])
+    fit_section = sections_of(fit.run)["fit"]
+    with (fit.run / "metrics.csv").open() as file:
+        accuracies = [float(row["acc/val"]) for row in csv.DictReader(file) if row["acc/val"]]
+    assert fit_section["best acc/val"] == pytest.approx(max(accuracies))
+    assert (fit.run / "checkpoints" / fit_section["best_checkpoint"]).exists()
+    assert read(fit.run / "checkpoints" / "last.ckpt")["global_step"] == fit_section["steps"]
+    more = lit(f"fit --run {fit.run} --trainer.max_epochs=3")
+    assert sections_of(more.run)["fit"]["epochs"] == 3
+    assert f"checkpoint: {fit.run}/checkpoints/epoch" in lit(f"predict --run {fit.run}").out
+
+
+def test_the_weights_and_the_module_of_a_run_can_be_loaded(lit):
+    fit = lit(command("hydra_style"))
+    module = load_model(RunDir.open(fit.run))
+    weights = read(choose_checkpoint(RunDir.open(fit.run)))["state_dict"]
+    assert type(module).__name__ == "LitModule"
+    assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+    assert len(load_data(RunDir.open(fit.run)).test_dataloader().dataset) == 100
+    warm = lit(command("hydra_style"), f"--init_from {fit.run} --trainer.max_epochs=1")
+    assert "loaded: " in warm.out
+
+
+NEEDS_MORE = {
+    "predict --run {run} --probabilities=true": "Classifier does not support --probabilities: return them as columns",
+    "predict --run {run} --images .": "Data cannot predict on a folder of images: define predicts_on = 'images'",
+    "serve {run} --port 0": "Data cannot predict on new samples: it has no `predict_from`",
+    "fit --run {run} --data.folds=2": "data.folds needs a data module that extends lit_engine's SplitData",
+    "fit --run {run} --data.global_batch_size=8": "data.global_batch_size needs a data module that extends",
+    "fit --run {run} --data.batch_size=16": "the run was stopped within an epoch of 10 batches, but an epoch now has",
+}
+
+
+def test_what_needs_more_than_a_plain_module_says_what_to_implement(lit):
+    stop = "{class_path: test_plain.StopAfter, init_args: {batches: 4}}"
+    run = lit(command("metric_objects", run_name="cut"), ["--trainer.callbacks+=" + stop]).run
+    for typed, message in NEEDS_MORE.items():
+        result = lit(shlex.split(typed.format(run=run)))
+        lines = [line for line in result.err.splitlines() if line.startswith("error: ")]
+        assert result.status == 2, (typed, result.err)
+        assert len(lines) == 1, (typed, result.err)
+        assert message in lines[0]
+
+
+def test_a_plain_module_has_no_shards():
+    strategy = Sharded()
+    strategy.connect(LightningModule())
+    with pytest.raises(UserError, match="Sharded needs configure_model, which LightningModule lacks"):
+        strategy.setup_environment()
+
+
+UNUSUAL = """
+import torch
+from metric_objects import Classifier, Data
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+class NoPrediction(Classifier):
+    def predict_step(self, batch, batch_idx):
+        pass
+
+class Three(Classifier):
+    def forward(self, a, b, c):
+        return self.model(a)
+
+    def training_step(self, batch, batch_idx):
+        return torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+    validation_step = test_step = predict_step = None
+
+class Vector(Classifier):
+    def training_step(self, batch, batch_idx):
+        self.log("losses", torch.ones(3))
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from ((torch.full((20,), float(k)), k % 3) for k in range(320))
+
+class Streaming(Data):
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(Stream(), batch_size=32)
+
+class Stateful(Data):
+    def train_dataloader(self):
+        return StatefulDataLoader(super().train_dataloader().dataset, batch_size=32, shuffle=True, num_workers=2)
+
+class Sized(Stream):
+    def __len__(self):
+        return 320
+
+class StatefulStream(Data):
+    def train_dataloader(self):
+        return StatefulDataLoader(Sized(), batch_size=32)
+
+class Positional(Data):
+    def test_dataloader(self):
+        return torch.utils.data.DataLoader(super().test_dataloader().dataset, 32)
+
+class Odd(Classifier):
+    def predict_step(self, batch, batch_idx):
+        return object()
+"""
+
+
+@pytest.fixture
+def unusual(workspace, monkeypatch):
+    """A module with unusual code."""
+    (workspace / "unusual.py").write_text(UNUSUAL)
+    monkeypatch.syspath_prepend(workspace)
+    sys.modules.pop("unusual", None)
+
+
+def line_of_error(result):
+    assert result.status == 2, result.err
+    (line,) = (line for line in result.err.splitlines() if line.startswith("error: "))
+    return line
+
+
+def test_unusual_code_works_or_gets_one_line(lit, unusual):
+    fit = "fit --trainer.max_epochs=1"
+    run = lit(f"{fit} --model unusual.NoPrediction --data metric_objects.Data").run
+    assert "NoPrediction.predict_step returned None" in line_of_error(lit(f"predict --run {run}"))
+    run = lit(f"{fit} --model unusual.Odd --data metric_objects.Data").run
+    assert "predict_step returned object, which cannot be saved" in line_of_error(lit(f"predict --run {run}"))
+    vector = lit(f"{fit} --model unusual.Vector --data metric_objects.Data")
+    assert "the tensor must have a single element" in line_of_error(vector)
+    run = lit(f"{fit} --model metric_objects.Classifier --data unusual.Positional").run
+    assert "pass its arguments by name (batch_size=32)" in line_of_error(lit(f"predict --run {run}"))
+
+
+def test_an_iterable_dataset_starts_over(lit, unusual):
+    stop = "{class_path: test_plain.StopAfter, init_args: {batches: 4}}"
+    options = "--trainer.max_epochs=1 --trainer.max_steps=50"
+    cut = lit(f"fit --model plateau.Plateau --data unusual.Streaming {options}", ["--trainer.callbacks+=" + stop])
+    assert cut.status == 143, cut.err
+    resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
+    assert resumed.status == 0, resumed.err
+    assert "warning: the dataloader cannot resume in mid-epoch" in resumed.out
+
+
+@pytest.mark.parametrize(("data", "dropout"), [("Stateful", 0.2), ("StatefulStream", 0.0)])
+def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, data, dropout):
+    fit = f"fit --model metric_objects.Classifier --model.dropout={dropout} --data unusual.{data}"
+    fit += " --trainer.max_epochs=2 --trainer.max_steps=20 --trainer.log_every_n_steps=3"
+    whole = lit(f"{fit} --run_name whole")
+    assert whole.status == 0, whole.err
+    cut = lit(
+        f"{fit} --run_name cut", ["--trainer.callbacks+={class_path: test_plain.StopAfter, init_args: {batches: 14}}"]
+    )
+    assert cut.status == 143, cut.err
+    resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
+    assert "cannot resume in mid-epoch" not in resumed.out
+    assert differences(whole.run, resumed.run) == []
+
+
+def test_two_processes_predict_what_one_predicts(lit):
+    run = lit(command("first_example")).run
+    assert lit(f"predict --run {run}").status == 0
+    (file,) = (run / "predictions").glob("*.csv")
+    alone = np.loadtxt(file, delimiter=",", skiprows=1)
+    file.unlink()
+    two = shlex.split(f"predict --run {run} --trainer.devices=2 --trainer.strategy=ddp --trainer.accelerator=cpu")
+    done = subprocess.run([sys.executable, "-m", "toy", *two], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert alone.shape == (39, 4)  # an odd number, so the shares differ
+    np.testing.assert_allclose(np.loadtxt(file, delimiter=",", skiprows=1), alone, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_repeat(lit, name):
+    kind = KINDS[name]
+    result = lit(command(name).replace("fit ", "repeat ", 1), "--seeds 1 2")
+    assert result.status == 0, result.err
+    (summary,) = Path("repeats").rglob("summary.json")
+    metrics = json.loads(summary.read_text())["metrics"]
+    assert all(metrics[metric]["n"] == 2 for metric in kind.fit if "dataloader" not in metric)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_sweep(lit, name):
+    kind, metric = KINDS[name], KINDS[name].monitor or KINDS[name].fit[-1]
+    options = [word for word in command(name).split() if word.startswith("--model.")]
+    words = ["toy", "fit", f"--model={name}.{kind.model}", f"--data={name}.{kind.data}", *options]
+    content = {
+        "method": "grid",
+        "metric": {"name": metric, "goal": "minimize"},
+        "parameters": {"seed_everything": {"values": [1, 2]}},
+        "command": [*words, "--trainer.max_epochs=1", "--trainer.log_every_n_steps=3", "${args}"],
+    }
+    Path("sweep.yaml").write_text(yaml.safe_dump(content))
+    result = lit("sweep sweep.yaml --workers 2")
+    assert result.status == 0, result.out + result.err
+    assert len(list(Path("sweeps").rglob("last.ckpt"))) == 2
+    assert f"{metric} " in result.out

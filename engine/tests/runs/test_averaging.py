@@ -1,0 +1,58 @@
+"""Averaged weights on the command line: the test after training uses the saved checkpoint."""
+
+import json
+
+import pytest
+import torch
+
+from helpers import TINY
+from lit_engine.checkpoints.io import read
+
+QUICK = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
+
+KEEP = """
+trainer:
+  callbacks: # instead of those of the config
+    - class_path: lit_engine.checkpoints.callback.Checkpoint
+      init_args: {monitor: val/loss, mode: min, keep_last: 2}
+"""
+
+
+def test_a_run_keeps_its_last_epochs_and_tests_their_mean(lit, workspace):
+    workspace.joinpath("keep.yaml").write_text(KEEP)
+    fit = lit(f"{QUICK} -c keep.yaml --trainer.max_epochs=3 --run_name=kept")
+    assert fit.status == 0, fit.err
+    folder = fit.run / "checkpoints"
+    assert sorted(path.name for path in folder.glob("epoch*")) == ["epoch001.ckpt", "epoch002.ckpt"]
+    result = lit(f"test --run {fit.run} --ckpt_path average")
+    assert result.status == 0, result.err
+    content = read(folder / "average.ckpt")
+    assert content["averaged"] == ["epoch001.ckpt", "epoch002.ckpt"]
+    assert "optimizer_states" not in content
+    one, two = (read(folder / f"epoch00{n}.ckpt")["state_dict"] for n in (1, 2))
+    for name, value in content["state_dict"].items():
+        # Batch norm's counts are not averaged.
+        expected = (one[name] + two[name]) / 2 if value.is_floating_point() else one[name]
+        torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize("overlay", ["ema", "swa"])
+def test_the_test_after_a_fit_is_the_test_of_its_run(lit, overlay, recwarn):
+    # With a constant learning rate, the average and the last weights are very different.
+    result = lit(
+        f"fit -c configs/quickstart.yaml -c configs/overlays/{overlay}.yaml {TINY} --trainer.max_epochs=4",
+        "--model.schedulers=null --run_name=averaged --data.batch_size=16",
+    )
+    assert result.status == 0, result.err
+    after_fit = json.loads((result.run / "metrics.json").read_text())["test"]
+    assert lit(f"test --run {result.run}").status == 0
+    assert json.loads((result.run / "metrics.json").read_text())["test"] == after_fit
+    assert not [warning for warning in recwarn if "ckpt_path" in str(warning.message)]  # a warning would be wrong
+    assert after_fit["test/accuracy"] > 0.8  # even in a short run, the average is not dominated by the first steps
+
+
+def test_two_averages_are_an_error(lit):
+    overlays = "-c configs/overlays/ema.yaml -c configs/overlays/swa.yaml"
+    result = lit(f"fit -c configs/quickstart.yaml {overlays}")
+    assert result.status == 2
+    assert "a run can use only one weight average: remove one of the callbacks EMA and SWA" in result.err

@@ -1,0 +1,108 @@
+"""`fit --run` and `--init_from`: what is resumed, what is rejected, and what stays unchanged."""
+
+import csv
+import json
+import shlex
+
+import pytest
+import yaml
+
+from helpers import TINY, differences, same_weights
+from lit_engine.checkpoints.io import read
+
+
+def test_resume_at_an_epoch_boundary_equals_the_uninterrupted_run(lit):
+    """Weights, optimizer, schedule and history are equal bit for bit, with dropout and augmentation."""
+    # Without schedules, the first half does not depend on the length of the run.
+    options = (
+        "-c configs/quickstart.yaml --model.schedulers=null --model.net.dropout=0.2 --data.batch_size=100 "
+        "--test_after_fit=false --trainer.log_every_n_steps=4"
+    )
+    whole = lit(f"fit {options} --trainer.max_epochs=4 --run_name=whole")
+    half = lit(f"fit {options} --trainer.max_epochs=2 --run_name=half")
+    resumed = lit(f"fit --run {half.run} --trainer.max_epochs=4")
+    assert (whole.status, half.status, resumed.status) == (0, 0, 0)
+    assert resumed.run == half.run
+    assert read(half.run / "checkpoints" / "last.ckpt")["global_step"] == 4 * 13
+    assert differences(whole.run, half.run) == []
+    # The config describes the run as it is now, and the previous config is kept.
+    assert yaml.safe_load((half.run / "config.yaml").read_text())["trainer"]["max_epochs"] == 4
+    assert yaml.safe_load((half.run / "config.1.yaml").read_text())["trainer"]["max_epochs"] == 2
+    assert len(json.loads((half.run / "provenance.json").read_text())) == 2
+
+
+def test_resuming_a_finished_run_changes_nothing_and_says_so(lit, trained):
+    assert lit(f"test --run {trained}").status == 0
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    result = lit(f"fit --run {trained} --data.eval_batch_size=7 --test_after_fit=true --trainer.limit_test_batches=1")
+    assert result.status == 0
+    assert "nothing to do" in result.out
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize(("change", "expected"), [
+    ("--model.optimizer.lr=0.01", "model.optimizer.lr was "),
+    ("--model.optimizer=torch.optim.SGD --model.optimizer.lr=0.01", "model.optimizer.class_path was torch.optim."),
+    ("'--model.schedulers=[{scheduler: {class_path: torch.optim.lr_scheduler.StepLR, init_args: {step_size: 9}}, "
+     "interval: step}]'",
+     "model.schedulers[0].scheduler.class_path was lit_engine.training.schedules.OneCycleLR"),
+    ("--trainer.max_epochs=1", "max_epochs=1"),
+])  # fmt: skip
+def test_a_resumed_run_that_is_refused_stays_as_it_was(lit, trained, change, expected):
+    """Lightning would silently restore the checkpoint's optimizer."""
+    config, entries = ((trained / name).read_text() for name in ("config.yaml", "provenance.json"))
+    result = lit(["fit", "--run", str(trained), *shlex.split(change)])
+    assert result.status == 2
+    assert expected in result.err
+    assert (trained / "config.yaml").read_text() == config
+    assert (trained / "provenance.json").read_text() == entries
+    assert not list(trained.glob("config.*.yaml"))
+    assert lit(f"fit --run {trained}").status == 0
+
+
+def test_what_only_looks_leaves_a_run_as_it_was(lit, trained, capfd):
+    config, entries = ((trained / name).read_text() for name in ("config.yaml", "provenance.json"))
+    assert lit(f"fit --run {trained} --plot_lr=true --data.batch_size=64").status == 0
+    with pytest.raises(SystemExit):
+        lit(f"fit --run {trained} --print_config=skip_unset")
+    assert "\nrun:" not in capfd.readouterr().out
+    assert (trained / "config.yaml").read_text() == config
+    assert (trained / "provenance.json").read_text() == entries
+
+
+def test_warm_start_loads_weights_only_into_a_new_run(lit, trained):
+    options = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=false"
+    same = lit(f"fit {options} --init_from {trained} --model.optimizer.lr=0 --model.schedulers=null")
+    assert same.status == 0, same.err
+    assert same.run != trained
+    best = read(next((trained / "checkpoints").glob("best*.ckpt")))["state_dict"]
+    mine = read(same.run / "checkpoints" / "last.ckpt")
+    assert mine["global_step"] == 10
+    assert same_weights(mine["state_dict"], best)
+
+
+def test_a_run_that_ended_within_an_epoch_goes_on_with_the_rest_of_it(lit):
+    """There are fourteen batches per epoch. 5 steps end in the first epoch, 20 in the second."""
+    options = "-c configs/quickstart.yaml --model.schedulers=null --data.batch_size=100 --test_after_fit=false"
+    whole = lit(f"fit {options} --trainer.max_steps=31 --run_name=whole")
+    cut = lit(f"fit {options} --trainer.max_steps=5 --run_name=cut")
+    for steps in (20, 31):
+        assert lit(f"fit --run {cut.run} --trainer.max_steps={steps}").status == 0
+    a, b = (read(run / "checkpoints" / "last.ckpt") for run in (whole.run, cut.run))
+    assert a["global_step"] == b["global_step"] == 31
+    assert same_weights(a["state_dict"], b["state_dict"])
+    means = [
+        [(row["train/samples"], row["train/loss"]) for row in csv.DictReader((run / "metrics.csv").open())
+         if row["val/loss"]]
+        for run in (whole.run, cut.run)
+    ]  # fmt: skip
+    assert means[0] == means[1]
+    assert len(means[0]) == 2
+
+
+def test_resume_with_nothing_to_resume_from_is_an_error(lit, trained):
+    for file in (trained / "checkpoints").iterdir():
+        file.unlink()
+    result = lit(f"fit --run {trained}")
+    assert result.status == 2
+    assert "no checkpoint" in result.err

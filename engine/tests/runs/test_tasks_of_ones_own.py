@@ -1,0 +1,95 @@
+"""Subclasses of a task: one that forwards its arguments, one that counts, one that skips batches."""
+
+import json
+import sys
+
+import pytest
+
+from helpers import TINY
+from lit_engine.run.directory import RunDir
+from toy.data import Digits
+
+MINE = """
+from toy.tasks import ImageClassifier
+
+class Mine(ImageClassifier):
+    def __init__(self, *args, extra: int = 1, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.extra = extra
+"""
+
+
+def test_its_checkpoint_keeps_what_the_data_gave(lit, workspace, monkeypatch):
+    (workspace / "passes_on.py").write_text(MINE)
+    monkeypatch.syspath_prepend(workspace)
+    run = lit(
+        f"fit -c configs/quickstart.yaml {TINY} --model=passes_on.Mine --model.extra=3 --trainer.max_epochs=1"
+    ).run
+    best = next((run / "checkpoints").glob("best*.ckpt"))
+    task = sys.modules["passes_on"].Mine.load_from_checkpoint(best)
+    data = Digits()
+    assert (task.extra, task.class_names, task.mean.flatten().tolist()) == (
+        3,
+        data.class_names,
+        pytest.approx(data.mean),
+    )
+    tested = lit(f"test --run {run}")
+    assert tested.status == 0
+    assert "differs" not in tested.err
+
+
+COUNTS = """
+import torch
+from toy.tasks import ImageClassifier
+
+class Counts(ImageClassifier):
+    def evaluation_step(self, batch, split):
+        found = super().evaluation_step(batch, split)
+        ones = torch.ones(len(batch.targets))
+        self.add_sums(ones=ones.sum())
+        return found
+
+class Twice(ImageClassifier):
+    def evaluation_step(self, batch, split):
+        super().evaluation_step(batch, split)
+        return self.step(torch.tensor(1.0), len(batch.targets))
+
+class TwiceInTraining(ImageClassifier):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return self.step(loss, len(batch.targets))
+"""
+
+
+def test_a_subclass_adds_sums_and_counts_no_batch_twice(lit, workspace, monkeypatch):
+    (workspace / "counting.py").write_text(COUNTS)
+    monkeypatch.syspath_prepend(workspace)
+    fit = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --test_after_fit=true"
+    plain = lit(fit)
+    counts = lit(f"{fit} --model=counting.Counts")
+    metrics, more = (json.loads((r.run / "metrics.json").read_text())["test"] for r in (plain, counts))
+    assert more.pop("test/ones") == 1
+    assert {**more, "checkpoint": ""} == {**metrics, "checkpoint": ""}
+    for name in ("Twice", "TwiceInTraining"):
+        with pytest.raises(ValueError, match="step was called twice for a batch"):
+            lit(f"{fit} --model=counting.{name}")
+
+
+SKIPS = """
+from toy.tasks import ImageClassifier
+
+class Skips(ImageClassifier):
+    def training_step(self, batch, batch_idx):
+        return None if batch_idx == 1 else super().training_step(batch, batch_idx)
+"""
+
+
+def test_a_step_that_returns_none_skips_its_batch(lit, workspace, monkeypatch):
+    (workspace / "skipping.py").write_text(SKIPS)
+    monkeypatch.syspath_prepend(workspace)
+    options = "--model=skipping.Skips --trainer.max_epochs=1 --trainer.log_every_n_steps=1 --data.batch_size=500"
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} {options}")
+    assert result.status == 0, result.err
+    rows = RunDir(result.run).history()[1]
+    assert [row["step"] for row in rows if row["train/loss_step"]] == ["0", "2"]
+    assert [float(row["train/samples"]) for row in rows if row["train/samples"]] == [757]  # 500, 500 and 257 samples

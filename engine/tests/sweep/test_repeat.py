@@ -1,0 +1,215 @@
+"""`repeat` performs the same runs as `fit`, computes mean and standard deviation, and can be continued after a stop."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+from helpers import TINY
+from lit_engine.tools.runs.columns import number
+from lit_engine.tools.sweep import command, worker
+
+QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.limit_train_batches=2"
+
+
+@pytest.fixture
+def inline(monkeypatch):
+    """Run each `fit` in this process. `at[run](workers)` runs first and replaces the fit if it returns a status."""
+    from toy.__main__ import main
+
+    at = {}
+
+    def fit(self, trial, run, log, slot, values):
+        words = self._words(trial, run)
+        log.parent.mkdir(exist_ok=True)
+        log.touch()
+        status = at.pop(run.path.name, lambda _: None)(self)
+        if status is None:
+            with log.open("a") as output, redirect_stdout(output), redirect_stderr(output):
+                status = main(words)
+        self._report(trial, run, values)
+        return status, False
+
+    monkeypatch.setattr(worker.Workers, "_fit", fit)
+    monkeypatch.setattr(worker, "ThreadPoolExecutor", lambda workers: nullcontext(SimpleNamespace(map=map)))
+    return at
+
+
+def summary(folder="repeats/quickstart"):
+    return json.loads((Path(folder) / "summary.json").read_text())
+
+
+def metrics(run, section="test"):
+    return {k: v for k, v in json.loads((run / "metrics.json").read_text())[section].items() if k.startswith("test/")}
+
+
+def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline):
+    def stopped(workers):
+        workers.status = 128 + signal.SIGINT  # like Ctrl-C
+        return workers.status
+
+    inline["seed-2"] = stopped
+    first = lit(f"repeat {QUICK} --seeds 1 2")
+    assert (first.status, first.out.splitlines()[-1]) == (130, "interrupted; run the same command to continue")
+    begun = "repeat: 2 runs, 1 at a time\nrepeat: repeats/quickstart (2 of 2 runs left)\nseed 1 started\n"
+    assert first.out.startswith(begun)
+    assert "left out of the mean: seed-2 (not begun)\n" in first.out
+    assert summary()["metrics"]["test/loss"]["n"] == 1
+    again = lit(f"repeat {QUICK} --seeds 1 2")
+    assert (again.status, again.out.splitlines()[-1]) == (0, "page: repeats/quickstart/compare.html"), again.err
+    assert "seed 1 " not in again.out
+    two = summary()["metrics"]["test/loss"]
+    assert two["sd"] == pytest.approx(np.std([*two["values"].values()], ddof=1))
+    fits = [lit(f"fit {QUICK} --test_after_fit=true --seed_everything={seed}").run for seed in (1, 2)]
+    assert [metrics(Path(f"repeats/quickstart/quickstart/seed-{seed}")) for seed in (1, 2)] == [*map(metrics, fits)]
+    lit(f"repeat {QUICK} --seeds 2 3")  # one more seed
+    told = summary()
+    printed = lit(f"repeat {QUICK} --seeds 2 3 --json")
+    assert json.loads(printed.out) == {"dir": "repeats/quickstart", **summary()}
+    assert "repeat: repeats/quickstart (0 of 3 runs left)" in printed.err
+    assert [(name, run["state"]) for name, run in told["runs"].items()] == [
+        (f"seed-{n}", "finished") for n in (1, 2, 3)
+    ]
+    assert told["config"] == "quickstart"
+    assert {"command", "seconds", "git", "versions", "host", "over"} <= told.keys()
+    for name, one in told["metrics"].items():
+        values = [*one["values"].values()]
+        assert one["n"] == len(values) == 3, name
+        assert one["mean"] == pytest.approx(np.mean(values))
+        assert one["sd"] == pytest.approx(np.std(values, ddof=1))
+    assert one["values"].keys() == told["runs"].keys()
+    page = Path("repeats/quickstart/compare.html").read_text()
+    assert "Single runs" in page
+    assert "<h1>quickstart: seeds 1, 2, 3</h1>" in page
+    other = lit(f"repeat {QUICK} --seeds 1 --data.batch_size=64")
+    assert (other.status, other.err) == (
+        2, "error: repeats/quickstart was started with different data.batch_size: choose another --dir\n"
+    )  # fmt: skip
+
+
+def test_a_run_that_fails_is_in_no_mean_and_tried_again(lit, inline):
+    def broken(workers):
+        with (workers.folder / "logs" / "0001.log").open("a") as log:
+            log.write("error: no memory\nrun: mine/x\n")
+        return 1
+
+    inline.update({"seed-1": lambda workers: 1, "seed-2": broken})
+    assert lit(f"repeat {QUICK} --trainer.callbacks=[] --seeds 1 2 --dir mine").status == 1
+    assert {run["state"] for run in summary("mine")["runs"].values()} == {"failed"}
+    assert summary("mine")["metrics"] == {}
+    inline["seed-2"] = broken
+    first = lit(f"repeat {QUICK} --trainer.callbacks=[] --seeds 1 2 --dir mine")
+    assert first.status == 1
+    assert first.out.count("no memory") == first.out.count("seed 2 failed: no memory (") == 1
+    assert "left out of the mean: seed-2 (failed)\n" in first.out
+    assert summary("mine")["runs"]["seed-2"]["error"] == "no memory"
+    assert summary("mine")["metrics"]["test/accuracy"] | {"values": 0, "mean": 0} == {
+        "n": 1,
+        "mean": 0,
+        "sd": None,
+        "values": 0,
+    }
+    assert lit(f"repeat {QUICK} --trainer.callbacks=[] --seeds 1 2 --dir mine").status == 0
+    assert summary("mine")["metrics"]["test/accuracy"]["n"] == 2
+
+
+def test_without_a_metric_to_choose_by_the_last_checkpoint_is_tested(lit, inline):
+    told = lit(f"repeat {QUICK} --trainer.callbacks=Checkpoint --trainer.max_epochs=2 --seeds 1")
+    assert "seed 1 finished: epoch 2\n" in told.out
+    run = Path("repeats/quickstart/quickstart/seed-1")
+    assert json.loads((run / "metrics.json").read_text())["test"]["checkpoint"] == f"{run}/checkpoints/last.ckpt"
+    tested = metrics(run)
+    assert lit(f"test --run {run} --ckpt_path last").status == 0
+    assert metrics(run) == tested
+
+
+def test_over_folds_a_mean_over_samples_is_also_pooled(lit, inline):
+    result = lit(f"repeat {QUICK} --model.metrics=[MulticlassF1Score] --folds 3")
+    assert result.status == 0, result.err
+    told = summary("repeats/quickstart-3-folds")
+    assert list(told["runs"]) == ["fold-0", "fold-1", "fold-2"]
+    counts = np.array([*told["metrics"]["test/samples"]["values"].values()])
+    assert counts.sum() == 1797
+    accuracy = told["metrics"]["test/accuracy"]
+    pooled = np.array([*accuracy["values"].values()]) @ counts / 1797
+    assert accuracy["pooled"] == {"value": pytest.approx(pooled), "over": "test/samples", "count": 1797}
+    assert "pooled" not in told["metrics"]["test/multiclass_f1_score"]
+    page = Path("repeats/quickstart-3-folds/compare.html").read_text()
+    shown = re.findall(r'">([^<]*)</td>', page.partition("test/accuracy</td>")[2])
+    assert shown[0] == number(accuracy["mean"], accuracy["sd"])
+    assert "<h1>quickstart: 3 folds</h1>" in page
+    runs = [Path("repeats/quickstart-3-folds/quickstart", name) for name in told["runs"]]
+    data = [yaml.safe_load((run / "config.yaml").read_text())["data"]["init_args"] for run in runs]
+    assert [(one["folds"], one["fold"]) for one in data] == [(3, 0), (3, 1), (3, 2)]
+    table = Path("repeats/quickstart-3-folds/predictions.csv").read_text()
+    rows = list(csv.DictReader(table.splitlines()))
+    assert len({(row["fold"], row["index"]) for row in rows}) == len(rows) == 1797  # each sample once
+    right = [row["prediction"] == row["target"] for row in rows]
+    assert np.mean(right) == pytest.approx(accuracy["pooled"]["value"], rel=1e-5)
+    of_fold = [np.mean([hit for hit, row in zip(right, rows, strict=True) if row["fold"] == str(k)]) for k in range(3)]
+    assert of_fold == pytest.approx(list(accuracy["values"].values()), rel=1e-5)
+    assert {row["seed"] for row in rows} == {"42"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "toy repeat needs --seeds 1 2 3, or --folds 5"),
+        ("--seeds", "--seeds: expected at least one argument"),
+        ("--seeds 1 2 1", "--seeds must be distinct, got 1 2 1"),
+        ("--seeds -1", "seed_everything must be from 0"),
+        ("--folds 1", "--folds must be at least 2, got 1"),
+        ("--folds 2000", "1797 samples cannot be divided into 2000 folds"),
+        ("--data=Images --folds 2", "Images has its own test split, so folds are not supported"),
+        ("--seeds 1 --seed_everything=3", "--seed_everything cannot be set, because it differs between the runs"),
+        ("--folds 2 --data.init_args.fold=0", "--data.fold cannot be set, because it differs between the runs"),
+        ("--seeds 1 --run_name=mine", "--run_name cannot be set: repeat chooses the run names, and --dir the folder"),
+        ("--seeds 1 --trainer.max_epoch=2", "did you mean --trainer.max_epochs?"),
+        ("--seeds 1 --dir configs/quickstart.yaml", "cannot use the study in configs/quickstart.yaml: "),
+    ],
+)
+def test_mistakes_are_told_before_the_first_run(lit, options, message):
+    result = lit(f"repeat -c configs/quickstart.yaml {options}")
+    assert result.status == 2
+    assert re.fullmatch(r"(repeat: \d+ runs, \d at a time\n)?", result.out)
+    assert message in result.err
+    assert result.err.count("\n") == 1
+    assert not Path("repeats").exists()
+
+
+def test_without_optuna(lit, monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    assert lit("repeat --seeds 1").err == "error: toy repeat needs Optuna: pip install 'toy[sweep]'\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_killed_it_ends_as_if_it_had_not_been(lit, workspace):
+    """After `kill -9`, the `fit` continues. The next command waits for it or resumes it."""
+    patched = "from lit_engine.tools.sweep import study; study.LOST_AFTER = 2; "
+    code = f"{patched}from toy.__main__ import entry_point; entry_point()"
+    options = f"repeat {QUICK} --trainer.max_epochs=6 --seeds 1 2 --workers 2".split()
+    told = []
+    for folder in ("whole", "cut"):
+        words = [sys.executable, "-c", code, *options, "--dir", folder]
+        if folder == "cut":
+            process = subprocess.Popen(words)
+            while not list(workspace.glob("cut/quickstart/*/checkpoints/best*.ckpt")):
+                assert process.poll() is None
+                time.sleep(0.1)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        subprocess.run(words, check=True, timeout=200)
+        told.append({k: v for k, v in summary(folder)["metrics"].items() if "second" not in k})
+    assert told[0] == told[1]

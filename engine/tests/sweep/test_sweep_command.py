@@ -1,0 +1,142 @@
+"""`toy sweep` with real fits: errors before the first trial, and a stop."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from sqlalchemy import Engine, event
+
+from lit_engine.tools.sweep import command
+from lit_engine.tools.sweep.config import SweepConfig
+from lit_engine.tools.sweep.study import Study
+
+TINY = {"class_path": "MLP", "init_args": {"hidden_sizes": [32]}}
+
+
+@pytest.fixture
+def written(workspace):
+    """Write a sweep with different parameters and keys, and return the file name."""
+
+    def write(parameters, **changes):
+        content = yaml.safe_load(Path("configs/sweeps/grid.yaml").read_text())
+        content["parameters"] = {"model.net": {"value": TINY}, "trainer.max_epochs": {"value": 2}, **parameters}
+        (workspace / "sweep.yaml").write_text(yaml.safe_dump({**content, **changes}))
+        return "sweep.yaml"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"model.optimizer.lrr": {"value": 0.1}}, "did you mean lr?"),
+        ({"data.batch_size": {"values": [32, "many"]}}, "many"),
+    ],
+)
+def test_what_fit_does_not_accept_is_said_before_the_first_trial(lit, written, parameters, message):
+    result = lit(f"sweep {written(parameters)}")
+    assert result.status == 2
+    assert "`fit` does not accept {" in result.err
+    assert message in result.err
+    assert not Path("sweeps").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--worker 2", "--worker 2; did you mean --workers?"),
+        ("--workers 0", "--workers: must be at least 1, got 0"),
+        ("--workers two", "--workers: invalid int value: 'two'"),
+        ("--trainer.max_epoch=2", "--trainer.max_epoch=2; did you mean --trainer.max_epochs?"),
+        ("-c configs/overlays/emo.yaml", "did you mean configs/overlays/ema.yaml?"),
+        ("--trainer.max_epochs=2", "--trainer.max_epochs cannot be set, because the sweep varies trainer.max_epochs"),
+    ],
+)
+def test_options_are_checked(lit, written, options, message):
+    result = lit(f"sweep {written({})} {options}")
+    assert result.status == 2
+    assert message in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_overrides_are_those_of_each_trial_and_part_of_the_sweep(lit, written):
+    file = written({"model.optimizer.lr": {"values": [0.01, 0.02]}})
+    result = lit(f"sweep --data.batch_size 64 {file} --dry_run -c configs/overlays/ema.yaml")
+    assert result.out.count(" --data.batch_size=64 --config=configs/overlays/ema.yaml --config /") == 2
+    assert lit(f"sweep {file} --data.batch_size=64 --report").err == ""
+    for other in ("--data.batch_size=32", ""):
+        again = lit(f"sweep {file} --report {other}")
+        assert again.status == 2
+        assert "sweeps/sweep was started with different --data.batch_size: choose" in again.err
+
+
+def test_a_sweep_needs_a_file(lit):
+    result = lit("sweep --workers 2")
+    assert (result.status, result.out) == (2, "")
+    assert result.err == "error: toy sweep needs FILE; see toy sweep --help\n"
+
+
+def test_a_search_needs_an_end(lit, written):
+    result = lit(f"sweep {written({}, method='random')}")
+    assert result.status == 2
+    assert "random search never ends: set --count N, or run_cap" in result.err
+    assert lit("sweep sweep.yaml --report").out.startswith("0 trials: none yet")  # which needs none
+
+
+def test_json_lists_the_trials_and_the_best(lit, written):
+    file = written({"model.optimizer.lr": {"values": [0.01, 0.02]}})
+    result = lit(f"sweep {file} --json")
+    assert result.status == 0, result.err
+    printed = json.loads(result.out)
+    assert (printed["dir"], printed["page"]) == ("sweeps/sweep", "sweeps/sweep/index.html")
+    assert [trial["state"] for trial in printed["trials"]] == ["finished", "finished"]
+    assert printed["best"] == printed["trials"][0]
+    assert {trial["values"]["model.optimizer.lr"] for trial in printed["trials"]} == {0.01, 0.02}
+    assert printed["best"]["value"] == min(trial["value"] for trial in printed["trials"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--storage=nothing", "cannot use the study in nothing: Could not parse SQLAlchemy URL"),
+        (
+            "--storage=sqlite:///none/all.db",
+            "cannot use the study in sqlite:///none/all.db: unable to open database file",
+        ),
+        (
+            "--storage=postgresql+psycopg://me:secret@127.0.0.1:1/db",
+            "the study in postgresql+psycopg://me:***@127.0.0.1:1/db: connection failed: connection to server at "
+            '"127.0.0.1", port 1 failed: Connection refused; is the server running, and do the user and '
+            "database exist?\n",
+        ),
+        (
+            "--storage=postgresql+psycopg2://me@127.0.0.1:1/db",
+            "No module named 'psycopg2'; postgresql+psycopg://… needs pip install 'toy[postgres]'\n",
+        ),
+        ("--dir=.", "cannot use the study in .: file is not a database"),
+        ("--dir=study.db/inside", "cannot use the study in study.db/inside: "),
+    ],
+)
+def test_a_study_that_cannot_be_used(lit, written, workspace, options, message):
+    (workspace / "study.db").write_text("not a database, but long enough to look like one" * 100)
+    result = lit(f"sweep {written({})} --report", options)
+    assert result.status == 2
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_disk_that_is_full(lit, written, monkeypatch):
+    def full(connection, record):
+        connection.execute("pragma query_only = on")
+
+    file = written({})
+    Study(Path("sweeps/sweep"), SweepConfig.read(Path(file)))
+    monkeypatch.setattr(command, "_check", lambda *_: None)
+    event.listen(Engine, "connect", full)
+    try:
+        result = lit(f"sweep {file}")
+    finally:
+        event.remove(Engine, "connect", full)
+    assert result.status == 2
+    assert "cannot use the study in sweeps/sweep: attempt to write a readonly database" in result.err

@@ -1,0 +1,66 @@
+"""The memory order of a network suits its device and precision."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from helpers import classifier
+from lit_engine.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "precision", "expected"),
+    [
+        (None, "cuda", "32-true", False),
+        (None, "cuda", "bf16-mixed", True),
+        (None, "cpu", "32-true", torch.backends.mkldnn.is_available()),
+        (True, "cuda", "32-true", True),
+        (False, "cpu", "bf16-mixed", False),
+    ],
+)
+def test_channels_last_is_for_cpus_and_half_precision_unless_told_otherwise(given, device, precision, expected):
+    task = classifier(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten()), channels_last=given)
+    weights = [parameter.detach().clone() for parameter in task.parameters()]
+    seen = []
+    task.net[0].register_forward_hook(lambda _, inputs, output: seen.append(output))
+    for where, precision_now, last in ((device, precision, expected), ("cuda", "32-true", given or False)):
+        strategy = SimpleNamespace(root_device=torch.device(where))
+        task.trainer = SimpleNamespace(precision=precision_now, strategy=strategy)
+        task.setup("fit")
+        task(torch.rand(2, 3, 5, 5))
+        for tensor in (task.net[0].weight, seen[-1]):
+            assert tensor.is_contiguous(memory_format=torch.channels_last) == last
+        assert all(map(torch.equal, weights, task.parameters()))
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("cuda", True)])
+def test_a_net_with_wrong_gradients_in_channels_last_is_not_ordered_so(device, expected):
+    """Computing these gradients on a CPU would crash the process."""
+    for layer, last in ((nn.Conv2d(8, 16, 1, stride=2), expected), (nn.Conv2d(16, 16, 1, stride=2), True)):
+        task = classifier(nn.Sequential(layer, nn.Flatten()))
+        task.trainer = SimpleNamespace(
+            precision="bf16-mixed", strategy=SimpleNamespace(root_device=torch.device(device))
+        )
+        task.setup("fit")
+        outputs = layer(torch.rand(2, layer.in_channels, 8, 8))
+        assert outputs.is_contiguous(memory_format=torch.channels_last) == last
+
+
+def test_channels_last_with_wrong_gradients_is_refused():
+    task = classifier(nn.Sequential(nn.Conv2d(3, 8, 1, stride=2), nn.Flatten()), channels_last=True)
+    task.trainer = SimpleNamespace(precision="32-true", strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    with pytest.raises(UserError, match="strided 1×1 convolutions with fewer than 16 channels"):
+        task.setup("fit")
+
+
+def test_a_net_of_volumes_keeps_the_usual_order():
+    """`nn.Module.to(memory_format=torch.channels_last)` fails for five-dimensional weights."""
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    for given, refused in ((None, nullcontext()), (True, pytest.raises(UserError, match="weights with five axes"))):
+        task = classifier(nn.Sequential(nn.Conv3d(1, 2, 3, padding=1), nn.Flatten()), channels_last=given)
+        task.trainer = SimpleNamespace(precision="bf16-mixed", strategy=strategy)
+        with refused:
+            task.setup("fit")

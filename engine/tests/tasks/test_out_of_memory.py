@@ -1,0 +1,148 @@
+"""Steps that are repeated with smaller micro-batches after memory ran out (`data.global_batch_size`)."""
+
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from killing import at_call
+from lit_engine.callbacks.record import RunRecord
+from lit_engine.checkpoints.io import read
+from lit_engine.training.task import Task
+
+FIT = (
+    "fit -c configs/quickstart.yaml --model.net=test_out_of_memory.Net --trainer.max_epochs=2 "
+    "--data.batch_size=null --data.global_batch_size=64 --trainer.precision=64-true --test_after_fit=false "
+    "--trainer.log_every_n_steps=1 --trainer.accelerator=cpu --trainer.callbacks=[] --data.val_size=1000 "
+    "--data.train_transforms=null"  # the noise depends on the batch
+)
+STEPS = 7  # per epoch; the last one has 53 samples
+
+
+class Net(nn.Module):
+    """A perceptron that counts its training batches in a buffer, and has too little memory for some of them."""
+
+    needs = staticmethod(lambda calls, size: None)  # returns forward or backward if memory runs out there
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, num_classes))
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, inputs):
+        if not self.training:
+            return self.layers(inputs)
+        self.calls += 1
+        where = Net.needs(int(self.calls), len(inputs))
+        if where == "forward":
+            raise torch.OutOfMemoryError("out of memory")
+        logits = self.layers(inputs)
+        if where == "backward":  # after the gradients of the last layer have been added
+            self.layers[1].weight.register_hook(fail)
+        return logits
+
+
+def fail(gradient):
+    raise torch.OutOfMemoryError("out of memory")
+
+
+@pytest.fixture
+def limit(monkeypatch):
+    """Set where memory runs out: in training batches of more than `size` samples, from a call on."""
+
+    def set_limit(where, size, first=1):
+        needs = staticmethod(lambda calls, samples: where if calls >= first and samples > size else None)
+        monkeypatch.setattr(Net, "needs", needs)
+
+    return set_limit
+
+
+def last(run):
+    return read(run / "checkpoints" / "last.ckpt")
+
+
+def rows(run):
+    """Return metrics.csv without the column of the speed."""
+    lines = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()]
+    speed = lines[0].index("train/samples_per_second")
+    return [[value for k, value in enumerate(line) if k != speed] for line in lines]
+
+
+def assert_same(run, other):
+    for name, weight in last(run)["state_dict"].items():
+        assert torch.equal(weight, last(other)["state_dict"][name]), name
+    a, b = (last(one)["optimizer_states"][0]["state"] for one in (run, other))
+    assert all(torch.equal(a[k][name], b[k][name]) for k in a for name in a[k])
+    assert rows(run) == rows(other)
+
+
+@pytest.mark.parametrize(("where", "first", "accumulate"), [
+    ("forward", 1, 1),  # in the first step of the run
+    ("backward", 4, 1),
+    ("backward", STEPS + 1, 1),  # in the first step of an epoch
+    ("backward", 2 * STEPS + 6, 2),  # in the second micro-batch of a step
+])  # fmt: skip
+def test_a_step_is_repeated_with_half_the_micro_batch(lit, limit, monkeypatch, where, first, accumulate):
+    """The run is equal to a run that was stopped before the step and resumed with smaller micro-batches."""
+    command = f"{FIT} --trainer.accumulate_grad_batches={accumulate}"
+    limit(where, 32 // accumulate, first)
+    halved = lit(command, "--run_name=halved")
+    assert halved.status == 0, halved.err
+    step, option = (first - 1) // accumulate, f"--trainer.accumulate_grad_batches={2 * accumulate}"
+    assert f"note: out of memory in epoch {step // STEPS}, step {step}: repeating it with {option}\n" in halved.err
+    assert halved.err.count("out of memory") == 1
+
+    limit(None, 0)
+    hook = (Task, "on_before_optimizer_step", step) if step else (RunRecord, "on_train_epoch_start", 1)
+    with monkeypatch.context() as patch:
+        at_call(patch, *hook, signal.SIGTERM)
+        stopped = lit(command, "--run_name=stopped")
+    assert stopped.status == 128 + signal.SIGTERM
+    resumed = lit(f"fit --run {stopped.run} {option}")
+    assert resumed.status == 0, resumed.err
+    assert_same(halved.run, stopped.run)
+
+
+def test_gradients_are_those_of_the_full_batch_and_resuming_is_exact(lit, limit, monkeypatch):
+    """Memory runs out twice, for 64 and for 32 samples. Then the run is stopped, and resumed without options.
+
+    Each epoch has six steps and is validated twice, with options that count batches.
+    """
+    command = f"{FIT} --trainer.limit_train_batches=6 --trainer.val_check_interval=3"
+    whole = lit(command, "--run_name=whole")
+    limit("backward", 16, 3)
+    halved = lit(command, "--run_name=halved")
+    assert (halved.status, halved.err.count("out of memory")) == (0, 2), halved.err
+    with monkeypatch.context() as patch:
+        at_call(patch, Task, "on_before_optimizer_step", 9, signal.SIGTERM)
+        stopped = lit(command, "--run_name=stopped")
+    assert stopped.status == 128 + signal.SIGTERM
+    assert lit(f"fit --run {stopped.run}").status == 0
+    assert_same(halved.run, stopped.run)
+    for name, weight in last(whole.run)["state_dict"].items():
+        if name != "net.calls":
+            assert (weight - last(halved.run)["state_dict"][name]).abs().max() < 1e-12
+    for row, other in zip(rows(whole.run)[1:], rows(halved.run)[1:], strict=True):
+        assert [float(x or 0) for x in row] == pytest.approx([float(x or 0) for x in other], rel=1e-6)
+
+
+@pytest.mark.parametrize("options", [
+    "--data.global_batch_size=null --data.batch_size=64",
+    "--trainer.accumulate_grad_batches=64",  # micro-batches of one sample
+])  # fmt: skip
+def test_other_runs_fail_with_advice(lit, limit, options):
+    limit("forward", 0, 3)
+    with pytest.raises(torch.OutOfMemoryError) as failure:
+        lit(FIT, options)
+    assert "double trainer.accumulate_grad_batches" in str(failure.value.__notes__)
+
+
+def test_a_step_that_may_have_changed_weights_is_not_repeated(lit, monkeypatch):
+    def step(self, closure):
+        closure()
+        fail(None)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    with pytest.raises(torch.OutOfMemoryError):
+        lit(FIT)

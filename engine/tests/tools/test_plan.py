@@ -1,0 +1,138 @@
+"""Predictions of `fit --plan`."""
+
+import json
+import sys
+import time
+
+import pytest
+import torch
+from torch import nn
+
+from lit_engine.tools.plan import power
+from lit_engine.training.task import Task
+
+# 437 training samples: seven steps of 64 samples per epoch; 1,000 samples for validation
+FIT = "fit -c configs/quickstart.yaml --data.val_size=1000 --trainer.accelerator=cpu"
+
+
+def planned(lit, *options, fit=FIT):
+    result = lit(fit, "--plan --json", *options)
+    assert result.status == 0, result.err
+    return json.loads(result.out)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Make steps, validation batches, ends of epochs and the start slow, so that their times are known."""
+
+    def sleep_in(owner, name, seconds):
+        original = getattr(owner, name)
+
+        def slowly(*args, **kwargs):
+            time.sleep(seconds)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, slowly)
+
+    sleep_in(Task, "on_before_optimizer_step", 0.15)
+    sleep_in(Task, "evaluate", 0.02)
+    sleep_in(Task, "on_train_epoch_end", 0.5)
+    sleep_in(Task, "on_train_start", 1.0)
+
+
+def test_the_predicted_time_has_steps_validations_and_the_rest_of_each_epoch(lit, slow):
+    """Each epoch has seven steps of two micro-batches, the last of which is not full."""
+    options = "--data.batch_size=32 --trainer.accumulate_grad_batches=2 --data.eval_batch_size=100"
+    found = planned(lit, f"{options} --trainer.max_epochs=4 --trainer.callbacks=[]")
+    assert (found["epochs"], found["steps"], found["validations"], found["batches"]) == (4, 28, 4, 10)
+    expected = 28 * 0.15 + 4 * 10 * 0.02 + 4 * 0.5 + 1.0
+    assert expected <= found["seconds"] < 1.6 * expected
+    assert 0.15 <= found["seconds_per_step"] < 0.4
+    assert found["samples_per_second"] == pytest.approx(64 / found["seconds_per_step"])
+    assert 2**26 < found["peak_bytes"]["process"] < 2**36
+    assert "joules" not in found
+    assert found["micro_batch"] == {
+        "samples": 64,
+        "samples_per_step": 64,
+        "options": {"trainer.accumulate_grad_batches": 1, "data.batch_size": 64},
+    }
+
+
+@pytest.mark.parametrize(("options", "length"), [
+    ("--trainer.max_epochs=-1 --trainer.max_steps=16", (3, 16, 3)),
+    ("--trainer.max_epochs=5 --trainer.check_val_every_n_epoch=2", (5, 35, 2)),
+    ("--trainer.max_epochs=2 --trainer.val_check_interval=0.5", (2, 14, 4)),
+    ("--trainer.max_epochs=2 --trainer.limit_val_batches=0 --trainer.callbacks=[]", (2, 14, 0)),
+])  # fmt: skip
+def test_length(lit, options, length):
+    found = planned(lit, options)
+    assert (found["epochs"], found["steps"], found["validations"]) == length
+
+
+def test_lines_and_no_run(lit, workspace):
+    result = lit(FIT, "--plan --trainer.max_epochs=2")
+    assert result.status == 0
+    lines = result.out.splitlines()
+    names = ["time", "speed", "peak memory", "largest micro-batch that fits"]
+    assert [line.partition(":")[0] for line in lines] == names
+    assert "(2 epochs: 14 steps of " in lines[0]
+    assert lines[-1].endswith(": 64 of the 64 samples of a step; as configured")
+    assert not list(workspace.glob("runs/*/*"))
+    assert result.err == ""
+
+
+class Net(nn.Module):
+    """A linear classifier that needs too much memory to train with more than 16 samples."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+    def forward(self, inputs):
+        if self.training and len(inputs) > 16:
+            raise torch.OutOfMemoryError("out of memory")
+        return self.layers(inputs)
+
+
+@pytest.mark.parametrize(("given", "options"), [
+    ("--data.batch_size=24", {"trainer.accumulate_grad_batches": 2, "data.batch_size": 12}),
+    ("--data.batch_size=4 --trainer.accumulate_grad_batches=6",
+     {"trainer.accumulate_grad_batches": 2, "data.batch_size": 12}),
+    ("--data.batch_size=null --data.global_batch_size=48", {"trainer.accumulate_grad_batches": 3}),
+])  # fmt: skip
+def test_the_largest_micro_batch_divides_the_step(lit, given, options):
+    found = planned(lit, f"--trainer.max_epochs=2 --model.net=test_plan.Net {given}")["micro_batch"]
+    assert found["options"] == options
+    assert found["samples"] == found["samples_per_step"] // options["trainer.accumulate_grad_batches"]
+    words = [f"--{name}={value}" for name, value in options.items()]
+    result = lit(FIT, f"--trainer.max_epochs=1 --model.net=test_plan.Net {given}", words)
+    assert result.status == 0, result.err
+
+
+def test_too_little_memory(lit, monkeypatch):
+    monkeypatch.setattr(Net, "forward", lambda *_: torch.empty(2**60))
+    result = lit(FIT, "--plan --model.net=test_plan.Net --data.batch_size=2 --trainer.num_sanity_val_steps=0")
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert "out of memory with the smallest micro-batch" in result.err
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ("--plan --find lr", "--plan predicts the training of a new run: remove --find"),
+    ("--plan --resume --run_name=a", "--plan predicts the training of a new run: remove --resume"),
+    ("--json", "--json needs --plan"),
+    ("--plan --trainer.max_epochs=-1", "set trainer.max_epochs or max_steps"),
+])  # fmt: skip
+def test_mistakes(lit, options, message):
+    result = lit(FIT, options)
+    assert (result.status, len(result.err.splitlines())) == (2, 1)
+    assert message in result.err
+
+
+def test_power(monkeypatch):
+    """NVML reports milliwatts, if it is installed."""
+    monkeypatch.setattr(torch.cuda, "power_draw", lambda device: 250_000)
+    assert power(torch.device("cuda", 0)) == [250.0]
+    assert power(torch.device("cpu")) == []
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(torch.cuda, "power_draw", lambda device: __import__("pynvml"))
+    assert power(torch.device("cuda", 0)) == []

@@ -1,0 +1,99 @@
+"""Suggestions of `--find`."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from helpers import TINY
+from lit_engine.callbacks.freezing import Unfreezing
+from lit_engine.tools.lr_finder import find, steepest
+from lit_engine.training.parameter_groups import Group, ParameterGroups
+from toy.data import Digits
+from toy.tasks import ImageClassifier
+
+RATES = [10 ** (-6 + 7 * i / 99) for i in range(100)]
+
+
+def valley(rate):
+    """A loss curve that falls like a logistic function around 1e-3 and explodes beyond 1."""
+    return 2.3 - 1.5 / (1 + math.exp(-4 * (math.log10(rate) + 3))) + max(rate - 1, 0) ** 2
+
+
+def test_the_rate_where_the_loss_falls_fastest():
+    assert steepest(RATES, [valley(rate) for rate in RATES]) == pytest.approx(1e-3, rel=0.3)
+
+
+def test_losses_that_are_not_finite_end_the_curve():
+    losses = [valley(rate) for rate in RATES[:80]] + [float("nan")] * 20
+    assert steepest(RATES, losses) == pytest.approx(1e-3, rel=0.3)
+
+
+@pytest.mark.parametrize("losses", [[], [1.0] * 100, RATES], ids=["none", "flat", "rising"])
+def test_no_descent_no_suggestion(losses):
+    assert steepest(RATES, losses) is None
+
+
+class Watched(torch.optim.SGD):
+    """Records the groups' learning rates, and which parameters have gradients, in each step."""
+
+    def step(self, closure=None):
+        result = super().step(closure)
+        self.steps.append({g["name"]: (g["lr"], g["params"][0].grad is not None) for g in self.param_groups})
+        return result
+
+
+def test_find_lr_searches_with_the_groups_and_the_freezing_of_the_first_epoch(trainer):
+    """In step k, group i has the rate factor_i · 1e-6 · 1e7^(k/99). The search takes many epochs of this data."""
+    Watched.steps = []
+    body, late = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU()), nn.Linear(16, 16)
+    net = nn.Sequential()
+    net.body, net.late, net.head = body, late, nn.Linear(16, 10)
+    data = Digits(batch_size=500, seed=0)
+    groups = [Group("body", ["net.body"], lr_factor=0.1), Group("late", ["net.late"], lr_factor=0.5)]
+    task = ImageClassifier(
+        net, partial(Watched, lr=0.3), data.class_names, data.mean, data.std, parameter_groups=ParameterGroups(groups)
+    )
+    before = late.weight.detach().clone()
+    fit = trainer(max_epochs=2, callbacks=[Unfreezing({"net.late": 1})], accumulate_grad_batches=2)
+    find("lr", fit, task, data)
+    assert 50 < len(Watched.steps) <= 100
+    for k, groups in enumerate(Watched.steps):
+        rate = 1e-6 * 1e7 ** (k / 99)
+        assert groups == {"base": (pytest.approx(rate), True), "body": (pytest.approx(0.1 * rate), True)}
+    assert fit.current_epoch > 10
+    assert torch.equal(late.weight, before)
+
+
+@pytest.mark.draws
+def test_find_lr_from_the_command_line_trains_nothing(lit):
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --find lr")
+    assert result.status == 0
+    assert (result.run / "figures" / "lr_finder.png").stat().st_size > 5000
+    assert not (result.run / "checkpoints").exists()
+    suggestion = next(line for line in result.out.splitlines() if line.startswith("suggested: "))
+    option = suggestion.split()[1]
+    assert 1e-5 < float(option.partition("=")[2]) < 1
+    assert lit(f"fit -c configs/quickstart.yaml {TINY} {option} --trainer.max_epochs=1").status == 0
+
+
+def test_find_batch_size_ends_at_the_samples_there_are(lit):
+    result = lit(f"fit -c configs/quickstart.yaml {TINY} --data.batch_size=256 --data.drop_last=true --find batch_size")
+    assert result.status == 0
+    assert "suggested: --data.batch_size=1024 (" in result.out  # 1,257 training samples
+
+
+def test_there_is_nothing_else_to_find(lit, trained):
+    assert "find" in lit(f"fit -c configs/quickstart.yaml {TINY} --find luck").err
+    assert lit(f"test -c configs/quickstart.yaml {TINY} --find lr").status == 2
+    assert "instead of --run" in lit("fit --run", trained, "--find lr").err
+
+
+def test_find_batch_size_of_several_processes_is_refused_before_they_start(lit):
+    result = lit(
+        "fit -c configs/quickstart.yaml -c configs/overlays/ddp.yaml --trainer.accelerator=cpu --find batch_size"
+    )
+    assert result.status == 2
+    assert result.err.startswith("error: --find batch_size needs one process: set --trainer.devices=1")

@@ -1,0 +1,10 @@
+"""Fixture for pages in a browser."""
+
+import pytest
+
+from serving import chromium
+
+
+@pytest.fixture(scope="session")
+def browser():
+    yield from chromium()

@@ -1,0 +1,108 @@
+"""A sharded net as seen by the first of two processes. test_sharding.py runs this file in a separate process.
+
+After torch has sharded a tensor, forked processes, which some tests use, can no longer compute gradients.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from lit_engine.callbacks.averaging import EMA
+from lit_engine.distributed.sharding import Sharded, as_sharded, clip_norm, gather_full_tensors, shard, total_norm
+from lit_engine.errors import UserError
+from lit_project.models.mlp import MLP
+from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
+
+
+@pytest.fixture
+def two():
+    """A mesh in which this process is the first of two. The other process does not exist, and nothing is sent."""
+    distributed.init_process_group("fake", rank=0, world_size=2)
+    yield lambda data, tensor: init_device_mesh(
+        "cpu", (data, tensor), mesh_dim_names=("data_parallel", "tensor_parallel")
+    )
+    distributed.destroy_process_group()
+
+
+class Part(nn.Module):
+    """The parts of a task that `shard` needs."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+        self.trainer = SimpleNamespace(strategy=Sharded(), precision_plugin=SimpleNamespace(scaler=None))
+
+
+def test_halves_of_the_hidden_layers(two):
+    task = Part(TransformerSeq2Seq(11, 13, size=8, heads=2, encoder_layers=1, decoder_layers=1))
+    whole_sizes = {name: parameter.shape for name, parameter in task.named_parameters()}
+    shard(task, two(1, 2))
+    split = {name for name, p in task.named_parameters() if isinstance(p, DTensor) and p.to_local().numel() < p.numel()}
+    layers = [f"net.{stack}.0.feedforward.{n}" for stack in ("encoder", "decoder") for n in "02"]
+    assert split == {f"{layer}.weight" for layer in layers} | {f"{layer}.bias" for layer in layers[::2]}
+    assert {name: parameter.shape for name, parameter in task.named_parameters()} == whole_sizes
+    shard(task, two(1, 2))  # a second stage of the same trainer changes nothing
+    assert {name: parameter.shape for name, parameter in task.named_parameters()} == whole_sizes
+
+
+def test_each_process_of_fsdp2_has_half_of_everything(two):
+    net = TransformerSeq2Seq(12, 14, size=8, heads=2, encoder_layers=1, decoder_layers=1)
+    count = sum(parameter.numel() for parameter in net.parameters())
+    task = Part(net)
+    shard(task, two(2, 1))
+    assert 2 * sum(parameter.to_local().numel() for parameter in task.parameters()) == count
+    assert net.output.weight is net.target_embedding.weight
+
+
+@pytest.mark.parametrize(
+    ("net", "says"),
+    [
+        (MLP((4,), 3, [5]), r"net.layers.1.weight \(5 × 4\) cannot be split evenly between 2 processes"),
+        (nn.Linear(2, 2), "Linear has no tensor_parallel_plan: use the overlay fsdp2 instead"),
+    ],
+)
+def test_nets_that_cannot_be_split(two, net, says):
+    with pytest.raises(UserError, match=says):
+        shard(Part(net), two(1, 2))
+
+
+def test_weights_beside_the_net_another_strategy_and_averages(two):
+    task = Part(nn.Linear(2, 2))
+    task.scale = nn.Parameter(torch.ones(1))
+    with pytest.raises(UserError, match="scale belongs to the task itself"):
+        shard(task, two(2, 1))
+    trainer = SimpleNamespace(strategy=Sharded(), callbacks=[EMA()], precision="32-true")
+    with pytest.raises(UserError, match="EMA does not support sharded weights"):
+        trainer.callbacks[0].setup(trainer, None, "fit")
+    task.trainer.strategy = ModelParallelStrategy()
+    with pytest.raises(UserError, match="checkpoints of ModelParallelStrategy cannot be resumed here"):
+        shard(task, two(2, 1))
+
+
+def test_norms_of_shards_beside_whole_tensors_and_shards_of_whole_ones(two):
+    mesh = two(2, 1)["tensor_parallel"]  # one process, which has everything
+    plain = [torch.tensor([3.0, 0.0]), torch.tensor([[0.0, 4.0]])]
+    mixed = [plain[0].clone(), as_sharded(plain[1], distribute_tensor(torch.zeros(1, 2), mesh, [Shard(1)]))]
+    assert isinstance(mixed[1], DTensor)
+    assert total_norm(mixed) == 5
+    clip_norm(mixed, 1.0)
+    torch.testing.assert_close(gather_full_tensors(mixed, keep=True), [value / 5 for value in plain], rtol=1e-5, atol=0)
+    assert gather_full_tensors({"step": 3, "states": mixed}, keep=False) == {"step": 3, "states": [None, None]}
+    assert as_sharded(torch.tensor(3.0), mixed[1]) == 3.0  # an optimizer's counter is not sharded
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "hint"),
+    [(torch.optim.LBFGS, {}, "at once"), (torch.optim.SGD, {"fused": True}, "fused: false")],
+)
+def test_an_optimizer_that_cannot_work_on_shards(two, monkeypatch, kind, options, hint):
+    monkeypatch.setattr(ModelParallelStrategy, "optimizer_step", lambda self, optimizer, *_: optimizer.step())
+    weight = nn.Parameter(distribute_tensor(torch.ones(2, 2), two(2, 1)["data_parallel"], [Shard(0)]))
+    weight.grad = weight.detach().clone()
+    with pytest.raises(UserError, match=rf"^{kind.__name__} with these options cannot work on shards: [^\n]*{hint}$"):
+        Sharded().optimizer_step(kind([weight], lr=0.1, **options), None)

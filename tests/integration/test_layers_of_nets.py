@@ -1,0 +1,26 @@
+"""The layers of networks, which have a learning rate each with `layer_decay`."""
+
+import pytest
+from torch import nn
+
+from lit_engine.training.parameter_groups import layers
+from lit_project.models.pretrained import TorchvisionNet
+from lit_project.models.resnet import SmallResNet
+from lit_project.models.timm_net import TimmNet
+
+
+@pytest.mark.parametrize(
+    ("module", "count"), [(SmallResNet((1, 28, 28), 10), 12), (TorchvisionNet((3, 32, 32), 10), 11)], ids=["20", "18"]
+)
+def test_layers_of_residual_nets_are_their_blocks(module, count):
+    assert len(layers(module)) == count
+
+
+def test_layers_of_nets_from_elsewhere_are_their_blocks():
+    """Tests timm nets, and MNASNet, whose blocks have their own `layers`."""
+    stages = layers(nn.ModuleDict({"net": TimmNet("convnext_atto", (3, 32, 32), 10)}))
+    assert [path for path in stages if "stages" in path] == [f"net.backbone.stages.{stage}" for stage in range(4)]
+    assert stages[0].startswith("net.backbone.stem")
+    assert stages[-1].startswith("net.head")
+    mobile = layers(TorchvisionNet((3, 32, 32), 10, "mnasnet0_5"))
+    assert [path for path in mobile if ".layers.8" in path] == [f"backbone.layers.8.{block}" for block in range(3)]

@@ -1,0 +1,27 @@
+"""Overlays on the quickstart of each family, and combinations of overlays."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+CONFIGS = sorted(path.name for path in (Path(__file__).parents[2] / "configs").glob("*.yaml"))
+
+
+def test_overlays_of_the_trainer_fit_every_family(lit):
+    overlays = ("accumulate", "bf16", "ddp", "debug", "early_stopping", "ema", "gpu", "nan_guard", "no_decay", "wandb")
+    files = " ".join(f"-c configs/overlays/{name}.yaml" for name in overlays)
+    for config in CONFIGS:
+        if config.endswith("quickstart.yaml"):
+            with pytest.raises(SystemExit) as ended:  # --print_config exits; errors would return 2
+                lit(f"fit -c configs/{config} {files} --print_config")
+            assert ended.value.code == 0
+
+
+def test_mixup_and_cutmix_add_up(lit, capfd):
+    overlays = "-c configs/overlays/mixup.yaml -c configs/overlays/cutmix.yaml"
+    with pytest.raises(SystemExit):
+        lit(f"fit -c configs/quickstart.yaml {overlays} --print_config")
+    mixing = yaml.safe_load(capfd.readouterr().out)["model"]["init_args"]["mixing"]
+    assert mixing["mixup_alpha"] == 0.2
+    assert mixing["cutmix_alpha"] == 1.0

@@ -1,0 +1,24 @@
+"""`--plot_lr` with the schedules of docs/training.md and with several optimizers."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+DOCS = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+BLOCKS = re.findall(r"```yaml\n(schedulers:.*?)```", DOCS, re.DOTALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_schedules_of_the_documentation(lit, block):
+    result = lit(
+        "fit quickstart --epochs 3", [f"--model.schedulers={yaml.safe_load(block)['schedulers']}"], "--plot_lr"
+    )
+    assert result.status == 0, result.err
+
+
+def test_the_plan_has_a_line_an_optimizer(lit):
+    result = lit("fit translation_two_optimizers --model.accumulate=4 --plot_lr")
+    assert result.status == 0, result.err
+    assert len([line for line in result.out.splitlines() if line.startswith("lr/")]) == 2

@@ -1,0 +1,102 @@
+"""Sharded nets: two processes train like one, and nets that cannot be sharded are rejected in one line."""
+
+import csv
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers import run_in
+from lit_engine.checkpoints.io import read
+
+ROOT = Path(__file__).parents[2]
+lit_in = partial(run_in, package="lit_project")
+FSDP2, TENSOR_PARALLEL = (["-c", f"{ROOT}/configs/overlays/{name}.yaml"] for name in ("fsdp2", "tensor_parallel"))
+MLP_RUN = (
+    f"-c {ROOT}/configs/quickstart.yaml --model.net=MLP --model.net.hidden_sizes=[32] --model.net.norm=none "
+    "--model.net.dropout=0 --data.train_transforms=[] --trainer.gradient_clip_val=0.5 "
+    '--trainer.callbacks+=[{"class_path":"Unfreezing","init_args":{"schedule":{"net.layers.1":1}}}] '
+    '--trainer.callbacks+=[{"class_path":"NaNGuard"}]'
+)
+TRANSFORMER_RUN = (
+    f"-c {ROOT}/configs/translation_quickstart.yaml --model.net=TransformerSeq2Seq --model.net.size=32 "
+    "--model.net.heads=2 --model.net.encoder_layers=1 --model.net.decoder_layers=1 --model.net.dropout=0 "
+    "--model.optimizer.lr=0.002 --data.size=300 --data.val_size=40 --data.test_size=40"
+)
+COMMON = (
+    "--trainer.accelerator=cpu --trainer.log_every_n_steps=1 --model.schedulers=null --data.batch_size=null "
+    "--data.global_batch_size=64"
+)
+
+
+def curves(run: Path) -> dict[str, list[float]]:
+    rows = list(csv.DictReader((run / "metrics.csv").open()))
+    names = ("train/loss_step", "train/gradient_norm", "train/loss", "val/loss")
+    return {name: [float(row[name]) for row in rows if row[name]] for name in names}
+
+
+def metrics(run: Path) -> dict[str, Any]:
+    return json.loads((run / "metrics.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("options", [MLP_RUN, TRANSFORMER_RUN], ids=["mlp", "transformer"])
+def test_a_run_that_goes_on_under_other_strategies_is_that_of_one_process(lit, tmp_path, options):
+    """Two epochs with tensor parallelism, one with FSDP2, then one process: losses within 1e-5, one optimizer state."""
+    new = ["fit", *options.split(), *COMMON.split()]
+    assert lit(new, "--run_name=one --trainer.max_epochs=4").status == 0
+    lit_in(tmp_path, *new, *TENSOR_PARALLEL, "--run_name=all", "--trainer.max_epochs=2", "--test_after_fit=false")
+    (run,) = (tmp_path / "runs").glob("*/all")
+    lit_in(tmp_path, "fit", "--run", str(run), *FSDP2, "--trainer.max_epochs=3", "--test_after_fit=true")
+    saved, tested = read(run / "checkpoints" / "last.ckpt"), metrics(run)["test"]
+    alone = f"--run {run} --trainer.devices=1 --trainer.strategy=auto"
+    assert lit(f"test {alone}").status == 0
+    again = metrics(run)["test"]
+    assert {n: v for n, v in tested.items() if n[:5] == "test/"} == pytest.approx(
+        {n: v for n, v in again.items() if n[:5] == "test/"}, rel=1e-5
+    )
+    assert lit(f"fit {alone} --trainer.max_epochs=4").status == 0
+    one, found = curves(tmp_path / "runs" / run.parent.name / "one"), curves(run)
+    for name, values in one.items():
+        assert len(values) >= 4, name
+        assert found[name] == pytest.approx(values, abs=1e-5), name
+    last = read(run / "checkpoints" / "last.ckpt")
+    assert [value.shape for value in saved["state_dict"].values()] == [v.shape for v in last["state_dict"].values()]
+    assert len({v.data_ptr() for v in saved["state_dict"].values()}) == len(
+        {v.data_ptr() for v in last["state_dict"].values()}
+    )  # tied weights are saved once
+    for before, after in zip(saved["optimizer_states"], last["optimizer_states"], strict=True):
+        assert before["param_groups"] == after["param_groups"]
+        assert before["state"].keys() == after["state"].keys()
+
+
+@pytest.mark.slow
+def test_shards_in_a_process_of_its_own():
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/integration/shards.py"]
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "8 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            "--trainer.strategy=fsdp3",
+            "'fsdp3' does not exist; did you mean fsdp? Write a class as {class_path: Sharded}",
+        ),
+        ("--trainer.strategy=Sharded", "a class name is not enough. Write a class as {class_path: Sharded}"),
+        (f"{' '.join(TENSOR_PARALLEL)} --trainer.devices=3", "3 processes are not divisible by tensor_parallel_size 2"),
+    ],
+)
+def test_strategies_that_do_not_fit(lit, options, says):
+    result = lit(f"fit -c configs/quickstart.yaml --trainer.accelerator=cpu {options}")
+    assert result.status == 2
+    assert len(result.err.splitlines()) == 1
+    assert says in result.err
+    assert not list(Path("runs").glob("*/*"))
