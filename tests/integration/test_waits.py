@@ -1,11 +1,11 @@
 """A training step never waits for a GPU, with one process or several."""
 
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from lightning.pytorch import Callback
-from test_ddp import lit_in
 
 ROOT = Path(__file__).parents[2]
 TEXT = "--data.size=300 --data.val_size=20 --data.test_size=20 --data.batch_size=20"
@@ -28,11 +28,11 @@ class Reads(Callback):
 
 def words(line):
     config, _, options = line.format(overlays=ROOT / "configs" / "overlays").partition(" ")
-    short = (
-        "--trainer.max_epochs=1 --trainer.limit_train_batches=5 --trainer.limit_val_batches=1 --test_after_fit=false"
-    )
-    count = "--trainer.accelerator=cpu --trainer.callbacks+=waits.CountWaits"
-    return f"fit -c {ROOT}/configs/{config}.yaml {options} {short} {count}".split()
+    return (
+        f"fit -c {ROOT}/configs/{config}.yaml {options} --trainer.accelerator=cpu --trainer.max_epochs=1 "
+        "--trainer.limit_train_batches=5 --trainer.limit_val_batches=1 --test_after_fit=false "
+        "--trainer.callbacks+=waits.CountWaits"
+    ).split()
 
 
 @pytest.mark.parametrize("line", ONE, ids=lambda line: " ".join(line.split()[:1]))
@@ -51,6 +51,8 @@ def test_a_wait_is_counted(lit, tmp_path):
 
 @pytest.mark.parametrize("line", TWO, ids=["ddp", "fsdp2"])
 def test_two_processes(line, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    lit_in(tmp_path, *words(line))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    command = [sys.executable, "-m", "lit_project", *words(line)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-2000:]
     assert [(tmp_path / f"waits.{rank}").read_text() for rank in (0, 1)] == ["3 steps\n"] * 2

@@ -60,9 +60,8 @@ class Waits(TorchDispatchMode):
             masks = packet is aten.index and any(mask.dtype == torch.bool for mask in tensors(args[1]))
             if packet in READS or masks:
                 self.note(packet.__name__)
-            mark(
-                found[0] if packet is aten._pack_padded_sequence else found
-            )  # sizes of packed sequences are on the CPU
+            # sizes of packed sequences are on the CPU
+            mark(found[0] if packet is aten._pack_padded_sequence else found)
         return found
 
 

@@ -19,12 +19,8 @@ from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
 
-<<<<<<< HEAD
 from lit_engine._torchmetrics import import_lazily
-from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, missing_command, pairs
-=======
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, fit_width, missing_command, pairs
->>>>>>> origin/main
 from lit_engine.cli.options import short_help
 from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError, nearest

@@ -67,13 +67,8 @@ class Decoding:
             part_B = lengths_B[places_B]
             memory = net.encode(source_BS[places_B, : int(part_B.max())], part_B)
             search = greedy if self.beam_size == 1 else beam_search
-<<<<<<< HEAD
-            limits_B = self.limits(part_B).to(source_BS.device)
-            for place, best in zip(places_B.tolist(), search(net, memory, limits_B, self), strict=True):
-=======
             limits = self.limits(part_B).to(source_BS.device)
             for place, best in zip(places_B.tolist(), search(net, memory, limits, self), strict=True):
->>>>>>> origin/main
                 found[place] = best
         return found
 

@@ -241,11 +241,7 @@ class Translator(Task):
         return self.preparation.restore(self.target_vocabulary.decode(tokens))
 
     def encode(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-<<<<<<< HEAD
-        """Return source tokens `(B, S)`, truncated to the maximum length, and their number `(B,)` on the CPU.
-=======
         """Return source tokens `(B, S)`, truncated to the maximum length, and their number per row `(B,)` on the CPU.
->>>>>>> origin/main
 
         Raises:
             DataError: a sentence is empty.
