@@ -128,7 +128,7 @@ def main() -> None:
         lines = [
             "# A first session",
             "",
-            "`python benchmarks/session.py` recorded this session, from a clone to a model that runs elsewhere, on",
+            "This session, from a clone to an exported model, was recorded by `python benchmarks/session.py` on",
             f"{about['cores']} cores of {about['cpu'].replace('(R)', '')}. The times are wall-clock times, {{total}}",
             "",
         ]
