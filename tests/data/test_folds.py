@@ -1,7 +1,6 @@
 """Each sample is in the test split of exactly one fold, and training uses no information from the test split."""
 
 import csv
-from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from lit_engine.data.images import DatasetImages
-from lit_engine.data.module import build_datamodule, folds_of
+from lit_engine.data.module import folds_of
 from lit_engine.errors import DataError
 from lit_project.data.digits import Digits
 from lit_project.data.image_folder import ImageFolder
@@ -132,11 +131,3 @@ def test_folds_that_cannot_be(tmp_path):
     with pytest.raises(DataError, match="9 samples cannot be divided into 10 folds"):
         CSV(tmp_path / "few.csv", "b", folds=10)
     assert sum(CSV(tmp_path / "few.csv", "b", folds=3, fold=k).size_of("test") for k in range(3)) == 9
-
-
-def test_building_data_does_not_modify_the_config():
-    crop = {"class_path": "lit_project.data.augmentation.RandomCrop", "init_args": {"padding": 1}}
-    config = {"class_path": "lit_project.data.digits.Digits", "init_args": {"train_transforms": [crop]}}
-    before = deepcopy(config)
-    build_datamodule(config)
-    assert config == before

@@ -98,7 +98,7 @@ def test_norms_of_shards_beside_whole_tensors_and_shards_of_whole_ones(two):
 
 @pytest.mark.parametrize(
     ("kind", "options", "hint"),
-    [(torch.optim.LBFGS, {}, "together"), (torch.optim.SGD, {"fused": True}, "fused: false")],
+    [(torch.optim.LBFGS, {}, "at once"), (torch.optim.SGD, {"fused": True}, "fused: false")],
 )
 def test_an_optimizer_that_cannot_work_on_shards(two, monkeypatch, kind, options, hint):
     monkeypatch.setattr(ModelParallelStrategy, "optimizer_step", lambda self, optimizer, *_: optimizer.step())

@@ -13,8 +13,8 @@ from typing import Any
 from lit_engine.cli.explain import OptionParser, at_least
 from lit_engine.errors import UserError
 from lit_engine.project import program
-from lit_engine.run.directory import write_text
 from lit_engine.tools.json_output import HELP, json_document
+from lit_engine.tools.runs.command import write
 
 # Reason in the table → title, and number of successive rows that belong together.
 REASONS = {
@@ -62,11 +62,11 @@ def doubts(args: Sequence[str]) -> int:
         writer = csv.DictWriter(text, list(rows[0]) if rows else ["correction", "id"], lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        write_text(file, text.getvalue())
-        print(f"table: {file}; fill in `correction`, then `{program()} fit CONFIG --data.corrections={file}`")
+        write("table", "csv", file, text.getvalue())
+        print(f"fill in its column `correction`, then `{program()} fit CONFIG --data.corrections={file}`")
         page, now = file.with_suffix(".html"), f"{datetime.now():%Y-%m-%d %H:%M}"
-        write_text(page, render_page(samples, rows, lines, f"{program()} doubts {shlex.join(args)} · {now}"))
-        print(f"page: {page}")
+        footer = f"{program()} doubts {shlex.join(args)} · {now}"
+        write("page", "csv", page, render_page(samples, rows, lines, footer))
         document.update(samples=total, estimated_errors=errors, doubts=rows, table=file, page=page)
     return 0
 
@@ -102,4 +102,4 @@ def _check_unedited(file: Path) -> None:
     if file.is_file():
         with file.open(newline="", encoding="utf-8-sig", errors="replace") as handle:
             if any(row.get("correction") != "" for row in csv.DictReader(handle)):
-                raise UserError(f"{file} contains corrections: rename it, or choose another --csv FILE")
+                raise UserError(f"{file} contains corrections or other data: rename it, or choose another --csv FILE")

@@ -27,7 +27,7 @@ POLL = 0.1  # seconds
 def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `reproduce`."""
     what = (
-        "Trains a run again from its commit, with the recorded versions, options and data, and compares the results. "
+        "Trains a run again from its commit, with the recorded versions, options and data, and compares the results.\n"
         "Exit status 0 if they are bit-identical or equal within rounding, 3 if they are different."
     )
     parser = OptionParser("reproduce", what)

@@ -58,9 +58,9 @@ def compare(args: Sequence[str]) -> int:
         complete_pages(runs)  # before the page that links to them
         folder = _folder([run.path for run in runs])
         if options.csv is not None:
-            _write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
+            write("table", "csv", options.csv, as_csv(columns_of(found, found.rows, found.keys)))
         file = options.html or folder / "compare.html"
-        _write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
+        write("page", "html", file, page_of(found, f"Runs of {folder.resolve().name}", footer, file.parent))
         document.update(_document(found, file))
     return 0
 
@@ -73,7 +73,7 @@ def _test(options: argparse.Namespace, footer: str, document: dict[str, Any]) ->
     found = find_all(options.runs, options.test)
     print("\n\n".join("\n  ".join([f"{one.b} compared with {one.a}", *one.lines()]) for one in found))
     file = options.html or _folder([Path(name) for name in options.runs]) / "test.html"
-    _write("page", "html", file, render_page(found, footer))
+    write("page", "html", file, render_page(found, footer))
     document.update(tests=[one.document() for one in found], page=file)
     return max(STATUS[one.verdict] for one in found)
 
@@ -95,7 +95,8 @@ def _document(found: Comparison, file: Path) -> dict[str, Any]:
             "notes": found.notes(), "page": file}  # fmt: skip
 
 
-def _write(what: str, option: str, file: Path, text: str) -> None:
+def write(what: str, option: str, file: Path, text: str) -> None:
+    """Write a file and print its path. Raises UserError if `--option` should name a different file."""
     try:
         write_text(file, text)
     except OSError as error:

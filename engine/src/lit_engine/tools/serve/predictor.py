@@ -124,8 +124,9 @@ class Predictor:
 
     def _look(self, task: Any, inputs: tuple[Any, ...]) -> None:
         """Store the first image of the first `(B, C, H, W)` in [0, 1] that is passed to the task, as a data URL."""
-        if self.seen is None and self.kind == "images" and inputs and getattr(inputs[0], "ndim", 0) == 4:
-            pixels = (255 * inputs[0][0].float().clamp(0, 1)).round().byte().cpu().numpy()  # (C, H, W)
+        images: Any = inputs[0] if inputs and self.kind == "images" and self.seen is None else None
+        if getattr(images, "ndim", 0) == 4 and len(images):  # none if the file is damaged
+            pixels = (255 * images[0].float().clamp(0, 1)).round().byte().cpu().numpy()  # (C, H, W)
             file = io.BytesIO()
             Image.fromarray(pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels[0]).save(file, "PNG")
             self.seen = embed_png(file.getvalue())

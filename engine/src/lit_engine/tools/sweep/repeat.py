@@ -153,8 +153,7 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     """Print the tables, write summary.json and the page, and return whether all runs have finished."""
     trials = sorted(study.rows(), key=lambda trial: trial.number)
     begun = [str(trial.run) for trial in trials if RunDir(trial.run).config_file.exists()]
-    runs = {run.path.name: run for run in (read_runs(begun) if begun else [])}
-    group = Row([*runs.values()], grouped=True)
+    group = Row(read_runs(begun) if begun else [], grouped=True)
     counted = {run.path.name for run in group.counted}
     found = Comparison(group.runs, over) if counted else None
     if found is not None:
@@ -165,9 +164,8 @@ def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
         if found.facts:
             print(f"the runs differ in: {', '.join(found.facts)}")
     for trial in trials:
-        run = runs.get(trial.run.name)
         if trial.run.name not in counted:
-            print(f"left out of the mean: {run.path if run else trial.run.name} ({run.state if run else trial.state})")
+            print(f"left out of the mean: {trial.run.name} ({trial.state})")
     summary, page = study.folder / "summary.json", study.folder / "compare.html"
     told = {"command": command, "config": name, "over": over, **_summary(study.folder, trials, group)}
     write_text(summary, json.dumps({**told, "differ": found.facts if found else []}, indent=2) + "\n")
@@ -229,5 +227,4 @@ def _summary(folder: Path, trials: "Sequence[Trial]", group: Row) -> dict[str, A
 def _of_run(trial: "Trial", run: Run | None, folder: Path) -> dict[str, Any]:
     seconds = {"seconds": round(run.seconds, 2)} if run and run.seconds == run.seconds else {}
     error = {"error": trial.error} if trial.error else {}
-    state = run.state if run else trial.state
-    return {**trial.values, "path": str(trial.run.relative_to(folder)), "state": state, **seconds, **error}
+    return {**trial.values, "path": str(trial.run.relative_to(folder)), "state": trial.state, **seconds, **error}

@@ -135,9 +135,12 @@ def test_wrong_labels_are_listed_and_corrected(lit, repeated):
         "samples, which keep their labels\n"
     ) in result.out
     assert torch.equal(plain.splits["val"][1], corrected.splits["val"][1])
+    assert lit("doubts repeats/mine --csv /proc/x/y.csv").err.startswith(
+        "error: cannot write the table /proc/x/y.csv: "
+    )
     again = lit("doubts repeats/mine")
     assert (again.status, again.err) == (
-        2, f"error: {DOUBTS} contains corrections: rename it, or choose another --csv FILE\n"
+        2, f"error: {DOUBTS} contains corrections or other data: rename it, or choose another --csv FILE\n"
     )  # fmt: skip
 
 
