@@ -128,8 +128,8 @@ def main() -> None:
         lines = [
             "# A first session",
             "",
-            "This session leads from a clone to an exported model. `python benchmarks/session.py` recorded it on",
-            f"{about['cores']} cores ({about['cpu'].replace('(R)', '')}). The times are wall-clock times, {{total}}",
+            "This session, from a clone to an exported model, was recorded by `python benchmarks/session.py` on",
+            f"{about['cores']} cores of {about['cpu'].replace('(R)', '')}. The times are wall-clock times, {{total}}",
             "",
         ]
         total = 0.0

@@ -2,6 +2,8 @@
 
 import inspect
 import os
+import subprocess
+import sys
 from argparse import ArgumentParser as PlainParser
 from contextlib import ExitStack
 from datetime import timedelta
@@ -325,6 +327,25 @@ def test_skip_sigterm_broadcast(trainer):
     assert callable(loop._broadcast_sigterm_tensor)  # since Lightning 2.6
     _lightning.skip_sigterm_broadcast(made)
     assert loop._broadcast_sigterm_tensor() is None
+
+
+LAZY = """
+import sys
+from lit_engine._torchmetrics import import_lazily
+import_lazily()
+import lightning.pytorch.cli
+from torchmetrics.classification import MulticlassAccuracy
+assert not {"torchvision", "transformers", "scipy"} & sys.modules.keys()
+from torchmetrics import Accuracy, Metric, MetricCollection  # Accuracy imports everything
+from torchmetrics.functional import accuracy, classification
+assert type(Accuracy(task="multiclass", num_classes=3)) is MulticlassAccuracy
+assert issubclass(MulticlassAccuracy, Metric)
+"""
+
+
+def test_torchmetrics_is_imported_lazily():
+    done = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_batch_norm():

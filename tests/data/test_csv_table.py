@@ -1,8 +1,11 @@
 """Tests what is read from users' CSV files, and that error messages contain the line and column."""
 
+import random
+
 import pytest
 import torch
 
+from lit_engine.data.tables import CSVFile
 from lit_engine.errors import DataError
 from lit_project.data.tables import CSV
 
@@ -56,6 +59,19 @@ def test_columns_are_chosen_by_name_and_order_and_others_may_hold_text(tmp_path)
     assert all_rows(swapped) == sorted([b, a, y] for a, b, y in EXPECTED)
     unnamed = [(str(n), *row) for n, row in enumerate(ROWS)]  # pandas also writes row numbers
     assert all_rows(CSV(write(tmp_path, lines(unnamed, ",a,b,y")), "y")) == EXPECTED
+
+
+def test_numpys_reader_returns_the_same_numbers(tmp_path, monkeypatch):
+    """The fast reader is used for plain numbers, rounds like Python, and is not used if there is any other cell."""
+    draw = random.Random(0)
+    rows = [[f"{draw.gauss(0, 1) * 10.0 ** draw.randint(-45, 37):.{draw.randint(1, 20)}g}" for _ in range(3)]
+            for _ in range(1000)] + [["1e-320", "-0", "+.5"], ["3.402823e38", " 7 ", "1\u00a0"]]  # fmt: skip
+    text = "\n".join(",".join(row) for row in [["a", "2", "y"], *rows])
+    found = CSVFile(write(tmp_path, text)).read(["y", "a"])
+    assert found.tolist() == [[float(row[2]), float(row[0])] for row in rows]
+    assert CSVFile(write(tmp_path, text))._numbers is not None
+    assert CSVFile(write(tmp_path, text + '\n"1",2,3'))._numbers is None
+    assert CSVFile(write(tmp_path, text + "\n1,2,1e39"))._numbers is None
 
 
 @pytest.mark.parametrize(("delimiter", "mark"), [(";", ";"), ("\t", "\t"), ("tab", "\t"), (r"\t", "\t")])

@@ -15,7 +15,7 @@ FIT = (
     "fit -c configs/quickstart.yaml --model.net=test_out_of_memory.Net --trainer.max_epochs=2 "
     "--data.batch_size=null --data.global_batch_size=64 --trainer.precision=64-true --test_after_fit=false "
     "--trainer.log_every_n_steps=1 --trainer.accelerator=cpu --trainer.callbacks=[] --data.val_size=1000 "
-    "--data.train_transforms=null"  # the noise depends on the batch
+    "--data.train_transforms=null"  # random draws depend on the micro-batch
 )
 STEPS = 7  # per epoch; the last one has 53 samples
 

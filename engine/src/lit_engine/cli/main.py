@@ -19,6 +19,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
 
+from lit_engine._torchmetrics import import_lazily
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, fit_width, missing_command, pairs
 from lit_engine.cli.options import short_help
 from lit_engine.cli.shorthand import expand
@@ -173,6 +174,7 @@ def all_commands(project: Project) -> dict[str, str]:
 def _imported(name: str) -> ModuleType:
     """Import a module, and exclude the many objects that this creates from garbage collection to save time."""
     if name not in sys.modules:
+        import_lazily()
         gc.disable()
         try:
             import_module(name)

@@ -2,10 +2,14 @@
 
 import csv
 import math
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,10 +61,25 @@ class CSVFile:
                 If a value is missing or not a number, the message ends with `advice`.
         """
         chosen = self._places(columns)
+        if self._numbers is not None:
+            return torch.from_numpy(self._numbers[:, chosen])
         rows = [
             [self._number(cells[k], line, self.names[k], advice) for k in chosen] for _, line, cells in self._rows()
         ]
         return torch.tensor(rows, dtype=torch.double)
+
+    @cached_property
+    def _numbers(self) -> np.ndarray | None:
+        """All values `(N, K)` from NumPy's fast reader, or None if a cell is not a plain, finite number."""
+        _, line, _ = next(self._lines())
+        with suppress(ValueError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # there are no rows
+            table = np.loadtxt(
+                self.file, delimiter=self.delimiter, comments=None, skiprows=line, ndmin=2, encoding="utf-8-sig"
+            )
+            if len(table) and table.shape[1] == len(self.names) and bool((np.abs(table) <= LARGEST).all()):
+                return table
+        return None
 
     def cells(self) -> dict[int, dict[str, str]]:
         """Return the cells of each row by column. Rows are numbered from 0 after the header, including blank lines.
