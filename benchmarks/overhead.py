@@ -203,7 +203,7 @@ def processes(rounds: int) -> None:
         more = f"{statistics.median(added):+.0f} ({min(added):+.0f} to {max(added):+.0f})"
         shown = [show_ratio(found[key]) for key in ("samples a second, two / one", "CPU time a sample, two / one")]
         rows.append([title, f"{found['µs a step of one']:.0f}", more, *shown])
-    header = ["", "µs a step of one", "added by DDP", "samples/s, two / one", "CPU a sample, two / one"]
+    header = ["", "µs per step of one", "added by DDP", "samples/s, two / one", "CPU per sample, two / one"]
     table("Two processes of one thread against one", header, rows)
     save("processes", {"rounds": rounds, "two processes": result})
 
@@ -231,5 +231,5 @@ def measure(rounds: int) -> None:
         rows.append(row)
         before = values
     header = ["", "wall", "added", "CPU", "added"]
-    table(f"Linear net, batch {BATCH}, {steps} steps an epoch: µs a step", header, rows)
+    table(f"Linear net, batch {BATCH}, {steps} steps per epoch: µs per step", header, rows)
     save("overhead", {"rounds": rounds, "steps": steps, "µs a step": result})

@@ -65,7 +65,7 @@ from lit_project.text.tokens import join_words, split_words
 JOEYNMT = ["joeynmt==2.3.0", "importlib_metadata==8.7.0"]
 TIMM = ["timm==1.0.31", f"torchvision=={version('torchvision').partition('+')[0]}"]
 SKIP = 10  # warm-up steps, and the logging interval of JoeyNMT
-UPDATES = {"lit_project": 120, "joeynmt": 40}  # timed updates; more where batches contain similar lengths and vary more
+UPDATES = {"lit_project": 120, "joeynmt": 40}  # timed updates; batches of similar length vary more
 RATE = 0.002  # learning rate
 LEVEL = 10  # target validation BLEU
 NEVER = 10**6

@@ -74,7 +74,7 @@ def main() -> None:
             f"{statistics.mean(differences):+.2f} ({min(differences):+.2f} to {max(differences):+.2f})",
         ])  # fmt: skip
     header = ["", "s/epoch", "times faster", "in CPU time", "accuracy %", "difference"]
-    table(f"CNN, {STEPS} steps of 128 images an epoch, {options.rounds} seeds", header, rows)
+    table(f"CNN, {STEPS} steps of 128 images per epoch, {options.rounds} seeds", header, rows)
     save("precision", {"rounds": options.rounds, "epochs a fit": options.epochs, "steps an epoch": STEPS, **result})
 
 

@@ -305,7 +305,7 @@ def check(profiles: dict[str, Profile], rounds: int) -> dict[str, Any]:
             cells = [f"{seconds * 1e3:.0f}" for seconds in (alone, predicted, measured)]
             errors = predicted / measured - 1, (predicted - alone) / (measured - alone) - 1
             rows.append([name, str(count), *cells, *(f"{error:+.0%}" for error in errors)])
-    title = f"DDP on {cores} cores, gloo: {link.hop * 1e6:.0f} µs a hop, {link.bandwidth / 1e9:.2f} GB/s; ms a step"
+    title = f"DDP on {cores} cores, gloo: {link.hop * 1e6:.0f} µs per hop, {link.bandwidth / 1e9:.2f} GB/s; ms per step"
     table(title, ["", "processes", "compute", "predicted", "measured", "error", "error of the overhead"], rows)
     return result
 
@@ -322,7 +322,7 @@ def show(name: str, found: Profile, made: dict[str, Any]) -> None:
         for least in ("80%", "50%")
     ]
     size = sum(size for _, size in found.ready) / 1e6
-    step = f"{made['floor ms']:.1f} + {made['ms per sample']:.3f} ms a sample"
+    step = f"{made['floor ms']:.1f} + {made['ms per sample']:.3f} ms per sample"
     table(f"Efficiency of {name}: {size:.1f} MB of gradients, a step takes {step}", ["GPUs", *kinds], rows)
 
 

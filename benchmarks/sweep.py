@@ -55,7 +55,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="rounds to measure the overhead")
-    parser.add_argument("--trials", type=int, default=8, help="trials to compare the numbers of workers")
+    parser.add_argument("--trials", type=int, default=8, help="trials per number of workers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

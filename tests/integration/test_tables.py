@@ -98,6 +98,6 @@ def test_a_row_is_typed_in_the_browser(lit, monkeypatch, regression, browser):
             assert float(shown(page, "y")) == expected
             page.get_by_label(NAMES[1]).fill("")
             page.get_by_label(NAMES[1]).press_sequentially("many")
-            assert page.locator("input:invalid").count() == 1  # the browser reports it and sends no request
+            assert page.locator("input:invalid").count() == 1  # the browser reports the error and sends no request
 
     serving(lit, monkeypatch)(ask, run)

@@ -47,7 +47,7 @@ def agent(monkeypatch):
 
 def test_restarted_processes_see_nothing_of_the_earlier_ones(agent):
     """Without this, restarted processes would read the addresses of dead processes in the agent's store."""
-    for ranks in ((0, 1), (1, 0), (0, 1)):  # the second to start may be rank 0
+    for ranks in ((0, 1), (1, 0), (0, 1)):  # the second process to start may be rank 0
         parts = meet(agent, *ranks)
         assert not any(part.check(["address"]) for part in parts)
         parts[0].set("address", "of a process that ends")

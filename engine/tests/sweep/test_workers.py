@@ -190,7 +190,7 @@ def test_a_search_that_goes_on_is_the_one_that_was_not_interrupted(tmp_path, rea
     assert whole == [*cut[0], *cut[1]]
     assert len(set(whole)) == 14
     assert not set(whole) & set(Searched(tmp_path / "other", config, seed=4).search(3))
-    assert method == "random" or sum(whole[10:]) / 4 > sum(whole[:10]) / 10  # it searches where the metric is better
+    assert method == "random" or sum(whole[10:]) / 4 > sum(whole[:10]) / 10  # it favours better values
 
 
 def test_another_sweep_in_the_folder_is_refused(tmp_path, read):
