@@ -113,12 +113,12 @@ class Ours(NamedTuple):
     folder: Path
 
     def train(self, updates: int, validate: int) -> tuple[Times, list[tuple[float, list[str]]]]:
-        """Return the time per 1,000 tokens, excluding validation, and the seconds and hypotheses of each validation."""
+        """Return the time per 1,000 tokens, excluding validation, and the time and hypotheses of each validation."""
         steps = f"--trainer.max_steps={updates}", f"--trainer.val_check_interval={validate}"
         return fit(self.folder, *OURS.split(), *steps), StepClock.ends
 
     def test(self, beam: int) -> tuple[float, list[str]]:
-        """Translate the test split with the newest weights, and return the seconds and hypotheses."""
+        """Translate the test split with the newest weights, and return the time in seconds and the hypotheses."""
         run = RunDir.latest(self.folder)
         command("predict", "--run", run.path, "--ckpt_path=last", f"--model.decoding.beam_size={beam}")
         rows = sorted(run.predictions("test"), key=lambda row: row["index"])
@@ -157,20 +157,20 @@ class Joey:
         return output(self.python, "-m", "joeynmt", mode, self.folder / "config.yaml", *option.split())
 
     def train(self, updates: int, validate: int) -> tuple[Times, list[tuple[float, list[str]]]]:
-        """Return the time per 1,000 tokens, and the seconds and hypotheses of each validation."""
+        """Return the time per 1,000 tokens, and the time and hypotheses of each validation."""
         speed, seconds = logged(self.run("train", "--skip-test", updates, validate))
         files = [self.folder / "model" / f"{number * validate}.hyps" for number in range(1, len(seconds) + 1)]
         return speed, [(s, file.read_text().splitlines()) for s, file in zip(seconds, files, strict=True)]
 
     def test(self, beam: int) -> tuple[float, list[str]]:
-        """Translate the test split with the newest weights, and return the seconds and hypotheses."""
+        """Translate the test split with the newest weights, and return the time in seconds and the hypotheses."""
         log = self.run("test", f"-o {self.folder}/found", beam=beam)
         found = (self.folder / "found.test").read_text().splitlines()
         return float(re.findall(r"Generation took ([\d.]+)\[sec\]", log)[0]), found
 
 
 def logged(log: str) -> tuple[Times, list[float]]:
-    """Return the time per 1,000 tokens after the first entry of a JoeyNMT log, and seconds to each validation's end."""
+    """Return the time per 1,000 tokens after the first entry of a JoeyNMT log, and the seconds until each validation ends."""
     times = re.findall(r"(?m)^(\S+ \S+) - .* - (?:EPOCH 1$|Evaluation result)", log)
     start, *ends = [datetime.fromisoformat(time.replace(",", ".")) for time in times]
     speeds = re.findall(r"Tokens per Sec: +([\d.]+)", log)[1:]  # each over the same number of updates

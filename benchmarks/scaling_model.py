@@ -115,11 +115,11 @@ class Link(NamedTuple):
     bandwidth: float  # bytes per second in each direction
 
     def ring(self, size: float, count: int) -> float:
-        """Return the seconds of a ring all-reduce."""
+        """Return the duration in seconds of a ring all-reduce."""
         return 2 * (count - 1) * (self.hop + size / count / self.bandwidth)
 
     def tree(self, size: float, count: int) -> float:
-        """Return the seconds of a double-binary-tree all-reduce."""
+        """Return the duration in seconds of a double-binary-tree all-reduce."""
         return (math.sqrt(2 * math.ceil(math.log2(count)) * self.hop) + math.sqrt(2 * size / self.bandwidth)) ** 2
 
 
@@ -142,7 +142,7 @@ class Profile(NamedTuple):
         return [*found, (1.0, size)] if size else found
 
     def step(self, compute: float, reduce: Callable[[float], float], overlap: bool = True) -> float:
-        """Return the seconds of a step with `compute` seconds of computation."""
+        """Return the duration of a step with `compute` seconds of computation."""
         forward, backward, optimizer = (share * compute for share in self.shares)
         end = 0.0
         for when, size in self.buckets():
@@ -182,7 +182,7 @@ def profile(make: type[Net]) -> Profile:
 
 
 def all_reduce(size: float, gpus: int, start: float, within: Link, between: Link) -> float:
-    """Return the seconds of an all-reduce by GPUs in nodes of 8."""
+    """Return the duration in seconds of an all-reduce by GPUs in nodes of 8."""
     if gpus == 1:
         return 0.0
     local, nodes = min(gpus, NODE), gpus // NODE
@@ -275,7 +275,7 @@ def on(count: int, rounds: int) -> dict[str, Any]:
 
 
 def fitted(times: dict[str, float]) -> Link:
-    """Fit a link to the seconds of two-process ring all-reduces, by least squares of the relative errors."""
+    """Fit a link to the durations of two-process ring all-reduces, by least squares of the relative errors."""
     sizes, seconds = (
         torch.tensor([float(v) for v in values], dtype=torch.float64) for values in zip(*times.items(), strict=True)
     )

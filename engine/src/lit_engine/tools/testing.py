@@ -3,7 +3,7 @@
 It is enabled by `-p lit_engine.tools.testing` in the options of pytest. The project's conftest.py defines two fixtures:
 `workspace`, the folder in which commands run, and `command_line`, the `main` function of the project.
 
-torch and Lightning are imported by the tests that need them, because the process that distributes them does not.
+Each test imports torch and Lightning itself, because the process that distributes the tests needs neither.
 """
 
 import os

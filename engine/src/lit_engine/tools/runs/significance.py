@@ -114,8 +114,8 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     pairs, otherwise from the t test.
 
     Args:
-        a: metric of the runs of A.
-        b: metric of the runs of B with the same seeds or folds.
+        a: metric value of each run of A.
+        b: metric value of each run of B, with the same seeds or folds.
         overlap: for folds, the number of test samples divided by the number of training samples of a run. The training
             sets of folds overlap, which the variance estimator of Nadeau & Bengio (2003) takes into account. A
             permutation test would not, and more folds are not a larger sample, so both it and `needed` are omitted.
