@@ -201,7 +201,7 @@ def line(net: str, flop: float, options: argparse.Namespace) -> tuple[float, flo
 
 
 def predict(name: str, found: Profile, options: argparse.Namespace) -> dict[str, Any]:
-    """Predict time and efficiency of weak and strong scaling for each network, and the most GPUs for 80 and 50 %."""
+    """Predict times and efficiencies of weak and strong scaling, and the maximum numbers of GPUs for 80 and 50 %."""
     floor, slope = line(name, found.flop, options)
     forward, backward, _ = found.shares  # the floor includes the optimizer
     found = found._replace(shares=(forward / (forward + backward), backward / (forward + backward), 0.0))
@@ -311,7 +311,7 @@ def check(profiles: dict[str, Profile], rounds: int) -> dict[str, Any]:
 
 
 def show(name: str, found: Profile, made: dict[str, Any]) -> None:
-    """Print the efficiencies, and the most GPUs for efficiencies of 80 and 50 %."""
+    """Print the efficiencies, and the maximum numbers of GPUs for efficiencies of 80 and 50 %."""
     kinds = {key: value for key, value in made.items() if isinstance(value, dict)}
     rows = [
         [f"{gpus:,}", *(f"{k['GPUs'][gpus]['efficiency']:.0%}" if gpus in k["GPUs"] else "" for k in kinds.values())]

@@ -1,4 +1,4 @@
-"""Fixtures of sweeps whose trials run `fake_fit.py`, to test sampling, running and reporting trials without training."""
+"""Fixtures of sweeps whose trials run `fake_fit.py`, which test sampling, running and reporting without training."""
 
 import sys
 import threading
