@@ -170,7 +170,7 @@ class Joey:
 
 
 def logged(log: str) -> tuple[Times, list[float]]:
-    """Return the time per 1,000 tokens in a JoeyNMT log after its first entry, and the seconds to the end of each validation."""
+    """Return the time per 1,000 tokens after the first entry of a JoeyNMT log, and when each validation ended (s)."""
     times = re.findall(r"(?m)^(\S+ \S+) - .* - (?:EPOCH 1$|Evaluation result)", log)
     start, *ends = [datetime.fromisoformat(time.replace(",", ".")) for time in times]
     speeds = re.findall(r"Tokens per Sec: +([\d.]+)", log)[1:]  # each over the same number of updates
