@@ -54,7 +54,7 @@ def subcommand_parsers(parser: Any) -> dict[str, Any]:
 
 @contextmanager
 def limited_imports(allowed: Sequence[str]) -> Iterator[None]:
-    """Let class paths import only the allowed packages. The public function cannot restore the earlier settings."""
+    """Restrict the packages that class paths can import. No public function could restore the earlier settings."""
     from jsonargparse import set_parsing_settings
     from jsonargparse._common import parsing_settings
 

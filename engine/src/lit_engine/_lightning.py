@@ -159,7 +159,7 @@ def start_as_new(trainer: Trainer) -> None:
 
 
 def finish_restart(trainer: Trainer) -> None:
-    """Let a fit that was resumed mid-epoch finish the epoch normally, with a step of ReduceLROnPlateau. Since 2.0.
+    """Make a fit resumed mid-epoch finish the epoch normally, including the step of ReduceLROnPlateau. Since 2.0.
 
     Loaders that store their position continue from there. Lightning forgets this if the dataloader was created before
     the checkpoint was loaded, for example by `estimated_stepping_batches`.
@@ -219,9 +219,9 @@ def loop_state(trainer: Trainer) -> dict[str, Any]:
 
 
 def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
-    """Return how many epochs a checkpoint has finished, and of how many it has trained all batches. Since 1.5.
+    """Return the number of finished epochs in a checkpoint, and of epochs with all batches trained. Since 1.5.
 
-    They differ for a checkpoint that was saved during the validation at the end of an epoch. Within an epoch, the
+    The numbers differ for a checkpoint saved during the validation at the end of an epoch. Within an epoch, the
     second number is None.
     """
     loop = checkpoint["loops"]["fit_loop"]

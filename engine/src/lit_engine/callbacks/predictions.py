@@ -21,7 +21,7 @@ MOST_LOGGED = 10_000  # rows of the table in W&B
 
 
 class PredictionTable(BasePredictionWriter):
-    """Callback that writes the values returned by `predict_step` to a table, with one row per sample sorted by index.
+    """Callback that writes the values returned by `predict_step` to a table, with one row per sample in index order.
 
     `columns_of` describes which return values become columns. All others are saved unchanged, as a list with the values
     of all batches, in a `.pt` file of the same name. With several dataloaders, each has its own file (`test_0.csv`, …).

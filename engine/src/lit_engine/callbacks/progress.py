@@ -82,7 +82,7 @@ class ProgressLines(Callback):
 
 
 def epoch_of(trainer: Trainer) -> str:
-    """Return the current epoch, counted from 0 as in checkpoint names and metrics.csv, and how many there are."""
+    """Return the current epoch, counted from 0 as in checkpoint names and metrics.csv, and the total number."""
     known = f" of {trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
     return f"epoch {trainer.current_epoch} ({trainer.current_epoch + 1}{known})"
 
@@ -223,7 +223,7 @@ class TerminalProgress(ProgressLines):
 
 
 def _progress(trainer: Trainer, batches: int) -> float:
-    """Return the share of the fit that is done after this many batches of the epoch; 0 if its length is unknown."""
+    """Return the completed fraction of the fit after this many batches of the epoch, or 0 if its length is unknown."""
     of_epoch = batches / trainer.num_training_batches if trainer.num_training_batches else 0
     shares = [0.0]
     if trainer.max_epochs and trainer.max_epochs > 0:

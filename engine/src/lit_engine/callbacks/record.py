@@ -287,7 +287,7 @@ class RunRecord(Callback):
         """Return the newest training metrics without learning rates."""
         metrics = trainer.callback_metrics
         names = [name for name in metrics if split_stage(name)[0] == "train" or name in self._logged]
-        # Lightning adds NAME_step and NAME_epoch to a metric that is logged by step and by epoch
+        # Lightning adds NAME_step and NAME_epoch to a metric that is logged both per step and per epoch
         single = [name for name in names if (plain := INTERVAL.sub("", name)) == name or plain not in names]
         return _numbers({name: metrics[name] for name in single if not RATE.fullmatch(name)}, "train")
 
@@ -334,7 +334,7 @@ class RunRecord(Callback):
 
 
 def _peak_memory() -> float:
-    """Return the peak memory in GB: the tensors of this process on its GPU if it uses one, otherwise the process."""
+    """Return the peak memory in GB used by tensors on the GPU or, if no GPU is used, by the whole process."""
     if torch.cuda.is_initialized():
         return round(torch.cuda.max_memory_allocated() / 1e9, 3)
     unit = 1 if sys.platform == "darwin" else 1024  # bytes
@@ -369,7 +369,7 @@ def monitored(trainer: Trainer) -> list[str]:
 
 
 def _check_watched(trainer: Trainer) -> None:
-    """Raise UserError for a monitored metric that the validation does not log.
+    """Raise UserError if a metric is monitored but not logged in validation.
 
     The sanity check only reports likely typos, because its few batches may not log all metrics.
     """
@@ -380,7 +380,7 @@ def _check_watched(trainer: Trainer) -> None:
         there = sorted(known for known in trainer.callback_metrics if not is_detail(known)) or ["none (no validation)"]
         slip = not is_detail(name) and get_close_matches(name, there, cutoff=0.7)
         if slip or not trainer.sanity_checking:
-            raise UserError(f"monitor: the validation does not log {name}; it logs: {', '.join(there)}")
+            raise UserError(f"monitor: {name} is not logged in validation, which logs: {', '.join(there)}")
 
 
 def headline_of(module: Any) -> str | None:

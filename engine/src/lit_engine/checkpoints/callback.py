@@ -31,7 +31,7 @@ class Checkpoint(ModelCheckpoint):
         every_n_steps: also write `last.ckpt` after this many optimizer steps.
 
     Raises:
-        UserError: if a metric has no mode, or a number is below 1 (for minutes: not above 0).
+        UserError: if a metric has no mode, a number is below 1, or `every_minutes` is not positive.
     """
 
     def __init__(

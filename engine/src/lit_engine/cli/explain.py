@@ -131,7 +131,7 @@ def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def explain(error: Exception, args: Sequence[str]) -> str:
-    """Return a message of a few lines for an error: its own, or for a UsageError the innermost reason with a hint."""
+    """Return a short message for an error. For a UsageError, it contains the innermost reason and a hint."""
     message = str(error)
     if not isinstance(error, UsageError):
         return message

@@ -95,7 +95,7 @@ _ADVERTISEMENTS = (
 )
 
 
-# Options that say what to train or evaluate, or that only print something.
+# Options that specify what to train or evaluate, or that only print something.
 _SOURCES = ("--config", "--run", "--fork", "--model", "--data", "--print_config", "--help")
 
 

@@ -193,7 +193,7 @@ class PictureFiles(Dataset):
         return len(self.files)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch:
-        """Return a batch without the unreadable files, which may be empty."""
+        """Return a batch without unreadable files. The batch may be empty."""
         images = [torch.empty(0, *self.input_shape, dtype=torch.uint8)]
         readable = []
         for index in indices.tolist():
@@ -243,7 +243,7 @@ class ImageData(SplitData):
     """Base class for image data, in which a split is a pair of tensors or a map-style dataset.
 
     A subclass implements `load` and sets the four attributes below in its constructor. The config links them to the
-    model. `mean` and `std` refer to values in [0, 1]. Checkpoints contain them, because the task normalises images.
+    model. `mean` and `std` are for pixel values in [0, 1]. Checkpoints contain them, because tasks normalise images.
 
     Args:
         root: folder of the data.

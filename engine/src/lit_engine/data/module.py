@@ -87,7 +87,7 @@ class SplitData(LightningDataModule):
 
     Attributes:
         splits: the loaded data of each split.
-        sample_weights: weight of each training sample `(N,)`, set by `setup` if there is `sampling`.
+        sample_weights: weight of each training sample `(N,)`, set by `setup` if `sampling` is used.
         new: samples for `predict` instead of the test split. The method `predict_from` sets them.
         predict_source: name of the input to `predict`, used to name its output file.
 

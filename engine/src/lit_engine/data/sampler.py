@@ -181,13 +181,13 @@ def whole_parts(global_batch_size: int, processes: int, accumulate: int) -> int:
 
 
 def shares(bounds: list[int], parts: int) -> list[int]:
-    """Split each interval of `bounds` into equal parts, to within one. In short intervals, the last parts are empty."""
+    """Split each interval of `bounds` into parts whose sizes differ by at most 1. The last parts may be empty."""
     pieces = pairwise(bounds)
     return [start - i * (start - end) // parts for start, end in pieces for i in range(parts)] + bounds[-1:]
 
 
 def outlive_signals(worker: int) -> None:
-    """Let a worker ignore signals to its process group, so that it keeps loading until its parent has saved."""
+    """Make a worker ignore signals to its process group, so that it keeps loading until its parent has saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     # Ignore only the first SIGTERM, because torch and Python send one to workers that are left at the end.

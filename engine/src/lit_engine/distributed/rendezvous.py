@@ -104,7 +104,7 @@ class Connection:
         type(strategy).setup_environment(strategy)
 
     def report(self, error: Exception, message: str | None) -> None:
-        """Print the message or traceback of the error that is being handled, and kill processes launched from here.
+        """Print the message or traceback of the error that is being handled, and kill the launched processes.
 
         A process that lost another process prints one line, because the other process reports the cause.
         """
@@ -123,7 +123,7 @@ class Connection:
     def stop_watching(self) -> None:
         """Remove the launched processes from Lightning's observer.
 
-        It would kill this process as soon as one of them fails, before this process can write files and report errors.
+        The observer would kill this process when one of them fails, before it can write files and report errors.
         """
         launched = getattr(self.strategy.launcher, "procs", [])
         self.children += [process for process in launched if isinstance(process, subprocess.Popen)]
@@ -236,7 +236,7 @@ class Rendezvous:
 
 
 def reachable(address: tuple[str, int]) -> bool:
-    """Return whether a program listens at a host and port."""
+    """Return whether a program is listening on a host and port."""
     with contextlib.suppress(OSError), socket.create_connection(address, 2):
         return True
     return False

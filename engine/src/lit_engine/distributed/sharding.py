@@ -122,7 +122,7 @@ class Sharded(ModelParallelStrategy):
         return {name: found[id(value)] for name, value in own.items()}
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Return an optimizer's state in the same way, with parameters identified by number as in torch's state."""
+        """Return an optimizer's state like `lightning_module_state_dict`, with parameters numbered as in torch."""
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         return gather_full_tensors(optimizer.state_dict(), self.is_global_zero)
 

@@ -3,7 +3,7 @@
 runs/CONFIG/STAMP/
     config.yaml        the complete config; `fit -c` on it repeats the run
     checkpoints/       best*.ckpt, last.ckpt
-    metrics.csv        metrics by step and epoch
+    metrics.csv        metrics per step and epoch
     metrics.json       final metrics: {"fit": {…}, "validate": {…}, "test": {…}}
     provenance.json    how the metrics were produced: commit, versions, host, seed, command, fingerprints of the data
     code.patch         uncommitted changes
@@ -40,7 +40,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file like `write_text`, with binary content."""
+    """Write a binary file atomically, like `write_text`."""
     given, path = path, path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

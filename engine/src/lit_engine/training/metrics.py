@@ -1,4 +1,4 @@
-"""Evaluation metrics from torchmetrics, as given by `model.metrics` in a config."""
+"""Evaluation metrics from torchmetrics, which a config lists in `model.metrics`."""
 
 import inspect
 import re

@@ -109,11 +109,11 @@ class Signals:
 
 
 class Saver(Callback):
-    """Callback that saves `last.ckpt` when the run's `Checkpoint` says so, and ends training after a signal.
+    """Callback that saves `last.ckpt` when the run's `Checkpoint` requests it, and ends training after a signal.
 
     A resumed run is bit-identical if it continues from one of three moments, at which `last.ckpt` is saved:
 
-    - between epochs, which includes before the first and after the last one;
+    - between epochs, before the first epoch, or after the last one;
     - after an optimizer step that is not followed by a validation;
     - before or during a validation, which is then repeated from its start.
 
@@ -156,7 +156,7 @@ class Saver(Callback):
         self._flags: Maximum | None = None  # whether any process wants to stop or save, as of the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        disable_requeue(trainer)  # Lightning would requeue the job with a checkpoint that no resume uses
+        disable_requeue(trainer)  # Lightning would requeue the job with a checkpoint that is never resumed from
         if not self._processes_loaders:
             process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
             self._processes_loaders = True
@@ -333,7 +333,7 @@ class Saver(Callback):
             exception.add_note(ONE_SAMPLE)
 
     def _agreed(self, trainer: Trainer, late: bool = False) -> tuple[int, bool]:
-        """Return the signal that any process received, and whether a save is due by rank 0's clock or the steps.
+        """Return the signal that any process received, and whether a save is due by rank 0's clock or the step count.
 
         With `late`, several processes act on the signal and the clock of the previous step, so that no step waits for
         the device. Signals and due saves persist until they are handled, so none is lost.
@@ -379,7 +379,7 @@ class Saver(Callback):
             swap_average(one, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add state for a resume, and adjust Lightning's counters so that training resumes at the saved moment."""
+        """Add the state needed to resume, and adjust Lightning's counters to the moment of the save."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         if not isinstance(pl_module, Task):
             states = metric_states(pl_module) if self._states is None else self._states

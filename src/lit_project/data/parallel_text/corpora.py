@@ -160,7 +160,7 @@ class Multi30k(TranslationData):
 
     The captions are read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without `.gz`, where
     missing files are downloaded. The splits are used unchanged. No test caption occurs in train. One validation source
-    does, and from English to French also three validation targets; the report shows these numbers.
+    does, and so do three validation targets from English to French. The report shows these numbers.
 
     Raises:
         DataError: a file is damaged, or it is missing and cannot be downloaded. The message says where to put it.

@@ -15,7 +15,7 @@ from lit_project.text.vocabulary import SubwordVocabulary, Vocabulary, WordVocab
 
 Kind = Literal["word", "bpe", "unigram"]
 
-SUBWORDS = 8000  # default size of a subword vocabulary, usual for 30,000 to 200,000 pairs
+SUBWORDS = 8000  # default size of a subword vocabulary, typical for 30,000 to 200,000 pairs
 
 
 @dataclass(frozen=True)
