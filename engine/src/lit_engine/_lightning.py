@@ -337,7 +337,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values after the first batch, because Lightning resets them before it. Since 1.2."""
+    """Add the restored values after the first batch. Before that, Lightning would reset them. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]

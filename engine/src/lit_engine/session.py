@@ -439,7 +439,7 @@ def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
 
 
 def _drop_averages(trainer: Trainer) -> None:
-    """Remove weight averaging, which would replace the averaged weights of a checkpoint by the trained ones."""
+    """Remove weight averaging, which would replace the averaged weights of a checkpoint with the trained ones."""
     kept = [one for one in trainer.callbacks if not isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
     reconfigure(trainer, callbacks=kept)
 

@@ -19,7 +19,7 @@ class RandomHorizontalFlip(nn.Module):
         self.p = p
 
     def forward(self, images: Tensor) -> Tensor:
-        """Augment a batch `(B, C, H, W)`, which keeps its shape."""
+        """Augment a batch `(B, C, H, W)` without changing its shape."""
         flip_B = torch.rand(len(images), device=images.device) < self.p
         return torch.where(flip_B[:, None, None, None], images.flip(-1), images)
 
@@ -35,7 +35,7 @@ class RandomCrop(nn.Module):
         self.padding, self.fill = padding, fill
 
     def forward(self, images: Tensor) -> Tensor:
-        """Augment a batch `(B, C, H, W)`, which keeps its shape."""
+        """Augment a batch `(B, C, H, W)` without changing its shape."""
         batch, _, height, width = images.shape
         device = images.device
         padded = F.pad(images, [self.padding] * 4, value=self.fill)
@@ -126,7 +126,7 @@ class RandomAffine(nn.Module):
         return torch.stack([torch.empty(count).uniform_(*each) for each in ranges])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Augment uint8 or float images `(B, C, H, W)`, which keep their shape and dtype."""
+        """Augment uint8 or float images `(B, C, H, W)` without changing their shape or dtype."""
         height, width = images.shape[2:]
         degrees, right, down, scale, shear = self.draw(len(images), height, width).to(images.device, non_blocking=True)
         angle, slope = degrees.deg2rad(), shear.deg2rad().tan()

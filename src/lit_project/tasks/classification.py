@@ -122,7 +122,7 @@ class Classifier(Task):
         return {**totals.means(), **accuracies(counts, self.class_names)}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
-        """Return probabilities `(B, num_classes)` and targets `(B,)`. Logits in [0, 1] would confuse metrics."""
+        """Return probabilities `(B, num_classes)` and targets `(B,)`. Metrics may mistake logits for probabilities."""
         return outputs["logits"].softmax(dim=1), outputs["targets"]
 
     def test_logits(self, inputs: Tensor) -> Tensor:

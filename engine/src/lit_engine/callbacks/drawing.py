@@ -14,7 +14,7 @@ CHART, PHOTOS = "a chart", "photos"  # description in the PNG file: pages invert
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return a figure without pyplot, so that it needs no display and no closing. Sizes are in inches."""
+    """Create a figure without pyplot, so that it needs no display and need not be closed. Sizes are in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -441,7 +441,7 @@ def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[st
 
 
 def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
-    """Return the curves of metrics, named with or without a stage, in metrics.csv: metric → stage → curve."""
+    """Return metric → stage → curve for metrics in metrics.csv. The given names may include a stage."""
     known = [name for name in (rows[0] if rows else ()) if not name.endswith("_step")]
     curves: dict[str, dict[str, Curve]] = {}
     for base in dict.fromkeys(map(base_of, metrics)):

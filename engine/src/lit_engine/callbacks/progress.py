@@ -1,6 +1,6 @@
 """Progress display: a line per epoch, and in a terminal a live bar below these lines.
 
-Both show exact means of the epoch, over the samples of the first process (bar) or of all processes (line).
+Both show exact means over the epoch. The bar covers only the first process, and the line covers all processes.
 """
 
 from __future__ import annotations

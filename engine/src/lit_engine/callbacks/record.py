@@ -41,7 +41,7 @@ class MetricsCSV(Logger):
 
     The file is saved at the end of each epoch, and within a long epoch about every ten seconds.
 
-    Lightning's CSVLogger would delete an existing file in the same folder, and so the history of a resumed run.
+    Lightning's CSVLogger would delete an existing file in the same folder, and with it the history of a resumed run.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -56,7 +56,7 @@ class MetricsCSV(Logger):
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of rows, and the last row, which may still grow, for a checkpoint."""
+        """Return the number of rows and the last row, because values may still be added to that row."""
         return {"rows": len(self._rows), "last": self._rows[-1:]}
 
     def read(self) -> None:
@@ -108,7 +108,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the new rows. The last row may still grow, and is then overwritten by the next call."""
+        """Write the new rows. If values are added to the last row later, the next call overwrites it."""
         self._saved = monotonic()
         if not self._changed:
             return
@@ -149,7 +149,7 @@ class RunRecord(Callback):
         UserError: the loss is not finite at the end of an epoch or validation, or a monitored metric is missing.
 
     Attributes:
-        started: whether training has started. Only then is the run directory kept.
+        started: whether training has started. Otherwise, the run directory is not kept.
         provenance: entry for provenance.json, written with config.yaml when training starts. A run that is rejected or
             already finished does not change.
         hyper_parameters: hyperparameters of the model as plain data, which its checkpoints contain.
@@ -405,12 +405,12 @@ def one_line(metrics: Mapping[str, Tensor], module: Any) -> str:
 
 
 def in_short(value: float) -> str:
-    """Return the value with four decimals, or with seven significant digits from 1000 on."""
+    """Format a value with four decimals, or with seven significant digits if it is at least 1000."""
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:.7g}"
 
 
 def _rounded(value: float, digits: int) -> str:
-    """Return the value with this many significant digits, or with all digits if it is a whole number like a count."""
+    """Round a value to this many significant digits. Whole numbers, such as counts, keep all digits."""
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"
 
 

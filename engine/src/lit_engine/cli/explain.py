@@ -22,7 +22,7 @@ from lit_engine.project import program
 
 CONFIG = "--config"
 SUBCOMMANDS = ("fit", "validate", "test", "predict")
-# Modules searched for "did you mean" if a class is given without its module, besides the project and the library.
+# Modules that are searched for suggestions, besides the project and the library, if a class lacks its module.
 CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
     "torchmetrics.classification", "torchmetrics.regression",

@@ -1,4 +1,4 @@
-"""Corrected labels of training samples, which the option `corrections` of `SplitData` describes."""
+"""Corrected labels for training samples, as specified by the option `corrections` of `SplitData`."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class Relabelled(Subset):
 
 
 def described(data: Any, split: "Split") -> Mapping[int, Mapping[str, str]]:
-    """Return the description of each sample of a split by its index in predictions; empty if there is none."""
+    """Map the index of each sample in predictions to its description. Return an empty mapping if there are none."""
     return data.inputs(split) if hasattr(data, "inputs") else {}
 
 
@@ -60,10 +60,10 @@ def _hash(content: bytes) -> str:
 
 
 def apply_corrections(data: "SplitData", file: str) -> None:
-    """Replace labels of the training split of a data module by those of a file.
+    """Replace labels in the training split of a data module with the labels in a file.
 
     Raises:
-        DataError: the file is invalid, it names an unknown class or sample, or the samples have no single class.
+        DataError: the file is invalid, it contains an unknown class or sample, or samples do not have one class each.
     """
     old = data.splits["train"]
     if (labels := classes_of(old)) is None:

@@ -234,7 +234,7 @@ class Samples(Dataset):
 
 
 def split_dataset(dataset: Any, size: int) -> tuple[Subset, Subset]:
-    """Split `size` samples off a dataset, in proportion to the classes if each sample has one."""
+    """Split `size` samples off a dataset. The split is stratified if each sample has a class."""
     rest, part = split_by_class(len(dataset), size, labels_of(dataset))
     return Subset(dataset, rest.tolist()), Subset(dataset, part.tolist())
 

@@ -252,8 +252,8 @@ class SplitData(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the training epoch and the number of samples in each split.
 
-        Lightning also saves the loader's position, but does not restore it if a learning rate schedule has queried the
-        length of the run before.
+        Lightning also saves the loader's position, but does not restore it if a learning rate schedule has already
+        queried the length of the run.
         """
         position = {} if self._training is None else self._training.state_dict()
         return {**position, "samples": {split: self.size_of(split) for split in self.splits}}  # type: ignore[arg-type]

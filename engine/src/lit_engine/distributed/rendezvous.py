@@ -79,7 +79,7 @@ class Connection:
 
     @classmethod
     def of(cls, strategy: Strategy) -> "Connection | None":
-        """Attach a connection to a strategy. Return None if it has no process group or creates it differently."""
+        """Attach a connection to a strategy. Return None if the strategy has no process group that it could create."""
         if not isinstance(strategy, DDPStrategy | FSDPStrategy | ModelParallelStrategy):
             return None
         connection = cls(strategy)

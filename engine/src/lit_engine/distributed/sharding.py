@@ -107,7 +107,7 @@ class Sharded(ModelParallelStrategy):
     def _gather(self, whole: bool) -> None:
         self._whole = whole
         task: Any = self.lightning_module
-        outer = {*task.children()}  # the backward pass needs their own weights first
+        outer = {*task.children()}  # stay gathered, because the backward pass starts with their own weights
         for module in task.modules():
             if isinstance(module, FSDPModule):
                 module.set_reshard_after_forward(not whole and module not in outer, recurse=False)
@@ -160,7 +160,7 @@ def gather_full_tensors(value: Any, keep: bool) -> Any:
 
 
 def as_sharded(value: Any, like: Any) -> Any:
-    """Return this process's shard of a whole tensor if `like` is sharded and has its shape, else the value itself."""
+    """Return this process's shard of a whole tensor if `like` is a sharded tensor of equal shape, else the value."""
     if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
         return value
     # No process needs to send data, because each has read the whole tensor.

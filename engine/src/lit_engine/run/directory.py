@@ -200,7 +200,7 @@ class RunDir:
     def state(self) -> str:
         """Return `running`, `finished`, `failed`, `stopped` (by a signal), `killed` (no exit status) or `unfinished`.
 
-        `unfinished` is a run of an earlier version, or of the learning rate finder, without a completed training run.
+        `unfinished` is used for runs of earlier versions, or of the learning rate finder, that did not finish training.
 
         Raises:
             RunError: provenance.json or metrics.json is broken.

@@ -1,4 +1,4 @@
-"""Saves `last.ckpt`, and ends a run after a signal, at moments from which training can continue exactly."""
+"""Saves `last.ckpt`, and stops a run after a signal, only at moments from which training can resume exactly."""
 
 import os
 import signal
@@ -131,7 +131,7 @@ class Saver(Callback):
         signals: handlers of the signals that may end the run.
 
     Attributes:
-        smaller: the `accumulate_grad_batches` with which to repeat a step in which memory ran out, or 0.
+        smaller: the `accumulate_grad_batches` for repeating a step that ran out of memory, or 0.
     """
 
     def __init__(self, signals: Signals | None = None) -> None:
@@ -153,7 +153,7 @@ class Saver(Callback):
         self._repeats_steps = False  # whether a step can be repeated after memory ran out
         # First batch of the current step, and the buffers before it. None once the optimizer may have changed weights.
         self._before_step: tuple[int, list[Tensor]] | None = None
-        self._flags: Maximum | None = None  # whether any process wants to stop or save, as of the last step
+        self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         disable_requeue(trainer)  # Lightning would requeue the job with a checkpoint that is never resumed from
@@ -185,7 +185,7 @@ class Saver(Callback):
             setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
 
     def _check_loader(self, trainer: Trainer) -> None:
-        """Raise UserError if the number of batches changed, and warn if a loader cannot resume in mid-epoch."""
+        """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
         now = trainer.num_training_batches
         if self._batches not in (None, now):
             raise UserError(

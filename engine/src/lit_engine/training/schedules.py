@@ -311,7 +311,7 @@ def build_schedulers(
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
             scheduler = _made(name, schedule.scheduler, optimizer)
         check_groups(scheduler, rates)
-        # As an attribute, it is saved with the scheduler's state and compared on resume.
+        # An attribute is saved with the scheduler's state, so the length can be compared on resume.
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
             raise ScheduleError(f"{name}: ReduceLROnPlateau needs a metric to monitor, others must not set one")

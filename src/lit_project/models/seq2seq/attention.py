@@ -16,7 +16,7 @@ def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Base class. It scores source states by dot product, unless a subclass overrides `keys` or `scores`."""
+    """Base class for attention. The score is a dot product, unless a subclass overrides `keys` or `scores`."""
 
     def keys(self, states_BSD: Tensor) -> Tensor:
         """Return the keys `(B, S, K)` to compare queries with. They are computed once per source."""

@@ -127,7 +127,7 @@ class Translator(Task):
         """Shard the model, which must then run each of its parts exactly once per step.
 
         Raises:
-            UserError: teacher_forcing_ratio is below 1, which runs the decoder once per token.
+            UserError: `teacher_forcing_ratio` is below 1, because the decoder then runs once per token.
         """
         if self.device_mesh is not None and min(ratio for _, ratio in self.forcing_points) < 1:
             raise UserError("sharding does not support teacher_forcing_ratio below 1: set it to 1.0")
@@ -222,7 +222,7 @@ class Translator(Task):
         return exported(self, batch)
 
     def served(self, text: str) -> dict[str, Any]:
-        """Return translation, score, notes (unknown words, truncation) and attention map for `serve`."""
+        """Return the translation, score, notes (unknown words, truncation) and attention map for `serve`."""
         from lit_project.tasks.translation.command import translated
         from lit_project.tasks.translation.figures import attention_map
 
