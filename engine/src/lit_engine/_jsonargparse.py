@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-# Prefixes of message lines that contain no reason: they introduce one, or mention another type that was tried.
+# Prefixes of message lines without a reason, which introduce a reason or mention a different type that was tried.
 _FRAME = (
     "Parser key", "Does not validate", "Subtypes:", "Errors:", "Given value", "Problem with given class_path", "tip:",
     "Expected a <class 'NoneType'>", "Expected a path but", "Subclass types expect", "a class path (str)",

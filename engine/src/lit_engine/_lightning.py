@@ -241,7 +241,7 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
         moment: when the checkpoint is saved: `epoch`, `step`, `repeat`, `validation` or `validated`.
     """
     cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
-    for counts in cleared.values():  # these counts are never read, and differ after a resume
+    for counts in cleared.values():  # these counts are never read, and differ after resuming
         counts.update(dict.fromkeys(counts, 0))
     validations = loops["epoch_loop.val_loop.batch_progress"]
     validation = validations["total"]
@@ -260,7 +260,7 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
 
 
 def set_batch_counters(trainer: Trainer) -> None:
-    """Set this epoch's batch counters to the loader's position, after a resume with a different batch size."""
+    """Set this epoch's batch counters to the loader's position, after resuming with a different batch size."""
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress
     done = trainer.num_training_batches if batches.is_last_batch else trainer.train_dataloader.position  # type: ignore[union-attr]
     further = done - batches.current.ready

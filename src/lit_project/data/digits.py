@@ -12,7 +12,7 @@ from lit_engine.data.module import Split, random_split
 
 
 class Digits(ImageData):
-    """Grey images of 8×8 pixels in ten classes. There is no official split, so a fixed set of 360 is the test split.
+    """Grey images of 8×8 pixels in ten classes. The test split is a fixed set of 360 images, not an official one.
 
     Args:
         val_size: number of validation samples, a fixed subset of the 1,437 samples that are not in the test split.

@@ -43,7 +43,7 @@ def scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
 
 
 def log_table(trainer: Trainer, name: str, columns: list[str], rows: list[list[Any]]) -> None:
-    """Log a table to W&B if in use."""
+    """Log a table to W&B if it is enabled."""
     for logger in trainer.loggers:
         if hasattr(logger, "log_table"):
             logger.log_table(name, columns=columns, data=rows, step=trainer.global_step)

@@ -259,7 +259,7 @@ class DrawsEvaluation(Callback):
 
 
 class Figures(DrawsEvaluation):
-    """Figures of a run, as PNG files in `figures/`. They are also logged to TensorBoard and W&B if in use.
+    """Figures of a run, as PNG files in `figures/`. If TensorBoard or W&B is used, they are logged there, too.
 
     `fit` draws learning curves, learning rates and the first training images. `validate` and `test` draw the confusion
     matrix, a reliability diagram, and the most confidently wrong images.
@@ -302,7 +302,7 @@ class Figures(DrawsEvaluation):
             save_figure(trainer, "train_batch", figure, caption=about)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the curves from metrics.csv, which also contains the epochs before a resume."""
+        """Draw the curves from metrics.csv, which includes the epochs before the run was resumed."""
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
@@ -365,7 +365,7 @@ class Figures(DrawsEvaluation):
 
 
 def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None, caption: str = "") -> Path:
-    """Write `figures/NAME.png`, labelled with the run's name, and log the figure to TensorBoard and W&B if in use.
+    """Write `figures/NAME.png`, labelled with the run's name, and log the figure to TensorBoard and W&B if enabled.
 
     The loggers group the figures of a split: `val_masks.png` is logged as `val/masks`.
 

@@ -162,6 +162,6 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
 
 
 def _with_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its inputs after the index. An input whose name is already taken becomes `input/NAME`."""
+    """Return a row in which the inputs follow the index. An input whose name is already taken becomes `input/NAME`."""
     named = {f"input/{name}" if name in row else name: value for name, value in inputs.items()}
     return {"index": index, **named, **{name: value for name, value in row.items() if name != "index"}}

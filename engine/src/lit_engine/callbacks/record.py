@@ -50,7 +50,7 @@ class MetricsCSV(Logger):
         self._columns: list[str] = []
         self._rows: list[dict[str, Any]] = []
         self._written = 0  # number of final rows in the file
-        self._end = 0  # offset of their end in the file, in bytes
+        self._end = 0  # offset of the end of these rows in the file, in bytes
         self._saved = monotonic()
         self._changed = False  # the file of a finished run is not rewritten
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage

@@ -92,7 +92,7 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), self)
 
 
-# Options that only some base classes of data modules have → what those classes do.
+# Options that only some base classes of data modules support → what these classes do.
 BASES = {
     **dict.fromkeys(
         ("data.folds", "data.fold"), "its `load` calls `hold_out`, which returns the test split of the fold"

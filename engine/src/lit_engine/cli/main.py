@@ -261,8 +261,8 @@ def _wanted(record: logging.LogRecord) -> bool:
 def _leave(statuses: list[int]) -> None:
     """End the process without spending seconds on destroying each object of the imported modules.
 
-    A trial of a W&B agent that was stopped by SIGTERM ends by this signal, because the agent gives up after a few
-    trials with exit status 143.
+    If SIGTERM stopped a trial of a W&B agent, the trial terminates with this signal, because the agent gives up after a
+    few trials with exit status 143.
     """
     if not statuses or "coverage" in sys.modules:  # an uncaught exception; coverage still has to save its data
         return

@@ -38,7 +38,7 @@ def described(data: Any, split: "Split") -> Mapping[int, Mapping[str, str]]:
 
 
 def sample_ids(data: "SplitData", split: "Split") -> list[str]:
-    """Return an id for each sample of a split, such as `s1f0c32ab99e4`, which identical samples in any split share.
+    """Return an id for each sample of a split, such as `s1f0c32ab99e4`. Identical samples have the same id.
 
     It is a hash of the description of the sample, such as a file or a text, or else of its input tensor.
     """

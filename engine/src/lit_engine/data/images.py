@@ -42,8 +42,9 @@ def is_per_image(transform: Any) -> bool:
 class BatchTransforms(nn.Sequential):
     """Sequence of transforms for a batch: `(B, C, H, W)` → `(B, C', H', W')`.
 
-    Transforms of torchvision draw random numbers once per call, so they are applied to each image separately, as are
-    modules that contain one. All others receive the whole batch and draw for each image, as in `data/augmentation.py`.
+    Transforms of torchvision draw random numbers once per call. They, and modules that contain them, are therefore
+    applied to each image separately. All others receive the whole batch and draw for each image, as in
+    `data/augmentation.py`.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
@@ -76,7 +77,7 @@ class ImageBatch(NamedTuple):
     """Images, their targets, and their indices in the split.
 
     `images` `(B, C, H, W)` is uint8 as loaded, and float in [0, 1] once it reaches the task. `targets` is int64 `(B,)`
-    (-1: unknown), or contains labels or masks, see `ImageData.load`. `indices` is int64 `(B,)`.
+    (-1: unknown), or contains labels or masks (see `ImageData.load`). `indices` is int64 `(B,)`.
     """
 
     images: Tensor
@@ -373,7 +374,7 @@ class ImageData(SplitData):
         training = trainer is not None and trainer.training
         transforms = self.train_transforms if training else self.eval_transforms
         if trainer is not None and training and len(transforms):
-            # Each batch has its own random stream, also after a resume. Its first sample identifies it, unless samples
+            # Each batch has its own random stream, even after resuming. Its first sample identifies it, unless samples
             # repeat within an epoch.
             repeats = self.sample_weights is not None
             key = (ready_batches(trainer), trainer.global_rank) if repeats else (self._first,)

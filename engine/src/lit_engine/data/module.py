@@ -232,7 +232,7 @@ class SplitData(LightningDataModule):
         return Loader(dataset, self.batch_sampler(dataset, split))
 
     def train_dataloader(self) -> Loader:
-        """Return the loader of the training batches, which continues at the saved position after a resume."""
+        """Return the loader of the training batches, which continues at the saved position when a run is resumed."""
         self._training = self.loader("train")
         if self._resume is not None:
             self._training.load_state_dict(self._resume)

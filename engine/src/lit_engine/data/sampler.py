@@ -221,7 +221,7 @@ class Places(Sampler[tuple[int, Tensor]]):
 
 
 class SeededBatches:
-    """Batches of a dataset whose random draws, if it has any, depend only on the seed of the batch.
+    """Wrapper of a dataset that makes random draws in a batch depend only on the seed of the batch.
 
     A batch is requested as `(seed, indices)`. The seed is set for torch's CPU generator, `random`, NumPy and attributes
     of the dataset with a `set_random_seed`, such as transforms of albumentations. In the main process, the state of the
@@ -315,7 +315,7 @@ class Loader:
             set_worker_iterator(self.workers, iterator)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the epoch, the number of batches yielded in it, and the samples per batch (all processes) and step."""
+        """Return the epoch, its number of yielded batches, and the global numbers of samples per batch and step."""
         sampler, epoch = self.sampler, self.sampler.epoch
         position = self.position % len(self) if epoch == self.epoch else 0  # the epoch may not have started
         return {"epoch": epoch, "position": position, "batch": sampler.together, "step": sampler.step}

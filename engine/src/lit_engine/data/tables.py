@@ -219,7 +219,7 @@ class TabularData(SplitData):
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
-        """Return mean and standard deviation of features (part 0) or targets (1), by default in the training split."""
+        """Return the given mean and standard deviation of features (part 0) or targets (1), or compute them."""
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)

@@ -79,7 +79,7 @@ class Connection:
 
     @classmethod
     def of(cls, strategy: Strategy) -> "Connection | None":
-        """Attach a connection to a strategy. Return None if the strategy has no process group that it could create."""
+        """Attach a connection to a multi-process strategy of Lightning, or return None for any other strategy."""
         if not isinstance(strategy, DDPStrategy | FSDPStrategy | ModelParallelStrategy):
             return None
         connection = cls(strategy)
@@ -123,7 +123,7 @@ class Connection:
     def stop_watching(self) -> None:
         """Remove the launched processes from Lightning's observer.
 
-        The observer would kill this process when one of them fails, before it can write files and report errors.
+        The observer would kill this process as soon as one of them fails, before files are written and errors reported.
         """
         launched = getattr(self.strategy.launcher, "procs", [])
         self.children += [process for process in launched if isinstance(process, subprocess.Popen)]
@@ -243,7 +243,7 @@ def reachable(address: tuple[str, int]) -> bool:
 
 
 def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
-    """Return an error message if the versions of processes (hosts and versions by rank) differ, else an empty one."""
+    """Return an error message if the versions of processes (hosts and versions by rank) differ, or "" if they match."""
     first = processes[0]
     for rank, other in enumerate(processes):
         for name in (name for name in (*SAME, program()) if other[name] != first[name]):

@@ -213,7 +213,7 @@ def _check_even(part: nn.Module, path: str) -> None:
 
 
 def gradients(optimizer: Any) -> list[Tensor]:
-    """Return the gradients of all parameters of an optimizer that have one."""
+    """Return the gradients of an optimizer's parameters, skipping parameters without a gradient."""
     return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
 
 

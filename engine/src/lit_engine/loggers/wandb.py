@@ -186,7 +186,7 @@ class WandbLogger(LightningWandbLogger):
 
 
 def _is_close(received: Any, value: float) -> bool:
-    """Return whether the server has received a value, compared with seven digits. W&B stores NaN as a string."""
+    """Return whether the server has received a value, comparing seven digits. W&B stores NaN as a string."""
     if isinstance(received, Mapping):  # the monitored metric has several summaries
         received = received.get("last")
     return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)

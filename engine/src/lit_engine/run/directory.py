@@ -219,7 +219,7 @@ class RunDir:
         return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
 
     def is_page_outdated(self) -> bool:
-        """Return whether the run has no page, or one older than its metrics because the process was killed."""
+        """Return whether the page of the run is missing, or older than its metrics because the process was killed."""
         page, metrics = self.path / "index.html", [self.path / "metrics.csv", self.path / "metrics.json"]
         return not page.exists() or any(
             file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics

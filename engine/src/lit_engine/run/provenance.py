@@ -25,7 +25,7 @@ _hidden: dict[str, str] = {}  # text that must not be recorded → replacement
 
 
 def hide(urls: Sequence[str]) -> None:
-    """Replace URLs, which may contain secrets, by their host in everything that records the command or the changes.
+    """Replace URLs, which may contain secrets, with their host in everything that records the command or the changes.
 
     This also changes `sys.argv`, which W&B records and launched processes receive.
     """

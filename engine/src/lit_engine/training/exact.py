@@ -13,7 +13,7 @@ from lit_engine.distributed.sharding import gradients, local_shards
 
 
 class Totals:
-    """Running sums and sample count, which give exact means for uneven batches and several processes."""
+    """Running sums and a sample count for computing exact means, even with uneven batches and several processes."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}

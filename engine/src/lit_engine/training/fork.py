@@ -38,7 +38,7 @@ class Fork(Callback):
         source: the parent run and its checkpoint, as in `--fork`. They do not change.
 
     Raises:
-        UserError: there is no such run or checkpoint, or it contains only weights.
+        UserError: there is no such run or checkpoint, or the checkpoint contains only weights.
     """
 
     def __init__(self, source: str) -> None:
@@ -80,7 +80,7 @@ class Fork(Callback):
         if not weights.complete:
             warn_once(f"note: some weights do not fit, so the optimizer starts without state:\n{weights}")
             content.update(state_dict=model.state_dict(), optimizer_states=[])
-            content.pop("current_model_state", None)  # averages start anew
+            content.pop("current_model_state", None)  # averages start from the new weights
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adapt the states of optimizers and schedules, which Lightning restores after this hook.

@@ -146,7 +146,7 @@ class Saver(Callback):
         self._within_epoch = False  # whether the resumed run had ended within an epoch
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
-        self._logged: list[dict[str, Any]] = []  # values logged before a resume, until the first batch is logged
+        self._logged: list[dict[str, Any]] = []  # values logged before resuming, until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
         self.smaller = 0
@@ -194,7 +194,7 @@ class Saver(Callback):
             )
         if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
             print_once(
-                "warning: the dataloader cannot resume in mid-epoch, so the epoch starts again with its first batch"
+                "warning: the dataloader cannot resume mid-epoch, so the epoch starts again with its first batch"
             )
 
     def _defer(self) -> None:
@@ -269,7 +269,7 @@ class Saver(Callback):
         set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Delay a stop within an accumulation window, as gradients are not saved. Return whether a window is open."""
+        """Delay a stop in an accumulation window, because gradients are not saved. Return whether a window is open."""
         last = trainer.is_last_batch
         self._trained = True
         within = ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last

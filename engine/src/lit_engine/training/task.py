@@ -207,7 +207,7 @@ class Task(LightningModule):
             **kwargs: arguments of the task that replace the ones in the checkpoint, such as an `optimizer`.
 
         Raises:
-            CheckpointError: if the checkpoint is damaged, is of a different task or refers to a forbidden class.
+            CheckpointError: if the checkpoint is damaged, belongs to a different task or refers to a forbidden class.
         """
         return load_module(cls, checkpoint_path, map_location, strict, **kwargs)
 
@@ -320,7 +320,7 @@ class Task(LightningModule):
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._done = self.trainer.global_step
         self.running.mark()
-        self._clock.skip()  # on_train_epoch_start is not called on a resume within an epoch
+        self._clock.skip()  # on_train_epoch_start is not called when resuming mid-epoch
         if (changing := accumulation_schedule(self.trainer)) is not None:  # its hook is not called, either
             changing.on_train_epoch_start(self.trainer)
         check_resumed(self.trainer, self.length)

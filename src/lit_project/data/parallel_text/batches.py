@@ -119,7 +119,7 @@ class TokenBatches(EpochBatches):
         return waste[0], waste[1]
 
     def _sorted(self, epoch: int) -> np.ndarray:
-        """Return pair indices sorted by length, int64 `(N,)`. Ties are shuffled by seed and epoch, or ascending."""
+        """Return pair indices sorted by length, int64 `(N,)`. Ties are shuffled or kept in ascending order."""
         ties = np.arange(self.size)
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "ties", epoch))
