@@ -222,7 +222,7 @@ class Session:
             self._score("test", trainer, model, datamodule)
 
     def _halve_batches(self, trainer: Trainer) -> None:
-        """Let `run` repeat the step in which memory ran out with micro-batches of half the size."""
+        """Make `run` repeat the step in which memory ran out, but with half the micro-batch size."""
         if self.signals.number:
             raise Interrupted(self.signals.number)
         self.status = 1
@@ -316,7 +316,7 @@ class Session:
         """Finish the loggers, release the lock, write the page and notify, or remove a new run without content."""
         self.signals.remove()
         for logger in self.loggers:
-            if hasattr(logger, "finish"):  # without it, W&B shows a failed run as finished
+            if hasattr(logger, "finish"):  # otherwise, W&B would show a failed run as finished
                 logger.finish(status)
         if self.lock is not None:
             if hasattr(self, "record"):
@@ -338,7 +338,7 @@ class Session:
             resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
 
     def _named_run(self) -> RunDir | None:
-        """Return the run to continue, if it exists. A run killed before its first save starts again.
+        """Return the run to continue, if it exists. If it was killed before its first save, it starts from scratch.
 
         Raises:
             UserError: the run has a different config, or its config.yaml is broken.
@@ -405,7 +405,7 @@ class Session:
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(self.checkpoint_io)
         remember_missing_cuda()
-        torch.set_flush_denormal(True)  # CPUs are slow with numbers below 1e-38, which now become 0
+        torch.set_flush_denormal(True)  # rounds numbers below 1e-38 to 0, because they slow CPUs down
         return {
             "callbacks": callbacks,
             "logger": self.loggers or False,
@@ -429,7 +429,7 @@ class Session:
 
 
 def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
-    """Return the options for this number of micro-batches per step, with the other options that count micro-batches."""
+    """Return options that set the number of micro-batches per step and scale all options that count micro-batches."""
     counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # unless they are fractions of an epoch
     found = {"trainer.accumulate_grad_batches": number}
     for name in counts:
@@ -439,7 +439,7 @@ def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
 
 
 def _drop_averages(trainer: Trainer) -> None:
-    """Remove weight averaging, which would replace the averaged weights of a checkpoint by the trained ones."""
+    """Remove weight averaging, which would replace the averaged weights of a checkpoint with the trained ones."""
     kept = [one for one in trainer.callbacks if not isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
     reconfigure(trainer, callbacks=kept)
 

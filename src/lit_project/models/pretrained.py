@@ -59,7 +59,7 @@ def from_file(path: Path) -> dict[str, Tensor]:
 
 
 def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """Replace the prefixes of parameter names. The longest matching prefix counts; None drops the parameter.
+    """Replace the prefixes of parameter names. The longest matching prefix applies, and None drops the parameter.
 
     For example, `{"encoder.": "backbone.", "": "head."}` maps `encoder.x` to `backbone.x` and `y` to `head.y`.
 
@@ -85,7 +85,7 @@ def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> 
 
 
 def differences(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Compare a state dict with a network's own one, and return the names of the tensors by kind of difference."""
+    """Compare a state dict with a network's state dict, and return the names of tensors by kind of difference."""
     return {
         # files of old versions have no `num_batches_tracked`, and torch does not require it either
         "missing": [name for name in own if name not in state and not name.endswith("num_batches_tracked")],
@@ -118,10 +118,10 @@ class TorchvisionNet(nn.Module):
     """A model of `torchvision.models` whose last linear layer is replaced by a head for the task.
 
     Its parts are `backbone`, with torchvision's names inside (`backbone.conv1`, `backbone.layer4`…), and `head`. For
-    grey images, the weights of the first convolution are summed over the colours. The output is exactly the same as for
-    images repeated in all colours, at a third of the cost. The weights of GoogLeNet and Inception v3 expect values in
-    [-1, 1]. For grey images, set mean and standard deviation to 0.5. For colour images, use ImageNet's statistics, the
-    default of `ImageFolder`, which these models convert (option `transform_input`).
+    grey images, the weights of the first convolution are summed over the colours. The output is then exactly the same
+    as for an RGB image with three equal channels, at a third of the cost. The weights of GoogLeNet and Inception v3
+    expect values in [-1, 1]. For grey images, set mean and standard deviation to 0.5. For colour images, use ImageNet's
+    statistics, the default of `ImageFolder`, because these two models convert their input (option `transform_input`).
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.
@@ -131,8 +131,8 @@ class TorchvisionNet(nn.Module):
         weights: initial weights: a name in torchvision (`DEFAULT`, `IMAGENET1K_V1`…, downloaded to its cache), a file
             with a state dict of this class or of torchvision's model, or null for random weights. Ignored if the
             weights come from a checkpoint.
-        prefixes: for a file: prefix in the file → prefix in this model, such as `{"encoder.": "backbone."}`. Default:
-            the file has the names of torchvision or of this class.
+        prefixes: for a file: prefix in the file → prefix in this model, such as `{"encoder.": "backbone."}`.
+            By default, the file must use the names of torchvision or of this class.
         strict: for a file: raise an error if tensors are missing, unexpected or of a different shape, instead of
             reporting them. A new head, or a new stem for small images, never counts as an error.
         grey: how to process grey images: `sum` the weights of the first convolution, or `repeat` the image.
@@ -216,7 +216,7 @@ class TorchvisionNet(nn.Module):
         return "\n".join(f"  {line}" for line in lines)
 
     def _own_name(self, name: str) -> str:
-        """Convert torchvision's name of a weight to the name in this class."""
+        """Convert torchvision's name for a weight to the name in this class."""
         if name.startswith(self.original_head + "."):
             return "head.1" + name.removeprefix(self.original_head)
         return "backbone." + name

@@ -13,7 +13,7 @@ class Mixing:
 
     - mixup (Zhang et al. 2018): `λ x + (1 - λ) x'`
     - cutmix (Yun et al. 2019): a rectangle that covers `1 - λ` of the area is copied from x'. It is clipped at the
-      border, and λ is then set to the remaining share of x.
+      border, and λ is then set to the remaining fraction of x.
 
     λ, the rectangle's position and the partner x' are drawn separately for each image.
 
@@ -67,7 +67,7 @@ class Mixing:
 
 
 def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return masks (bool `(B, H, W)`, true for pixels of the other image) and the remaining shares λ `(B,)`.
+    """Return masks (bool `(B, H, W)`, true for pixels of the other image) and the remaining fractions λ `(B,)`.
 
     Each rectangle has √(1 - λ) times the image's height and width, around a uniformly drawn centre (Yun et al. 2019,
     eq. 2).

@@ -30,7 +30,7 @@ class Regressor(Task):
     - `mse` and `mae` in the unit of the target. With several targets they are logged per target, as `mse/NAME` and
       `mae/NAME`; `mse_standardised` and `mae_standardised` are their means over the targets in units of `target_std`.
     - `r2`, the mean over the targets of 1 - SS_res / SS_tot, where SS_tot is relative to the mean of the evaluated
-      split. Targets that are constant in this split have no R² and are ignored; without others, `r2` is not logged.
+      split. Targets that are constant in this split have no R² and are ignored. If no others exist, `r2` is not logged.
 
     Args:
         net: model that maps `(B, F)` to `(B, T)`.

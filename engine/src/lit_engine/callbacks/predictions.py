@@ -21,7 +21,7 @@ MOST_LOGGED = 10_000  # rows of the table in W&B
 
 
 class PredictionTable(BasePredictionWriter):
-    """Callback that writes the values returned by `predict_step` to a table, with one row per sample sorted by index.
+    """Callback that writes the values returned by `predict_step` to a table, with one row per sample in index order.
 
     `columns_of` describes which return values become columns. All others are saved unchanged, as a list with the values
     of all batches, in a `.pt` file of the same name. With several dataloaders, each has its own file (`test_0.csv`, …).
@@ -162,6 +162,6 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
 
 
 def _with_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its inputs after the index. An input whose name is already taken becomes `input/NAME`."""
+    """Return a row in which the inputs follow the index. An input whose name is already taken becomes `input/NAME`."""
     named = {f"input/{name}" if name in row else name: value for name, value in inputs.items()}
     return {"index": index, **named, **{name: value for name, value in row.items() if name != "index"}}

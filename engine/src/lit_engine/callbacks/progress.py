@@ -1,6 +1,6 @@
 """Progress display: a line per epoch, and in a terminal a live bar below these lines.
 
-Both show exact means of the epoch, over the samples of the first process (bar) or of all processes (line).
+Both show exact means over the epoch. The bar covers only the first process, and the line covers all processes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ProgressLines(Callback):
         print_once(f"{epoch_of(trainer)}  {found}  {seconds:.1f} s{mark}")
 
     def _is_best(self, trainer: Trainer) -> bool:
-        """Return whether the monitored metric is better than in all earlier epochs, including those before a resume."""
+        """Return whether the monitored metric is better than in all earlier epochs, even before resuming."""
         callback = best_checkpoint(trainer)
         value = None if callback is None else trainer.callback_metrics.get(str(callback.monitor))
         if callback is None or value is None:
@@ -82,7 +82,7 @@ class ProgressLines(Callback):
 
 
 def epoch_of(trainer: Trainer) -> str:
-    """Return the current epoch, counted from 0 as in checkpoint names and metrics.csv, and how many there are."""
+    """Return the current epoch, counted from 0 as in checkpoint names and metrics.csv, and the total number."""
     known = f" of {trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
     return f"epoch {trainer.current_epoch} ({trainer.current_epoch + 1}{known})"
 
@@ -223,7 +223,7 @@ class TerminalProgress(ProgressLines):
 
 
 def _progress(trainer: Trainer, batches: int) -> float:
-    """Return the share of the fit that is done after this many batches of the epoch; 0 if its length is unknown."""
+    """Return the completed fraction of the fit after this many batches of the epoch, or 0 if its length is unknown."""
     of_epoch = batches / trainer.num_training_batches if trainer.num_training_batches else 0
     shares = [0.0]
     if trainer.max_epochs and trainer.max_epochs > 0:

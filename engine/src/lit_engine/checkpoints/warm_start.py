@@ -36,7 +36,7 @@ def check_fits(
     """
     found = match(model, state_of(content, checkpoint))
     if not found.complete:
-        raise CheckpointError(f"{checkpoint} is of a different model than the config describes:\n{found}")
+        raise CheckpointError(f"{checkpoint} belongs to a different model than the one in the config:\n{found}")
     before, now = (
         {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}
         for values in (content.get("hyper_parameters", {}), hyper_parameters)

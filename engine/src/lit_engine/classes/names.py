@@ -171,7 +171,7 @@ def trusted_packages() -> tuple[str, ...]:
 
 
 def _rule(path: Any) -> str:
-    """Return the reason why a checkpoint must not use something."""
+    """Return the reason why a checkpoint must not use a class or function."""
     module = str(path).partition(".")[0]
     known = f"{', '.join(trusted_packages())} or of imported packages"
     hint = f"import {module} first, or pass the run directory instead"

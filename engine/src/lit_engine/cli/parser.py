@@ -113,7 +113,7 @@ def prepare(args: Sequence[str]) -> Invocation:
 
 
 def _config(file: str, alone: bool) -> list[str]:
-    """Return the options for a config file or the text of a config. No config comes before it if it is `alone`."""
+    """Return the options for a config file or the text of a config. If `alone`, no other config precedes it."""
     content = content_of(file)
     if content is None:
         return [f"{CONFIG}={file}"]
@@ -197,7 +197,7 @@ def _holds_mappings(value: Any) -> bool:
 
 
 def _emptied(value: Any) -> Any:
-    """Return a config in which lists of mappings are empty, and lists to append are left out."""
+    """Return a copy of a config with empty lists in place of lists of mappings, and without lists to append."""
     if isinstance(value, dict):
         return {key: _emptied(item) for key, item in value.items() if not str(key).endswith("+")}
     return [] if _holds_mappings(value) else value
@@ -368,9 +368,9 @@ class LitCLI(ParsingCLI):
             raise UserError(f"EarlyStopping monitors {lowest[0]} without a mode: set max (higher is better) or min")
 
     def changed(self) -> dict[str, list[Any]]:
-        """Return the options that overlays and the command line change in the first config.
+        """Return the options of the first config whose values are changed by overlays or the command line.
 
-        The keys are options. The values are pairs of the value in the first config (None if not set) and the new value.
+        Each option is mapped to its value in the first config (None if not set) and its new value.
         """
         first, *later = self.given_options or [{}]
         now = dict(options_of(self.plain))

@@ -1,4 +1,4 @@
-"""Weights & Biases logger of the overlay `wandb`, whose failures never stop a training run."""
+"""Weights & Biases logger for the overlay `wandb`. Its errors never stop a training run."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ QUIET = {"max_end_of_run_history_metrics": 0, "max_end_of_run_summary_metrics": 
 
 
 def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of the logger so that an error stops logging to W&B instead of the training run."""
+    """Wrap a method of the logger so that an error only turns off logging to W&B and training continues."""
 
     @wraps(method)
     def call(self: "WandbLogger", *args: Any, **kwargs: Any) -> Any:
@@ -186,7 +186,7 @@ class WandbLogger(LightningWandbLogger):
 
 
 def _is_close(received: Any, value: float) -> bool:
-    """Return whether the server has received a value, compared with seven digits. W&B stores NaN as a string."""
+    """Return whether the server has received a value, comparing seven digits. W&B stores NaN as a string."""
     if isinstance(received, Mapping):  # the monitored metric has several summaries
         received = received.get("last")
     return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)

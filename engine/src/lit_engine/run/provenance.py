@@ -25,7 +25,7 @@ _hidden: dict[str, str] = {}  # text that must not be recorded → replacement
 
 
 def hide(urls: Sequence[str]) -> None:
-    """Replace URLs, which may contain secrets, by their host in everything that records the command or the changes.
+    """Replace URLs, which may contain secrets, with their host in everything that records the command or the changes.
 
     This also changes `sys.argv`, which W&B records and launched processes receive.
     """
@@ -115,6 +115,6 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
 
 def _git(folder: Path, *args: str) -> bytes:
     done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, timeout=10)
-    if done.returncode > ("--no-index" in args):  # which returns 1 if the files differ
+    if done.returncode > ("--no-index" in args):  # with --no-index, git returns 1 if the files differ
         done.check_returncode()
     return done.stdout

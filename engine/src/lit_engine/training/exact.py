@@ -13,7 +13,7 @@ from lit_engine.distributed.sharding import gradients, local_shards
 
 
 class Totals:
-    """Running sums and sample count, which give exact means for uneven batches and several processes."""
+    """Running sums and a sample count for computing exact means, even with uneven batches and several processes."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -53,7 +53,7 @@ class Totals:
         shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
             self.sums, self.count = {name: share[here.rank] for name, share in shares.items()}, int(counts[here.rank])
-        else:  # the others get zeros, because all need the same names to gather
+        else:  # the others start at zero, because all replicas must gather the same names
             first = here.rank == 0
             self.sums, self.count = {n: share.sum() * first for n, share in shares.items()}, int(counts.sum()) * first
 
@@ -61,11 +61,11 @@ class Totals:
         self._marked, self._marked_count = dict(self.sums), self.count
 
     def rewind(self) -> None:
-        """Drop what was added since the mark."""
+        """Drop everything that was added since the mark."""
         self.sums, self.count, self._total = dict(self._marked), self._marked_count, None
 
     def since_mark(self) -> "Totals":
-        """Return what was added since the mark."""
+        """Return the sums that were added since the mark."""
         added = Totals()
         added.count = self.count - self._marked_count
         added.sums = {name: value - self._marked.get(name, 0.0) for name, value in self.sums.items()}
@@ -77,7 +77,7 @@ class Totals:
         return {name: value.item() / count for name, value in self.sums.items()} if count else {}
 
     def reduce(self, task: LightningModule) -> "Totals":
-        """Return the totals over all processes. They are cached until more is added."""
+        """Return the totals over all processes. The result is cached until more is added."""
         if self._total is not None:
             return self._total
         total = self._total = Totals()

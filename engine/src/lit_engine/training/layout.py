@@ -73,7 +73,7 @@ def _checkpointed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 class _CopiedBuffers:
-    """Context in which a block changes copies of its buffers, such as the statistics of batch norm. Can be reused."""
+    """Context manager that lets a block update copies of its buffers (such as batch norm statistics). Reusable."""
 
     def __init__(self, block: nn.Module) -> None:
         self.modules = list(block.modules())

@@ -1,4 +1,4 @@
-"""Evaluation metrics from torchmetrics, as given by `model.metrics` in a config."""
+"""Evaluation metrics from torchmetrics, which a config lists in `model.metrics`."""
 
 import inspect
 import re
@@ -36,7 +36,7 @@ class Metrics:
         parts: names of the classes, labels or targets, used for metrics that return one value for each.
 
     Raises:
-        UserError: if a name is invalid or not unique. Methods raise it if a metric rejects its input or fails.
+        UserError: if a name is invalid or not unique. Methods also raise it if a metric rejects its input or fails.
     """
 
     def __init__(self, given: GivenMetrics | None = None, parts: Sequence[str] = ()) -> None:

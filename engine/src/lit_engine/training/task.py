@@ -197,17 +197,17 @@ class Task(LightningModule):
         weights_only: bool = True,
         **kwargs: Any,
     ) -> Self:
-        """Load a task from a checkpoint to evaluate or predict. No code in the checkpoint runs, see `classes`.
+        """Load a task from a checkpoint for evaluation or prediction. This never runs code in the checkpoint.
 
         Args:
             checkpoint_path: path of the checkpoint.
             map_location: device for the weights.
             strict: whether the names of the weights must match exactly; defaults to `strict_loading`.
-            weights_only: ignored, because it is always true; Lightning's argument.
+            weights_only: ignored. Lightning has this argument, but loading here is always restricted to weights.
             **kwargs: arguments of the task that replace the ones in the checkpoint, such as an `optimizer`.
 
         Raises:
-            CheckpointError: if the checkpoint is damaged, is of a different task or refers to a forbidden class.
+            CheckpointError: if the checkpoint is damaged, belongs to a different task or refers to a forbidden class.
         """
         return load_module(cls, checkpoint_path, map_location, strict, **kwargs)
 
@@ -287,7 +287,7 @@ class Task(LightningModule):
         return build_optimizers(self.parameter_groups(), self.optimizer_factory, self.schedules, self.length)
 
     def length(self, interval: str) -> int | None:
-        """Return the length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None if endless."""
+        """Return the length of the run in units of `interval` (`step` or `epoch`), or None if it is unlimited."""
         epochs = steps_of_epochs(self.trainer, self.accumulate)
         if epochs is None:  # endless data may still be limited by the trainer
             limit = self.trainer.max_steps if interval == "step" else self.trainer.max_epochs
@@ -320,7 +320,7 @@ class Task(LightningModule):
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._done = self.trainer.global_step
         self.running.mark()
-        self._clock.skip()  # on_train_epoch_start is not called on a resume within an epoch
+        self._clock.skip()  # on_train_epoch_start is not called when resuming mid-epoch
         if (changing := accumulation_schedule(self.trainer)) is not None:  # its hook is not called, either
             changing.on_train_epoch_start(self.trainer)
         check_resumed(self.trainer, self.length)
@@ -329,7 +329,7 @@ class Task(LightningModule):
             raise ScheduleError(f"a schedule watches {max(watched)!r}, but the run has no validation")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the sums of the epoch for a resume within it."""
+        """Save the sums of the epoch, so that the run can resume mid-epoch."""
         checkpoint["running"] = {**self.running.gather(self), "seconds": self._clock.seconds, "rates": self._rates}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

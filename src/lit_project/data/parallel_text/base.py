@@ -46,7 +46,7 @@ class TranslationData(SplitData):
         joint: use one subword vocabulary for both languages.
         min_freq: words that occur less often in the training pairs are unknown.
         max_length: maximum number of tokens per sentence, without BOS and EOS.
-        overlong: how to treat training pairs with a longer side; their number is printed. In official or given
+        overlong: how to treat training pairs that exceed `max_length`; their number is printed. In official or given
             evaluation splits, sources are truncated and no pair is dropped. If evaluation pairs come from the training
             pairs, `drop` filters before the split, counting words and punctuation marks (for subwords: words only).
         lowercase: convert both sides to lower case.
@@ -54,7 +54,7 @@ class TranslationData(SplitData):
         space_punctuation: separate punctuation marks from words by spaces.
         prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these;
             `classic`: I am, he is, …
-        seed: seed for the order of the training pairs; `null` follows `seed_everything`.
+        seed: seed for the order of the training pairs; `null` uses the seed of `seed_everything`.
         vocabularies: the vocabularies of a checkpoint, as returned by the property `vocabularies`. They include the
             preparation and the maximum length, which the data then use.
         keep_vocabularies: with `--init_from`, use the vocabularies of that run, for further training on similar data.

@@ -45,8 +45,8 @@ class TokenBatches(EpochBatches):
 
     The pairs are sorted by (target length, source length) and cut into batches. Shuffling permutes pairs of equal
     lengths and the order of the batches, depending on seed and epoch. The sorted lengths are the same in each epoch, so
-    the number and shapes of the batches are, too. Over all processes, each pair occurs exactly once per epoch. The
-    largest batches are split in two until every process has the same number of batches. In each step, all processes
+    the number and shapes of the batches are also the same. Over all processes, each pair occurs exactly once per epoch.
+    The largest batches are split in two until every process has the same number of batches. In each step, all processes
     have batches of similar length, so none waits long for the others.
 
     Args:
@@ -109,7 +109,7 @@ class TokenBatches(EpochBatches):
         return self.parts_of(order, (steps[:, None] * block + own).flatten().tolist())
 
     def padding_waste(self) -> tuple[float, float]:
-        """Return the share of padding in source and target batches of an epoch, over all processes."""
+        """Return the fraction of padding in source and target batches of an epoch, over all processes."""
         bounds = np.unique(self.bounds)  # some batches may be empty
         order, starts, counts = self._sorted(0), bounds[:-1], np.diff(bounds)
         waste = []
@@ -119,7 +119,7 @@ class TokenBatches(EpochBatches):
         return waste[0], waste[1]
 
     def _sorted(self, epoch: int) -> np.ndarray:
-        """Return pair indices sorted by length, int64 `(N,)`. Ties are shuffled by seed and epoch, or ascending."""
+        """Return pair indices sorted by length, int64 `(N,)`. Ties are shuffled or kept in ascending order."""
         ties = np.arange(self.size)
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "ties", epoch))

@@ -112,7 +112,7 @@ class Translations(Callback):
             self._look(trainer, pl_module)
 
     def _look(self, trainer: Trainer, task: Any) -> None:
-        """Compute the attention of the first sentences of this process."""
+        """Compute the attention weights for the first sentences that this process evaluates."""
         if not fast_dev_run(trainer):
             for row in first_of_each_source(getattr(task, "rows", []))[: self.sentences]:
                 row.attention = task.attention(row.text.source, row.tokens)
