@@ -117,7 +117,7 @@ def did_you_mean(name: str, known: list[str], otherwise: str = "") -> str:
 class TorchvisionNet(nn.Module):
     """A model of `torchvision.models` whose last linear layer is replaced by a head for the task.
 
-    Its parts are `backbone`, with torchvision's names inside (`backbone.conv1`, `backbone.layer4`…), and `head`. For
+    It consists of `backbone`, whose modules have torchvision's names (`backbone.conv1`…), and `head`. For
     grey images, the weights of the first convolution are summed over the colours. The output is then exactly the same
     as for an RGB image with three equal channels, at a third of the cost. The weights of GoogLeNet and Inception v3
     expect values in [-1, 1]. For grey images, set mean and standard deviation to 0.5. For colour images, use ImageNet's

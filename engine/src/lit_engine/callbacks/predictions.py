@@ -96,7 +96,7 @@ class PredictionTable(BasePredictionWriter):
             known = {row["index"] for row in rows}
             samples = list(self.inputs.items())
             rows = [_with_inputs(row, *samples[row["index"]]) for row in rows]
-            # with a limit, the samples after the last prediction may not have been read
+            # if the batches are limited, samples after the last prediction may not have been read
             limit = trainer.limit_predict_batches
             limited = isinstance(limit, int) or limit != 1.0  # 1 means one batch, 1.0 means all batches
             read = range(max(known, default=-1) + 1 if limited else len(samples))

@@ -298,7 +298,7 @@ class LitCLI(ParsingCLI):
 
     @classmethod
     def parsers(cls, project: Project, *command: str) -> dict[str, LightningArgumentParser]:
-        """Return the parser of each subcommand. If a command is given, only its parser has all options."""
+        """Return the parser of each subcommand. If a command is given, the other parsers are incomplete."""
         try:
             cls(project, command)
         except UsageError as error:  # required options are missing, but the parsers have been created

@@ -155,7 +155,7 @@ class EpochBatches(Sampler[Tensor]):
         yield from self.batches()[start:]
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. Lightning calls this before each epoch. A saved position is kept only in the same epoch."""
+        """Set the epoch. Lightning calls this before each epoch. A new epoch discards the saved position."""
         if epoch != self.epoch:
             self.start = 0
         self.epoch = epoch

@@ -218,7 +218,7 @@ def gradients(optimizer: Any) -> list[Tensor]:
 
 
 def local_shards(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return this process's shard of each tensor, which can be changed in place."""
+    """Return this process's shard of each tensor. The shards can be changed in place."""
     return [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
 
 

@@ -20,7 +20,7 @@ from lit_engine.project import current
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import is_detail, stage_of
 
-# no sparklines of per-class metrics at the end
+# W&B should not print sparklines of per-class metrics at the end
 QUIET = {"max_end_of_run_history_metrics": 0, "max_end_of_run_summary_metrics": 0}
 
 

@@ -456,7 +456,7 @@ class Task(LightningModule):
         """
         # On the CPU, because MPS devices have no double.
         exact = {name: torch.tensor(float(value), dtype=torch.double) for name, value in values.items()}
-        # metrics of more than 10 classes would bury the others in loggers; metrics.json contains them all
+        # per-class metrics of more than 10 classes would crowd out all others in loggers; metrics.json has them all
         kinds = Counter(name.rpartition("/")[0] for name in exact if is_detail(name))
         for logged in (True, False):
             part = {n: v for n, v in exact.items() if (kinds[n.rpartition("/")[0]] <= MOST_PARTS) is logged}
