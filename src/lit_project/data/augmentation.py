@@ -97,7 +97,7 @@ class RandomResizedCrop(nn.Module):
         grid_BHW2 = torch.stack(
             [x[:, None, :].expand(-1, self.size, -1), y[:, :, None].expand(-1, -1, self.size)], dim=3
         )
-        return _sampled(images, grid_BHW2, "border")
+        return _sample_grid(images, grid_BHW2, "border")
 
 
 class RandomAffine(nn.Module):
@@ -136,10 +136,10 @@ class RandomAffine(nn.Module):
         across = torch.stack([xx, xy * height / width, -(xx * right + xy * down) * 2 / width], dim=1)
         along = torch.stack([yx * width / height, yy, -(yx * right + yy * down) * 2 / height], dim=1)
         grid_BHW2 = F.affine_grid(torch.stack([across, along], dim=1), list(images.shape), align_corners=False)
-        return _sampled(images, grid_BHW2, "zeros")
+        return _sample_grid(images, grid_BHW2, "zeros")
 
 
-def _sampled(images: Tensor, grid_BHW2: Tensor, beyond: str) -> Tensor:
+def _sample_grid(images: Tensor, grid_BHW2: Tensor, beyond: str) -> Tensor:
     """Run bilinear `F.grid_sample` and keep the dtype; `beyond` is the padding mode outside the images."""
     found = F.grid_sample(images.float(), grid_BHW2, mode="bilinear", padding_mode=beyond, align_corners=False)
     return found if images.is_floating_point() else found.round().to(images.dtype)

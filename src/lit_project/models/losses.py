@@ -166,7 +166,7 @@ def weights_by_class(
     return [given.get(name, 1.0) for name in class_names]
 
 
-def without_smoothing(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+def remove_smoothing(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the loss without label smoothing, for evaluation."""
     loss = copy(loss)
     if hasattr(loss, "label_smoothing"):

@@ -58,7 +58,7 @@ def from_file(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"cannot read weights from {path}: {reason}") from error
 
 
-def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
+def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
     """Replace the prefixes of parameter names. The longest matching prefix applies, and None drops the parameter.
 
     For example, `{"encoder.": "backbone.", "": "head."}` maps `encoder.x` to `backbone.x` and `y` to `head.y`.
@@ -171,13 +171,13 @@ class TorchvisionNet(nn.Module):
         self.repeat = 3 if channels == 1 and grey == "repeat" else 1
         first, old = _first_convolution(self.backbone)
         if old.in_channels != channels * self.repeat:
-            _replace(self.backbone, first, _like(old, channels * self.repeat))
+            _replace(self.backbone, first, _create_like(old, channels * self.repeat))
         residual = all(hasattr(self.backbone, name) for name in ("conv1", "maxpool", "layer4", "avgpool"))
         if (small_images or pooling == "bilinear") and not residual:
             raise ValueError(f"small_images and bilinear pooling need a residual network, not {architecture}")
         if small_images:
             old = _first_convolution(self.backbone)[1]
-            self.backbone.conv1 = _like(old, old.in_channels, kernel_size=3, stride=1, padding=1)
+            self.backbone.conv1 = _create_like(old, old.in_channels, kernel_size=3, stride=1, padding=1)
             self.backbone.maxpool = nn.Identity()
         if pooling == "bilinear":
             pool = BilinearPool(size, bilinear_channels)
@@ -195,7 +195,7 @@ class TorchvisionNet(nn.Module):
         state = download(architecture, source) if official else from_file(path)
         state = {name: value for name, value in state.items() if not name.startswith(AUXILIARY)}
         if prefixes and not official:
-            state = renamed(state, prefixes)
+            state = rename_prefixes(state, prefixes)
         elif official or not any(name.startswith("backbone.") for name in state):
             state = {self._own_name(name): value for name, value in state.items()}
         first = "backbone." + _first_convolution(self.backbone)[0] + ".weight"
@@ -259,7 +259,7 @@ def _first_convolution(backbone: nn.Module) -> tuple[str, nn.Conv2d]:
     return next((name, module) for name, module in backbone.named_modules() if isinstance(module, nn.Conv2d))
 
 
-def _like(old: nn.Conv2d, channels: int, **changes: Any) -> nn.Conv2d:
+def _create_like(old: nn.Conv2d, channels: int, **changes: Any) -> nn.Conv2d:
     """Create a convolution with different inputs or size, initialised for the same output variance as the old one."""
     shape = {name: getattr(old, name) for name in ("kernel_size", "stride", "padding")}
     new = nn.Conv2d(channels, old.out_channels, **{**shape, **changes}, bias=old.bias is not None)

@@ -11,7 +11,7 @@ from lit_engine.errors import UserError
 from lit_engine.training.exact import Totals
 from lit_engine.training.schedules import OptimizerFactory, build_optimizer, build_schedulers
 from lit_engine.training.task import Task
-from lit_project.models.losses import WeightPenalty, build_loss, without_smoothing
+from lit_project.models.losses import WeightPenalty, build_loss, remove_smoothing
 from lit_project.tasks.classification_results import (
     Calibration,
     accuracies,
@@ -108,7 +108,7 @@ class Classifier(Task):
 
     def evaluation_start(self) -> None:
         super().evaluation_start()
-        self.evaluation_loss = without_smoothing(self.loss)
+        self.evaluation_loss = remove_smoothing(self.loss)
         self.in_detail = self.trainer.state.fn != "fit"  # validation during a fit reports no calibration
         self.confusion.reset()
         self.calibration.reset()
@@ -219,7 +219,7 @@ class ImageClassifier(Classifier):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         images, targets = batch[0], batch[1]
-        if self.mixing is not None and self.mixing.active(self.current_epoch, self.epochs):
+        if self.mixing is not None and self.mixing.is_active(self.current_epoch, self.epochs):
             images, targets = self.mixing(images, targets, len(self.class_names))
         logits = self(images)
         loss, size = self.loss(logits, targets), len(targets)

@@ -42,7 +42,7 @@ class Mixing:
         if not (0 <= self.cutmix_share <= 1 and 0 <= self.probability <= 1 and self.off_last_epochs >= 0):
             raise ValueError("mixing: cutmix_share and probability must be in [0, 1], off_last_epochs at least 0")
 
-    def active(self, epoch: int, epochs: int | None) -> bool:
+    def is_active(self, epoch: int, epochs: int | None) -> bool:
         """Return whether an epoch, counted from 0, uses mixing. `epochs` is the length of the run (None: unlimited)."""
         return not self.off_last_epochs or epochs is None or epoch < epochs - self.off_last_epochs
 

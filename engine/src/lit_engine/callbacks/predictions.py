@@ -95,7 +95,7 @@ class PredictionTable(BasePredictionWriter):
         if self.inputs is not None:
             known = {row["index"] for row in rows}
             samples = list(self.inputs.items())
-            rows = [_with_inputs(row, *samples[row["index"]]) for row in rows]
+            rows = [_add_inputs(row, *samples[row["index"]]) for row in rows]
             # if the batches are limited, samples after the last prediction may not have been read
             limit = trainer.limit_predict_batches
             limited = isinstance(limit, int) or limit != 1.0  # 1 means one batch, 1.0 means all batches
@@ -161,7 +161,7 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     return columns if len({len(column) for column in columns.values()}) < 2 else None
 
 
-def _with_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _add_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row in which the inputs follow the index. An input whose name is already taken becomes `input/NAME`."""
     named = {f"input/{name}" if name in row else name: value for name, value in inputs.items()}
     return {"index": index, **named, **{name: value for name, value in row.items() if name != "index"}}

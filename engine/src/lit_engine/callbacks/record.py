@@ -96,7 +96,7 @@ class MetricsCSV(Logger):
         metrics = {n if n in COUNTERS else recorded_name(n, stage): value for n, value in metrics.items()}
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
-        self._rows[-1].update({k: _rounded(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
+        self._rows[-1].update({k: _round_to(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
         new = [name for name in metrics if name not in self._columns]
         if new or not self._columns:
             leading = [c for c in COUNTERS if c not in self._columns]
@@ -401,15 +401,15 @@ def one_line(metrics: Mapping[str, Tensor], module: Any) -> str:
     values = headline_first(values, module)
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
-    return "  ".join(f"{name} {in_short(value)}" for name, value in values.items()) + count
+    return "  ".join(f"{name} {format_short(value)}" for name, value in values.items()) + count
 
 
-def in_short(value: float) -> str:
+def format_short(value: float) -> str:
     """Format a value with four decimals, or with seven significant digits if it is at least 1000."""
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:.7g}"
 
 
-def _rounded(value: float, digits: int) -> str:
+def _round_to(value: float, digits: int) -> str:
     """Round a value to this many significant digits. Whole numbers, such as counts, keep all digits."""
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"
 
@@ -431,5 +431,5 @@ def _numbers(metrics: Mapping[str, Tensor], stage: str) -> dict[str, float]:
     values = {recorded_name(name, stage): value.item() for name, value in metrics.items() if name not in COUNTERS}
     # six digits, because the last ones differ between machines
     return {
-        name: int(value) if name.endswith("/samples") else float(_rounded(value, 6)) for name, value in values.items()
+        name: int(value) if name.endswith("/samples") else float(_round_to(value, 6)) for name, value in values.items()
     }

@@ -91,7 +91,7 @@ class Checkpoint(ModelCheckpoint):
         """Restore the best score. If the run was moved, the checkpoint paths are changed to the new folder."""
         best = state_dict.get("best_model_path")
         if self.dirpath is not None and best and Path(best).parent != Path(self.dirpath):
-            moved = {key: _moved(value, str(self.dirpath)) for key, value in state_dict.items()}
+            moved = {key: _move_paths(value, str(self.dirpath)) for key, value in state_dict.items()}
             state_dict = {**moved, "dirpath": self.dirpath}
         super().load_state_dict(state_dict)
         self.current_score = state_dict.get("current_score")  # Lightning saves but never restores it
@@ -133,10 +133,10 @@ def fast_dev_run(trainer: Trainer) -> bool:
     return bool(getattr(trainer, "fast_dev_run", False))
 
 
-def _moved(value: Any, folder: str) -> Any:
+def _move_paths(value: Any, folder: str) -> Any:
     """Return a value of the callback's state with checkpoint paths changed to `folder`."""
     if isinstance(value, str) and value.endswith(".ckpt"):
         return str(Path(folder) / Path(value).name)
     if isinstance(value, dict):
-        return {_moved(key, folder): _moved(item, folder) for key, item in value.items()}
+        return {_move_paths(key, folder): _move_paths(item, folder) for key, item in value.items()}
     return value

@@ -9,7 +9,7 @@ import yaml
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
-from lit_engine.checkpoints.weights import Match, load_fitting, match, renamed
+from lit_engine.checkpoints.weights import Match, load_fitting, match, rename_prefixes
 from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.options import iterate_changes
@@ -85,5 +85,5 @@ def warm_start(
     state = state_of(content, checkpoint)
     find: Any = getattr(model, "meaningless_weights", lambda hyper_parameters: [])
     meaningless = find(content.get("hyper_parameters", {}))
-    state = renamed(state, prefixes) if prefixes else state
+    state = rename_prefixes(state, prefixes) if prefixes else state
     return load_fitting(model, state, str(checkpoint), strict, meaningless)

@@ -50,7 +50,7 @@ def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
     )
 
 
-def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
+def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
     """Replace the prefixes of names in a state dict. The longest matching prefix applies, and None drops the weight.
 
     `{"encoder.": "net.backbone.", "": "net."}` renames `encoder.x` to `net.backbone.x` and `y` to `net.y`.

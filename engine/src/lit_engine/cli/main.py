@@ -242,7 +242,7 @@ def quiet_lightning() -> None:
     """Hide advertisements, and messages that the command line prints in its own words."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed"):  # fmt: skip
-        logging.getLogger(name).addFilter(_wanted)
+        logging.getLogger(name).addFilter(_is_wanted)
     for message in (
         r"You requested to overfit but .*",  # `SplitData.shuffles` handles it
         r".*number of training batches .* is smaller than the logging interval.*",
@@ -256,7 +256,7 @@ def quiet_lightning() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def _wanted(record: logging.LogRecord) -> bool:
+def _is_wanted(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(_ADVERTISEMENTS)
 
 

@@ -50,7 +50,7 @@ class BatchTransforms(nn.Sequential):
     def __init__(self, transforms: Sequence[Any]) -> None:
         super().__init__(*(PerSample(step) if is_per_image(step) else step for step in transforms))
 
-    def with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    def transform_with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
         """Transform masks `(B, H, W)` together with their images, which only `torchvision.transforms.v2` supports.
 
         Mask pixels from outside the image, for example after a rotation, are -1 (unknown).
@@ -382,7 +382,7 @@ class ImageData(SplitData):
             seed_step(seed, "augment", trainer.current_epoch, *key, device=batch[0].device)
         images, targets = batch[0], batch[1]
         if training and targets.ndim == 3 and len(transforms):
-            images, targets = self.train_transforms.with_masks(images, targets)
+            images, targets = self.train_transforms.transform_with_masks(images, targets)
         else:
             images = transforms(images)
         if images.dtype == torch.uint8:

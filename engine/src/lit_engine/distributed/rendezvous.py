@@ -167,14 +167,14 @@ class Rendezvous:
         self.store = dist.PrefixStore(current().name, found[0])
         if self.rank == 0:
             self.store.set("newest", uuid4().hex)
-            self._joined()
+            self._join()
             try:
                 self._wait(lambda: self.part.add("joined", 0) == self.size)
                 refusal = describe_version_mismatch(self._infos(range(self.size)))
             except UserError as error:
                 refusal = str(error)
             self.part.set("begun", refusal)
-        self._wait(self._joined)
+        self._wait(self._join)
         if refusal := self.part.get("begun").decode():
             self.part.add("left", 1)
             until = time.monotonic() + 5
@@ -190,7 +190,7 @@ class Rendezvous:
         except (RuntimeError, ValueError) as error:
             return error
 
-    def _joined(self) -> bool:
+    def _join(self) -> bool:
         """Join the newest part of the store. Return whether rank 0 has started it or reported a failure."""
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:

@@ -273,7 +273,7 @@ class RunDir:
             raise RunError(f"no such table of predictions: {file} (existing: {there}); `predict --run` writes them")
         with file.open(encoding="utf-8", newline="") as lines:
             columns, *rows = csv.reader(lines)
-        typed = [_typed(values) for values in zip(*rows, strict=True)]
+        typed = [_convert_column(values) for values in zip(*rows, strict=True)]
         return [dict(zip(columns, row, strict=True)) for row in zip(*typed, strict=True)]
 
     def figures(self) -> list[Path]:
@@ -303,7 +303,7 @@ class RunDir:
         write_text(self.path / "metrics.json", json.dumps({**self.metrics(), section: dict(values)}, indent=2) + "\n")
 
 
-def _typed(texts: Sequence[str]) -> Sequence[Any]:
+def _convert_column(texts: Sequence[str]) -> Sequence[Any]:
     """Convert the values of a column to int if possible, otherwise to float if possible. Blank values become None."""
     for kind in (int, float) if "_" not in "".join(texts) else ():  # `int("1_000")` is valid in Python
         with contextlib.suppress(ValueError):

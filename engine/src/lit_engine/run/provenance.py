@@ -32,10 +32,10 @@ def hide(urls: Sequence[str]) -> None:
     for url in sorted(urls, key=len, reverse=True):  # one URL may be the start of another
         if "://" in url:  # otherwise, it is the name of an environment variable
             _hidden[url] = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/***"
-    sys.argv[:] = map(_masked, sys.argv)
+    sys.argv[:] = map(_mask, sys.argv)
 
 
-def _masked(text: str) -> str:
+def _mask(text: str) -> str:
     for url, replacement in _hidden.items():
         text = text.replace(url, replacement)
     return text
@@ -109,7 +109,7 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
         return reason.encode(), []
     if _hidden:  # only in added lines, because the patch must fit the others
         lines = diff.split(b"\n")
-        diff = b"\n".join(os.fsencode(_masked(os.fsdecode(one))) if one[:1] == b"+" else one for one in lines)
+        diff = b"\n".join(os.fsencode(_mask(os.fsdecode(one))) if one[:1] == b"+" else one for one in lines)
     return b"".join(left_out[:MOST_NAMED]) + diff, names
 
 

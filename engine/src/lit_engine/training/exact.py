@@ -35,13 +35,13 @@ class Totals:
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
         """Return the `sums` (name → `(W,)`) and the `count` `(W,)` of all W replicas. All processes must call this."""
-        names, own = self._packed(task.device)
+        names, own = self._pack(task.device)
         gathered: Any = task.all_gather(own, group=replicas(task.trainer).group)
         shares = gathered.reshape(-1, len(own)).cpu()
         by_name = dict(zip(names, shares.T.clone(), strict=False))
         return {"sums": {name: by_name[name] for name in self.sums}, "count": shares[:, -1].clone()}
 
-    def _packed(self, device: torch.device) -> tuple[list[str], Tensor]:
+    def _pack(self, device: torch.device) -> tuple[list[str], Tensor]:
         """Return the names in an order shared by all processes, and a tensor of their sums followed by the count."""
         names = sorted(self.sums)
         values = [*(self.sums[name] for name in names), torch.as_tensor(self.count)]
@@ -64,7 +64,7 @@ class Totals:
         """Drop everything that was added since the mark."""
         self.sums, self.count, self._total = dict(self._marked), self._marked_count, None
 
-    def since_mark(self) -> "Totals":
+    def measure_since_mark(self) -> "Totals":
         """Return the sums that were added since the mark."""
         added = Totals()
         added.count = self.count - self._marked_count
@@ -85,7 +85,7 @@ class Totals:
         total.sums = dict(self.sums)
         size, _, group = replicas(task.trainer)
         if size > 1 and self.sums:
-            names, packed = self._packed(task.device)
+            names, packed = self._pack(task.device)
             packed = all_reduced(packed, group=group)
             total.sums = dict(zip(names, packed[:-1], strict=True))
             total.count = int(packed[-1].item())

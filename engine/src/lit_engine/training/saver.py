@@ -204,7 +204,7 @@ class Saver(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._trained, self._logged = True, []
         self._seed(trainer, "epoch")
-        number, due = self._agreed(trainer)
+        number, due = self._agree(trainer)
         every = self.checkpoint and self.checkpoint.every_n_epochs
         if number or due or (every and trainer.current_epoch % every == 0):
             self._save_epoch(trainer)
@@ -243,7 +243,7 @@ class Saver(Callback):
             self._logged = []
         if self._postpone_stop(trainer):
             return
-        number, due = self._agreed(trainer, late=True)
+        number, due = self._agree(trainer, late=True)
         self._counters = None
         if not (number or due or self._cut_short):
             return
@@ -296,7 +296,7 @@ class Saver(Callback):
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         if trainer.state.fn != "fit":
             return
-        number, due = self._agreed(trainer)
+        number, due = self._agree(trainer)
         if (number or due) and not trainer.sanity_checking:
             self._save_within_validation(trainer, pl_module)
         if number:
@@ -304,7 +304,7 @@ class Saver(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _unwrap_hooks(pl_module)
-        self.signals.number, _ = self._agreed(trainer)
+        self.signals.number, _ = self._agree(trainer)
         if self._trained and self._counters is not None:
             self._save(trainer, "cut short")
         elif self._trained:
@@ -332,7 +332,7 @@ class Saver(Callback):
         elif "more than 1 value per channel" in str(exception):
             exception.add_note(ONE_SAMPLE)
 
-    def _agreed(self, trainer: Trainer, late: bool = False) -> tuple[int, bool]:
+    def _agree(self, trainer: Trainer, late: bool = False) -> tuple[int, bool]:
         """Return the signal that any process received, and whether a save is due by rank 0's clock or the step count.
 
         With `late`, several processes act on the signal and the clock of the previous step, so that no step waits for

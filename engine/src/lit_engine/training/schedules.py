@@ -282,7 +282,7 @@ def build_optimizer(factory: OptimizerFactory, parameters: Iterable[Tensor] | It
         GroupError: if a parameter group has an option that the optimizer does not have.
     """
     given: list[Any] = list(parameters)
-    optimizer = _made("optimizer", factory, given)
+    optimizer = _make("optimizer", factory, given)
     check_options(given, optimizer)
     for group in optimizer.param_groups:
         group["lr"] *= group.pop("lr_factor", 1.0)
@@ -309,7 +309,7 @@ def build_schedulers(
             raise ScheduleError(f"{name}: frequency must be at least 1, got {schedule.frequency}")
         end = length(schedule.interval)
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
-            scheduler = _made(name, schedule.scheduler, optimizer)
+            scheduler = _make(name, schedule.scheduler, optimizer)
         check_groups(scheduler, rates)
         # An attribute is saved with the scheduler's state, so the length can be compared on resume.
         scheduler.planned_length = end if seen.used else None
@@ -332,7 +332,7 @@ def build_schedulers(
     return configs
 
 
-def _made(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
+def _make(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
     """Call a factory of the config. Errors about its arguments, such as a negative rate, become UserErrors."""
     try:
         return factory(argument)

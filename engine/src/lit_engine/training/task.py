@@ -30,7 +30,12 @@ from lit_engine.distributed.sharding import clip_norm, gradients, local_shards, 
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.metric_names import is_detail
 from lit_engine.training.exact import Clock, StepMean, Totals
-from lit_engine.training.layout import checkpoint_in_place, compile_in_place, order_as_weights, wrong_in_channels_last
+from lit_engine.training.layout import (
+    checkpoint_in_place,
+    compile_in_place,
+    is_wrong_in_channels_last,
+    order_as_weights,
+)
 from lit_engine.training.metrics import GivenMetrics, Metrics
 from lit_engine.training.parameter_groups import ParameterGroups
 from lit_engine.training.schedules import (
@@ -139,7 +144,7 @@ class Task(LightningModule):
             problem = "does not support sharded weights"
         elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would also try to convert these
             problem = "is a format for images (B, C, H, W), but this network has weights with five axes"
-        elif cpu and any(map(wrong_in_channels_last, net.modules())):
+        elif cpu and any(map(is_wrong_in_channels_last, net.modules())):
             problem = (
                 "computes wrong gradients on a CPU for strided 1×1 convolutions with fewer than 16 channels "
                 "(uxlfoundation/oneDNN, issue 6035)"
@@ -174,7 +179,7 @@ class Task(LightningModule):
         if not gradient_clip_val:
             return
         by_value, limit = gradient_clip_algorithm == "value", gradient_clip_val
-        if self._still_scaled(optimizer):
+        if self._is_still_scaled(optimizer):
             if by_value:  # would make infinite gradients finite, so that their step is not skipped
                 raise UserError("16-mixed with a fused optimizer cannot clip by value: set fused: false")
             limit *= loss_scale(self.trainer)
@@ -184,7 +189,7 @@ class Task(LightningModule):
         else:
             clip_norm(gradients(optimizer), limit)
 
-    def _still_scaled(self, optimizer: Any) -> bool:
+    def _is_still_scaled(self, optimizer: Any) -> bool:
         """Return whether gradients still have the loss scale of 16-mixed, which fused optimizers remove themselves."""
         return scales_loss(self.trainer) and unscales_itself(optimizer)
 
@@ -225,7 +230,7 @@ class Task(LightningModule):
         """
         if "loss" not in sums:
             sums = {"loss": mean.detach() * count, **sums}
-        if self._counted and not (self.trainer.training and self._computes_again()):
+        if self._counted and not (self.trainer.training and self._may_compute_again()):
             raise ValueError("step was called twice for a batch, which would count it twice: use add_sums instead")
         trainer = trainer_of(self)
         self._counted = trainer is not None
@@ -254,7 +259,7 @@ class Task(LightningModule):
         trainer = trainer_of(self)
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
 
-    def _computes_again(self) -> bool:
+    def _may_compute_again(self) -> bool:
         """Return whether a training step may compute its loss several times."""
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
@@ -267,7 +272,7 @@ class Task(LightningModule):
         """Compute the gradient norm before clipping, for steps that are logged."""
         if (self.trainer.global_step + 1) % self._log_every == 0:
             norm = total_norm(gradients(optimizer))
-            if self._still_scaled(optimizer):
+            if self._is_still_scaled(optimizer):
                 norm = norm / loss_scale(self.trainer)
             self._gradient_norm = norm
 
@@ -377,7 +382,7 @@ class Task(LightningModule):
 
     def loss_of_step(self, outputs: Any) -> float:
         """Return the mean loss of the last optimizer step over all processes, which must all call this."""
-        loss = self.running.since_mark().reduce(self).means().get("loss")
+        loss = self.running.measure_since_mark().reduce(self).means().get("loss")
         if loss is None:  # the task does not call `step`, and Lightning has divided the loss
             loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
         return loss

@@ -11,7 +11,7 @@ from lit_engine.data.module import Split, SplitData
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import DataError
 from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, PairBatch, TokenBatches
-from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, filter_by_length, with_prefix
+from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, filter_by_length, filter_by_prefix
 from lit_project.data.parallel_text.leak_free_split import (
     Pairs,
     drop_shared_sentences,
@@ -124,7 +124,7 @@ class TranslationData(SplitData):
         """Return the unprepared pairs of a split as (source, target)."""
         raise NotImplementedError
 
-    def _built(self) -> tuple[Vocabulary, Vocabulary]:
+    def _build(self) -> tuple[Vocabulary, Vocabulary]:
         if self._vocabularies is None:
             languages = self.source, self.target
             self._vocabularies = build(self.pairs("train"), languages, self.options, self.root / "vocabularies")
@@ -132,11 +132,11 @@ class TranslationData(SplitData):
 
     @property
     def source_vocabulary(self) -> Vocabulary:
-        return self._built()[0]
+        return self._build()[0]
 
     @property
     def target_vocabulary(self) -> Vocabulary:
-        return self._built()[1]
+        return self._build()[1]
 
     @property
     def vocabularies(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class TranslationData(SplitData):
         """Return the pairs that start with one of the prefixes."""
         if self.prefixes is None:
             return pairs
-        kept = with_prefix(pairs, self.prefixes, self.source, self.target)
+        kept = filter_by_prefix(pairs, self.prefixes, self.source, self.target)
         if len(kept) < len(pairs):
             print_once(f"prefixes keep {len(kept):,} of {len(pairs):,} pairs")
         return kept

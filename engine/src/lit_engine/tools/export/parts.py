@@ -77,7 +77,7 @@ def example_of(task: LightningModule, batch: Any) -> dict[str, Tensor]:
     return inputs_of(task, batch if task.example_input_array is None else task.example_input_array)
 
 
-def of_forward(task: LightningModule, batch: Any) -> Exported:
+def export_forward(task: LightningModule, batch: Any) -> Exported:
     """Return the default export for a task without an `exported` method: the inputs and outputs of `forward`."""
     inputs = example_of(task, batch)
     names = list(inputs)
