@@ -1,13 +1,13 @@
-"""Measure how much common recipe ingredients improve Fashion-MNIST accuracy with a fixed budget of ten epochs.
+"""Measure how much common recipe ingredients improve Fashion-MNIST accuracy on a fixed budget of ten epochs.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py
     OMP_WAIT_POLICY=PASSIVE python benchmarks/ablation.py --workers 2 --only mixup swa --seeds 1 2
 
 The baseline is `configs/fashion_mnist_resnet20.yaml` with depth 8 and width 16 (77 thousand parameters) in bfloat16,
-without label smoothing and test-time flips. It uses random crops and flips, SGD with a one-cycle schedule, and weight
+without label smoothing or test-time flips. It uses random crops and flips, SGD with a one-cycle schedule, and weight
 decay. Ingredients are added or removed one at a time; test-time ingredients are evaluated on the baseline's weights.
-Gains in test accuracy, using the best checkpoint by validation, compare runs with the same seed. Their spread indicates
-which gains are significant. Runs are stored in repeats/ablation/.
+Gains are differences in test accuracy between runs with the same seed, using the best checkpoint by validation. Their
+spread indicates which gains are significant. Runs are stored in repeats/ablation/.
 The script prints a table and writes benchmarks/results/ablation.json.
 """
 

@@ -1,4 +1,4 @@
-"""Customary Lightning pipeline, a baseline for the template besides the hand-written loop in `plain.py`."""
+"""The customary Lightning pipeline, a second baseline besides the hand-written loop in `plain.py`."""
 
 from collections.abc import Callable
 from pathlib import Path

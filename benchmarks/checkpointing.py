@@ -2,8 +2,8 @@
 
     python benchmarks/checkpointing.py          a few minutes; writes results/checkpointing.json
 
-Memory is the size of all tensors that the backward pass needs, without parameters. Time is that of forward and backward
-pass; variants alternate, and the first round is not counted.
+Memory is the size of all tensors that the backward pass needs, without parameters. Time covers the forward and
+backward pass. Variants alternate, and the first round is not counted.
 """
 
 import copy
@@ -57,7 +57,7 @@ def stored(net: nn.Module, inputs: tuple[Tensor, ...]) -> float:
 
 
 def timed(net: nn.Module, inputs: tuple[Tensor, ...]) -> Times:
-    """Return the time of some forward and backward passes."""
+    """Return the duration of several forward and backward passes."""
     before = Times.now()
     for _ in range(STEPS):
         net(*inputs).square().mean().backward()

@@ -118,8 +118,8 @@ class EpochClock(Callback):
 class StepClock(Callback):
     """Callback that records when steps, validations and predictions end, in class attributes like `EpochClock`."""
 
-    start: ClassVar[float] = 0.0  # start of the newest fit or prediction
-    steps: ClassVar[list[tuple[float, int]]] = []  # of the newest epoch: time, number of images or target tokens
+    start: ClassVar[float] = 0.0  # start time of the newest fit or prediction
+    steps: ClassVar[list[tuple[float, int]]] = []  # in the newest epoch: time, number of images or target tokens
     ends: ClassVar[list[tuple[float, list[str]]]] = []  # seconds from the start, translations
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -2,9 +2,9 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/decoding_speed.py    the first run trains the nets for 20 minutes
 
-Translates the 1,014 validation sentences of Multi30k from English to French, with a joint BPE vocabulary of 4,000 and
-the batches of the data module's loader. The nets share and tie their embeddings. They are trained for one epoch (the
-GRU for two), so that they learn to end sentences, and stored in runs/decoding_speed:
+Translates the 1,014 validation sentences of Multi30k from English to French, with a joint BPE vocabulary of 4,000
+tokens and the batches of the data module's loader. The nets share and tie their embeddings. They are trained for one
+epoch (the GRU for two), so that they learn to end sentences. They are stored in runs/decoding_speed:
 
 - gru: embedding size 256, hidden size 384, additive attention.
 - transformer: size 256, 3 + 3 layers.

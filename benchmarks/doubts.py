@@ -1,4 +1,4 @@
-"""Measure how many label errors `doubts` finds: Fashion-MNIST with 5 % of its 60,000 training labels flipped.
+"""Measure how many label errors `doubts` finds in Fashion-MNIST after 5 % of its 60,000 training labels are flipped.
 
     OMP_NUM_THREADS=1 nice -n 10 python benchmarks/doubts.py
 
@@ -47,7 +47,7 @@ class FlippedFashion(FashionMNIST):
 
 
 def flipped(targets: Tensor, classes: int, seed: int = 1) -> Tensor:
-    """Return targets of which `FLIPPED` are replaced by another class, which is drawn uniformly."""
+    """Return the targets, `FLIPPED` of which are replaced by a different class drawn uniformly."""
     generator = torch.Generator().manual_seed(seed)
     wrong = torch.randperm(len(targets), generator=generator)[:FLIPPED]
     shift = torch.randint(1, classes, (FLIPPED,), generator=generator)

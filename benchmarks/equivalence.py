@@ -1,4 +1,4 @@
-"""Compare the weight updates of gradient accumulation and multiple processes with those of one large batch.
+"""Compare the weight updates of gradient accumulation and multiple processes with the updates of one large batch.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/equivalence.py
 
@@ -34,7 +34,7 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 
 class Rows(TabularData):
-    """Features 0, log x and 5 x of the target x in float64, so that remaining differences are not rounding errors."""
+    """Features 0, log x and 5 x for the target x, in float64 so that remaining differences are not rounding errors."""
 
     def __init__(self, size: int, **kwargs: Any) -> None:
         x = 0.1 + 9.9 * torch.rand(size, generator=torch.Generator().manual_seed(derive(2018)))

@@ -2,7 +2,7 @@
 
     python benchmarks/golden.py --out before.json           before a change; a few minutes
     python benchmarks/golden.py --against before.json       after it; exit status 1 if a hash differs
-    python benchmarks/golden.py --runs quickstart table     only some runs
+    python benchmarks/golden.py --runs quickstart table     only these runs
 
 Each run trains in four ways: uninterrupted; stopped by SIGTERM in the middle of an epoch and resumed; with gradients
 accumulated over two batches; and on two processes. Hashes are SHA-256 of the best weights, the newest weights, the

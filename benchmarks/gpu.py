@@ -1,4 +1,4 @@
-"""Test the project on a GPU with one command: equal results, resuming, speed, and time to a target accuracy.
+"""Test equal results, resuming, speed, and time to a target accuracy on a GPU with one command.
 
     python benchmarks/gpu.py                        run all parts; writes results/gpu.json
     python benchmarks/gpu.py same resume            run these parts; the file keeps the others
@@ -10,7 +10,7 @@
   must be equal bit for bit.
 - speed: compares epochs of `fit` to hand-written loops, and to the device's matrix products (overlay `profile`).
 - mnist, fashion_mnist, multi30k: seconds from the first batch to the end of the validation that reaches a target,
-  without start-up and data loading. Validation uses 5,000 images, or the 1,014 sentences.
+  excluding start-up and data loading. Validation uses 5,000 images, or the 1,014 sentences.
 
 If a part fails, its error is recorded and the next part starts. No part starts after nine minutes. If commands are
 limited to ten minutes, use three of them: `same resume`, `speed mnist`, `fashion_mnist multi30k`.
@@ -44,7 +44,7 @@ ON_DEVICE = ["--data.on_device=true"]
 PLAIN_DIGITS = ["-c", "configs/quickstart.yaml", "--model.net.dropout=0", "--model.net.head_dropout=0",
                 "--data.train_transforms=null", "--trainer.max_epochs=2"]  # fmt: skip
 PLAIN_TEXT = ["-c", "configs/translation_quickstart.yaml", "--model.net.dropout=0", "--trainer.max_epochs=1"]
-# Options, monitored metric, and relative tolerance of its difference from the CPU's value.
+# Options, monitored metric, and relative tolerance for its difference from the value on the CPU.
 SAME: dict[str, tuple[list[str], str, float]] = {
     "quickstart": (PLAIN_DIGITS, "val/loss", 1e-3),
     "quickstart, data on the device": ([*PLAIN_DIGITS, *ON_DEVICE], "val/loss", 1e-3),

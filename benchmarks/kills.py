@@ -57,7 +57,7 @@ TIMES = ("seconds", "samples_per_second", "tokens_per_second", "pairs_per_second
 
 
 def callbacks(monitor: str = "val/loss", mode: str = "min", more: str = "", **saves: Any) -> list[str]:
-    """Return the option for `Figures` and a `Checkpoint` that saves several times per second or as given."""
+    """Return the option for `Figures` and a `Checkpoint`, which saves several times per second by default."""
     given = {"monitor": monitor, "mode": mode, "every_minutes": 0.002, **saves}
     return [f"--trainer.callbacks=[{{class_path: Checkpoint, init_args: {json.dumps(given)}}}, Figures{more}]"]
 
@@ -114,7 +114,7 @@ EVERYWHERE = ("between two hooks of callbacks or task", "in validation", "in a t
 
 
 class Drawn(Dataset):
-    """Dataset of images that it transforms randomly."""
+    """Dataset that transforms its images randomly."""
 
     classes = ("a", "b")
     draw = torchvision.transforms.v2.RandomResizedCrop(16, scale=(0.3, 1))
@@ -155,7 +155,7 @@ class Injector:
         return moment == self.moment and self.counts[moment] == self.number
 
     def before(self, owner: Any, name: str, moment: str, at_death: Callable[..., None] = lambda *args: None) -> None:
-        """Treat each call of `owner.name` as a moment. When killed, `at_death` runs instead of the call."""
+        """Treat each call of `owner.name` as a moment. When the process is killed, `at_death` replaces the call."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -238,7 +238,7 @@ def launch(args: list[str], processes: int, injector: Injector, log: Path, rank:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the tensors, numbers and strings of nested dicts and lists with their paths, except times."""
+    """Yield the tensors, numbers and strings in nested dicts and lists with their paths, excluding times."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not str(key).endswith(TIMES):
@@ -251,7 +251,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def content(run: Path) -> dict[str, Any]:
-    """Return all content of a run that must be equal, without the run's name."""
+    """Return all content that must be equal in two runs, without the run's name."""
     found = dict(leaves(read(run / "checkpoints" / "last.ckpt")))
     for best in sorted((run / "checkpoints").glob("*.ckpt")):
         found |= dict(leaves(read(best)["state_dict"], best.name))

@@ -1,4 +1,4 @@
-"""Measure the overhead of a training step besides computation, in one process and in two.
+"""Measure the overhead of a training step in addition to computation, in one process and in two.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --where        one process; writes results/overhead.json
     OMP_WAIT_POLICY=PASSIVE python benchmarks/speed.py --processes    two processes; writes results/processes.json
@@ -9,8 +9,8 @@ validation. The cost of work done once per epoch is divided by the number of ste
 
 `--processes` compares `fit` on two processes with `ddp` (gloo over loopback) to one process, with one thread and the
 same batch size per process, interleaved. The tiny net shows the cost that DDP adds to a step. The CNN shows the
-speedup, the samples per second of both relative to one. CPU time per sample includes both processes. Nothing is
-validated.
+speedup, which is the samples per second of two processes relative to one. CPU time per sample includes both processes.
+There is no validation.
 """
 
 import json
@@ -203,7 +203,7 @@ def processes(rounds: int) -> None:
         more = f"{statistics.median(added):+.0f} ({min(added):+.0f} to {max(added):+.0f})"
         shown = [show_ratio(found[key]) for key in ("samples a second, two / one", "CPU time a sample, two / one")]
         rows.append([title, f"{found['µs a step of one']:.0f}", more, *shown])
-    header = ["", "µs a step of one", "added by DDP", "samples/s, two / one", "CPU a sample, two / one"]
+    header = ["", "µs per step of one", "added by DDP", "samples/s, two / one", "CPU per sample, two / one"]
     table("Two processes of one thread against one", header, rows)
     save("processes", {"rounds": rounds, "two processes": result})
 
@@ -231,5 +231,5 @@ def measure(rounds: int) -> None:
         rows.append(row)
         before = values
     header = ["", "wall", "added", "CPU", "added"]
-    table(f"Linear net, batch {BATCH}, {steps} steps an epoch: µs a step", header, rows)
+    table(f"Linear net, batch {BATCH}, {steps} steps per epoch: µs per step", header, rows)
     save("overhead", {"rounds": rounds, "steps": steps, "µs a step": result})

@@ -2,7 +2,7 @@
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py                  run all parts
     OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --part images    run one part; the file keeps the others
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --quick          try out all parts with few steps; saves nothing
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/peers.py --quick          try all parts with few steps; saves nothing
 
 `uv` creates the environments in `.cache/peers`, with the torch version of this environment. All toolkits use one thread
 and float32. This project uses fused optimizers, as its configs do, and reuses freed memory, as its command line does.
@@ -65,7 +65,7 @@ from lit_project.text.tokens import join_words, split_words
 JOEYNMT = ["joeynmt==2.3.0", "importlib_metadata==8.7.0"]
 TIMM = ["timm==1.0.31", f"torchvision=={version('torchvision').partition('+')[0]}"]
 SKIP = 10  # warm-up steps, and the logging interval of JoeyNMT
-UPDATES = {"lit_project": 120, "joeynmt": 40}  # timed updates; more for batches of similar length, which vary more
+UPDATES = {"lit_project": 120, "joeynmt": 40}  # timed updates; batches of similar length vary more
 RATE = 0.002  # learning rate
 LEVEL = 10  # target validation BLEU
 NEVER = 10**6
@@ -108,17 +108,17 @@ def fit(runs: Path, *words: str) -> Times:
 
 
 class Ours(NamedTuple):
-    """Translation with this project, with runs in `folder`."""
+    """Translation with this project. Runs are stored in `folder`."""
 
     folder: Path
 
     def train(self, updates: int, validate: int) -> tuple[Times, list[tuple[float, list[str]]]]:
-        """Return the time per 1,000 tokens, excluding validation, and the seconds and hypotheses of each validation."""
+        """Return the time per 1,000 tokens, excluding validation, and the time and hypotheses of each validation."""
         steps = f"--trainer.max_steps={updates}", f"--trainer.val_check_interval={validate}"
         return fit(self.folder, *OURS.split(), *steps), StepClock.ends
 
     def test(self, beam: int) -> tuple[float, list[str]]:
-        """Translate the test split with the newest weights, and return the seconds and hypotheses."""
+        """Translate the test split with the newest weights, and return the time in seconds and the hypotheses."""
         run = RunDir.latest(self.folder)
         command("predict", "--run", run.path, "--ckpt_path=last", f"--model.decoding.beam_size={beam}")
         rows = sorted(run.predictions("test"), key=lambda row: row["index"])
@@ -126,7 +126,7 @@ class Ours(NamedTuple):
 
 
 class Joey:
-    """Translation with JoeyNMT, with data and model in `folder`."""
+    """Translation with JoeyNMT. Data and model are stored in `folder`."""
 
     def __init__(self, folder: Path, data: Multi30k) -> None:
         self.folder, self.python = folder, environment(*JOEYNMT)
@@ -157,20 +157,20 @@ class Joey:
         return output(self.python, "-m", "joeynmt", mode, self.folder / "config.yaml", *option.split())
 
     def train(self, updates: int, validate: int) -> tuple[Times, list[tuple[float, list[str]]]]:
-        """Return the time per 1,000 tokens, and the seconds and hypotheses of each validation."""
+        """Return the time per 1,000 tokens, and the time and hypotheses of each validation."""
         speed, seconds = logged(self.run("train", "--skip-test", updates, validate))
         files = [self.folder / "model" / f"{number * validate}.hyps" for number in range(1, len(seconds) + 1)]
         return speed, [(s, file.read_text().splitlines()) for s, file in zip(seconds, files, strict=True)]
 
     def test(self, beam: int) -> tuple[float, list[str]]:
-        """Translate the test split with the newest weights, and return the seconds and hypotheses."""
+        """Translate the test split with the newest weights, and return the time in seconds and the hypotheses."""
         log = self.run("test", f"-o {self.folder}/found", beam=beam)
         found = (self.folder / "found.test").read_text().splitlines()
         return float(re.findall(r"Generation took ([\d.]+)\[sec\]", log)[0]), found
 
 
 def logged(log: str) -> tuple[Times, list[float]]:
-    """Return the time per 1,000 tokens after the first entry of a JoeyNMT log, and seconds to each validation's end."""
+    """Return the time per 1,000 tokens after the first entry of a JoeyNMT log, and when each validation ended (s)."""
     times = re.findall(r"(?m)^(\S+ \S+) - .* - (?:EPOCH 1$|Evaluation result)", log)
     start, *ends = [datetime.fromisoformat(time.replace(",", ".")) for time in times]
     speeds = re.findall(r"Tokens per Sec: +([\d.]+)", log)[1:]  # each over the same number of updates

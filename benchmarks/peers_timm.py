@@ -1,4 +1,4 @@
-"""Print the seconds per 1,000 images of timm's loader, optimizer, schedule and meters, used as in its train script.
+"""Print the time per 1,000 images with timm's loader, optimizer, schedule and meters, used as in its train script.
 
 peers.py runs this script with timm's Python: `peers_timm.py NET WORKERS SKIP STEPS DATA`. It needs `src` in PYTHONPATH.
 """

@@ -18,7 +18,7 @@ EVAL_BATCH = 1000
 
 
 class Plain:
-    """Hand-written loop over the same uint8 tensors in memory: the minimum cost of such a training run.
+    """Hand-written loop over the same uint8 tensors in memory, which shows the minimum cost of such a training run.
 
     It accumulates the loss and correct predictions of both splits and reads them once per epoch. There are no
     checkpoints, files or progress bars.

@@ -3,7 +3,7 @@
     python benchmarks/plan.py [CONFIG …]        an hour on two cores; writes results/plan.json
 
 Each round plans a fit and then runs it, in separate processes. Epochs or batches are limited, and the plan has the same
-limits. Times are CPU seconds of one thread, because on a shared machine wall-clock times mostly show the changing load.
+limits. Times are CPU seconds of one thread, because wall-clock times on a shared machine mostly reflect its load.
 """
 
 import argparse

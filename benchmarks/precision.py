@@ -3,7 +3,7 @@
     OMP_WAIT_POLICY=PASSIVE python benchmarks/precision.py
 
 Trains `common.LARGER_CNN` with `lit-project fit` on a terminal, for each of {float32, bf16-mixed} × {channels_last
-false, true}, interleaved. Each round uses one seed for a few epochs of 100 steps (12,800 images), the first of which is
+false, true}, interleaved. Each round uses one seed for a few epochs of 100 steps (12,800 images). The first epoch is
 not timed. An epoch includes the validation on 5,000 images. Ratios are medians over the rounds.
 Accuracies are validation accuracies after the last epoch. Differences from float32 compare runs with the same seed, so
 that they are not confused with the variation between seeds.
@@ -74,7 +74,7 @@ def main() -> None:
             f"{statistics.mean(differences):+.2f} ({min(differences):+.2f} to {max(differences):+.2f})",
         ])  # fmt: skip
     header = ["", "s/epoch", "times faster", "in CPU time", "accuracy %", "difference"]
-    table(f"CNN, {STEPS} steps of 128 images an epoch, {options.rounds} seeds", header, rows)
+    table(f"CNN, {STEPS} steps of 128 images per epoch, {options.rounds} seeds", header, rows)
     save("precision", {"rounds": options.rounds, "epochs a fit": options.epochs, "steps an epoch": STEPS, **result})
 
 

@@ -74,7 +74,7 @@ def with_seeds(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def least_squares() -> dict[str, Any]:
-    """Return R² of linear least squares on each fold of `Diabetes`, fitted to the net's training rows."""
+    """Return the R² of linear least squares on each fold of `Diabetes`, fitted to the training rows of the net."""
     values = {}
     for fold in range(FOLDS):
         splits = Diabetes(folds=FOLDS, fold=fold).splits
@@ -87,7 +87,7 @@ def least_squares() -> dict[str, Any]:
 
 
 def entry(name: str, options: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
-    """Return a task's entry with n, mean, std and values of each test metric, including earlier seeds."""
+    """Return a task's entry with the n, mean, std and values of each test metric, including earlier seeds."""
     config, more, _, target = TASKS[name]
     folder = ROOT / "repeats" / "quality" / name
     told = repeated(config, more, folder, options.seeds, options)

@@ -1,4 +1,4 @@
-"""Measure the cost of checkpoints of a large net for each strategy: time to save, time to load, and file size.
+"""Measure the time to save, time to load and file size of a large net's checkpoints for each strategy.
 
     python benchmarks/saving.py --out saving.json     # one process; ddp, fsdp2 and tensor_parallel with two; on the CPU
 
@@ -106,7 +106,7 @@ def one(strategy: str, size: int, rounds: int, folder: Path) -> None:
 
 
 def plain_write(count: int, folder: Path) -> float:
-    """Return the seconds to write `count` bytes to disk."""
+    """Return the time in seconds to write `count` bytes to disk."""
     content = os.urandom(1 << 20) * (count >> 20)
     begin = time.perf_counter()
     with (folder / "plain").open("wb") as file:

@@ -9,8 +9,8 @@ Nets: the ResNet-18 of configs/finetune_imagefolder.yaml (224 × 224, 32 images 
 
 Compute: a step of b samples takes `floor + b · slope`. Both are derived from two times in `--step_ms NET=BATCH:MS`.
 Without these, the floor is `--floor_ms`, and the slope is the number of operations counted by
-`torch.utils.flop_counter`, divided by `--tflops`. The shares of the forward and backward passes, and the moments at
-which gradients become ready, are measured on the CPU.
+`torch.utils.flop_counter`, divided by `--tflops`. The fractions of time in the forward and backward passes, and the
+times at which gradients become ready, are measured on the CPU.
 
 All-reduce of n bytes by p processes, with a latency per hop and a bandwidth:
 - ring: 2 (p - 1) (hop + n / p / bandwidth) (Patarasuk & Yuan 2009)
@@ -32,7 +32,7 @@ between two processes. Compute is timed with one process per core at the same ti
 transfer also runs on these cores, so nothing overlaps, and p processes on c cores take p / c times as long. The table
 shows the error of the predicted step, which is mostly measured computation, and the error of the overhead by itself.
 
-The model omits stragglers, synchronization, data loading and the start-up cost of small collectives. The efficiencies
+The model ignores stragglers, synchronization, data loading and the start-up cost of small collectives. The efficiencies
 are therefore upper bounds.
 """
 
@@ -115,23 +115,23 @@ class Link(NamedTuple):
     bandwidth: float  # bytes per second in each direction
 
     def ring(self, size: float, count: int) -> float:
-        """Return the seconds of a ring all-reduce."""
+        """Return the duration in seconds of a ring all-reduce."""
         return 2 * (count - 1) * (self.hop + size / count / self.bandwidth)
 
     def tree(self, size: float, count: int) -> float:
-        """Return the seconds of a double-binary-tree all-reduce."""
+        """Return the duration in seconds of a double-binary-tree all-reduce."""
         return (math.sqrt(2 * math.ceil(math.log2(count)) * self.hop) + math.sqrt(2 * size / self.bandwidth)) ** 2
 
 
 class Profile(NamedTuple):
     """Profile of a training step, measured on this machine."""
 
-    shares: tuple[float, float, float]  # time shares of forward, backward and optimizer; sum to 1
-    ready: list[tuple[float, int]]  # when each gradient is ready, as a fraction of the backward; its bytes
+    shares: tuple[float, float, float]  # fractions of time in forward, backward and optimizer; sum to 1
+    ready: list[tuple[float, int]]  # when each gradient is ready (fraction of the backward pass), and its bytes
     flop: float  # floating-point operations per sample
 
     def buckets(self) -> list[tuple[float, int]]:
-        """Return when each DDP bucket is full, as a fraction of the backward, and its bytes."""
+        """Return when each DDP bucket is full, as a fraction of the backward pass, and its bytes."""
         found: list[tuple[float, int]] = []
         size = 0
         for when, more in self.ready:
@@ -142,7 +142,7 @@ class Profile(NamedTuple):
         return [*found, (1.0, size)] if size else found
 
     def step(self, compute: float, reduce: Callable[[float], float], overlap: bool = True) -> float:
-        """Return the seconds of a step with `compute` seconds of computation."""
+        """Return the duration of a step with `compute` seconds of computation."""
         forward, backward, optimizer = (share * compute for share in self.shares)
         end = 0.0
         for when, size in self.buckets():
@@ -182,7 +182,7 @@ def profile(make: type[Net]) -> Profile:
 
 
 def all_reduce(size: float, gpus: int, start: float, within: Link, between: Link) -> float:
-    """Return the seconds of an all-reduce by GPUs in nodes of 8."""
+    """Return the duration in seconds of an all-reduce by GPUs in nodes of 8."""
     if gpus == 1:
         return 0.0
     local, nodes = min(gpus, NODE), gpus // NODE
@@ -191,7 +191,7 @@ def all_reduce(size: float, gpus: int, start: float, within: Link, between: Link
 
 
 def line(net: str, flop: float, options: argparse.Namespace) -> tuple[float, float]:
-    """Return floor and slope of a step's seconds on one GPU, from two measured times if given."""
+    """Return the floor and slope of the time of a step on one GPU, from two measured times if given."""
     given = [text.partition("=")[2].split(":") for text in options.step_ms if text.startswith(f"{net}=")]
     if len(given) < 2:
         return options.floor_ms / 1e3, flop / options.tflops / 1e12
@@ -201,7 +201,7 @@ def line(net: str, flop: float, options: argparse.Namespace) -> tuple[float, flo
 
 
 def predict(name: str, found: Profile, options: argparse.Namespace) -> dict[str, Any]:
-    """Predict time and efficiency of weak and strong scaling for each network, and the most GPUs for 80 and 50 %."""
+    """Predict times and efficiencies of weak and strong scaling, and the maximum numbers of GPUs for 80 and 50 %."""
     floor, slope = line(name, found.flop, options)
     forward, backward, _ = found.shares  # the floor includes the optimizer
     found = found._replace(shares=(forward / (forward + backward), backward / (forward + backward), 0.0))
@@ -275,7 +275,7 @@ def on(count: int, rounds: int) -> dict[str, Any]:
 
 
 def fitted(times: dict[str, float]) -> Link:
-    """Fit a link to the seconds of two-process ring all-reduces, by least squares of the relative errors."""
+    """Fit a link to the durations of two-process ring all-reduces, by least squares of the relative errors."""
     sizes, seconds = (
         torch.tensor([float(v) for v in values], dtype=torch.float64) for values in zip(*times.items(), strict=True)
     )
@@ -305,13 +305,13 @@ def check(profiles: dict[str, Profile], rounds: int) -> dict[str, Any]:
             cells = [f"{seconds * 1e3:.0f}" for seconds in (alone, predicted, measured)]
             errors = predicted / measured - 1, (predicted - alone) / (measured - alone) - 1
             rows.append([name, str(count), *cells, *(f"{error:+.0%}" for error in errors)])
-    title = f"DDP on {cores} cores, gloo: {link.hop * 1e6:.0f} µs a hop, {link.bandwidth / 1e9:.2f} GB/s; ms a step"
+    title = f"DDP on {cores} cores, gloo: {link.hop * 1e6:.0f} µs per hop, {link.bandwidth / 1e9:.2f} GB/s; ms per step"
     table(title, ["", "processes", "compute", "predicted", "measured", "error", "error of the overhead"], rows)
     return result
 
 
 def show(name: str, found: Profile, made: dict[str, Any]) -> None:
-    """Print the efficiencies, and the most GPUs for efficiencies of 80 and 50 %."""
+    """Print the efficiencies, and the maximum numbers of GPUs for efficiencies of 80 and 50 %."""
     kinds = {key: value for key, value in made.items() if isinstance(value, dict)}
     rows = [
         [f"{gpus:,}", *(f"{k['GPUs'][gpus]['efficiency']:.0%}" if gpus in k["GPUs"] else "" for k in kinds.values())]
@@ -322,7 +322,7 @@ def show(name: str, found: Profile, made: dict[str, Any]) -> None:
         for least in ("80%", "50%")
     ]
     size = sum(size for _, size in found.ready) / 1e6
-    step = f"{made['floor ms']:.1f} + {made['ms per sample']:.3f} ms a sample"
+    step = f"{made['floor ms']:.1f} + {made['ms per sample']:.3f} ms per sample"
     table(f"Efficiency of {name}: {size:.1f} MB of gradients, a step takes {step}", ["GPUs", *kinds], rows)
 
 

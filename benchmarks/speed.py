@@ -120,7 +120,7 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
             ]
         )
     table(
-        f"{title}, {count} steps an epoch",
+        f"{title}, {count} steps per epoch",
         ["", "s/epoch", "µs/step", "of plain", "of plain, CPU", "of plain, fused", "of template"],
         rows,
     )
@@ -129,7 +129,7 @@ def compare(title: str, net: dict[str, Any], batch_size: int, steps: int | None,
         extra = [getattr(a - b, clock) / count * 1e6 for a, b in pairs]
         median, spread = statistics.median(extra), f"({min(extra):.0f} to {max(extra):.0f})"
         result[f"template - plain, µs a step, {clock}"] = median
-        print(f"  template - plain, {clock}: {median:.0f} µs a step {spread}")
+        print(f"  template - plain, {clock}: {median:.0f} µs per step {spread}")
     return result
 
 
@@ -172,7 +172,7 @@ def main() -> None:
             "timed epochs a fit": options.epochs,
             **measured,
         }
-        save("speed", {"claims": claims(results), "parts": results})  # in case of an interruption
+        save("speed", {"claims": claims(results), "parts": results})  # in case the script is interrupted
     rows = [[name, row["target"], show_ratio(row)] for name, row in claims(results).items()]
     table("Claims", ["", "target", "measured"], rows)
     return None

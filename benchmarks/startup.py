@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py
 
-Each command runs in a separate process, interleaved over several rounds, and ratios are medians over the rounds. CPU
+Each command runs in a separate process, interleaved over several rounds. Ratios are medians over the rounds. CPU
 seconds vary less than wall-clock seconds on a shared machine. Targets:
 
 - `fit --help`, and `fit` (784-512-512-10, Fashion-MNIST) until its first step is complete: at most 1.2 times the import
@@ -51,7 +51,7 @@ class LeaveAfterStep(Callback):
 
 
 def process(command: list[str], peaks: list[float], status: int = 0) -> Times:
-    """Return the time that a command takes, and append its peak memory in MB to `peaks`.
+    """Return the duration of a command, and append its peak memory in MB to `peaks`.
 
     Raises:
         RuntimeError: If the command exits with a different status.

@@ -38,7 +38,7 @@ def sweep_file(folder: Path, trials: int) -> Path:
 
 
 def timed(words: list[str], folder: Path) -> float:
-    """Return the seconds that a `lit-project` command takes."""
+    """Return the duration of a `lit-project` command in seconds."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     start = time.perf_counter()
     subprocess.run([sys.executable, "-m", "lit_project", *words], cwd=folder, env=environment, check=True,
@@ -47,7 +47,7 @@ def timed(words: list[str], folder: Path) -> float:
 
 
 def trial_seconds(table: Path) -> list[float]:
-    """Return the seconds of each trial of a sweep."""
+    """Return the duration of each trial of a sweep in seconds."""
     return [float(row["seconds"]) for row in csv.DictReader(table.open())]
 
 
@@ -55,7 +55,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="rounds to measure the overhead")
-    parser.add_argument("--trials", type=int, default=8, help="trials to compare the numbers of workers")
+    parser.add_argument("--trials", type=int, default=8, help="trials per number of workers")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

@@ -6,8 +6,8 @@
 
 The weights come from `--source`, a completed run of `configs/fashion_mnist_resnet18.yaml`, or by default from a new run
 of three epochs. Each way uses `configs/mnist_resnet18_from_fashion.yaml` for three epochs of `--steps` steps with 128
-images, and a different unfreezing schedule. "scratch" trains everything from random weights and with the full learning
-rate for all parameters. The other ways use the same learning rates as each other. The best checkpoint, by validation on
+images, and a different unfreezing schedule. "scratch" trains everything from random weights, with the full learning
+rate for all parameters. All other ways share the same learning rates. The best checkpoint, by validation on
 1,000 images, is tested on all 10,000 images. Runs are stored in repeats/transfer/. The script prints a table, writes
 docs/figures/transfer.png, and updates benchmarks/results/transfer.json, which keeps results for the same weights.
 """

@@ -1,7 +1,7 @@
 """Compare the training speed of the translation nets to a loop over single pairs and single tokens.
 
     OMP_WAIT_POLICY=PASSIVE python benchmarks/translation_speed.py                about two minutes on an idle machine
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/translation_speed.py --threads 2    stored next to the one-thread results
+    OMP_WAIT_POLICY=PASSIVE python benchmarks/translation_speed.py --threads 2    stored beside the one-thread results
 
 Data: the classic filtered pairs of Tatoeba ("I am …", "he is …"; at most 10 words; lower case, no accents, spaced
 punctuation), French to English, with whole words. All nets have hidden and embedding size 256 and dropout 0.1.

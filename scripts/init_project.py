@@ -57,7 +57,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 def init(options: argparse.Namespace) -> int:
     """Create the project. All checks are done, and all files are in memory, before anything is written."""
-    keep = chosen(options.keep)
+    keep = choose_families(options.keep)
     sources, commit = template_files()
     if not options.again:
         check_name(options.name, sources)
@@ -79,10 +79,10 @@ def init(options: argparse.Namespace) -> int:
     for path, content in project.items():
         (place / path).parent.mkdir(parents=True, exist_ok=True)
         (place / path).write_bytes(content)
-    tidy(place)
+    format_code(place)
     if options.here:
         git(ROOT, "add", "--all", "--force", "--", *project)
-        print(f"{ROOT} is now {options.name}, with {', '.join(keep)}; all changes are staged, nothing is committed")
+        print(f"{ROOT} is now {options.name}, with {', '.join(keep)}; all changes are staged, but nothing is committed")
         print("next: git commit, then make clean && make demo && make test (`git reset --hard` undoes it)")
         return 0
     if not options.no_git:
@@ -94,7 +94,7 @@ def init(options: argparse.Namespace) -> int:
     return 0
 
 
-def chosen(keep: str) -> tuple[str, ...]:
+def choose_families(keep: str) -> tuple[str, ...]:
     """Return classification and the families listed by `--keep a,b`, in the order of `FAMILIES`."""
     names = {"classification", *(name.strip() for name in keep.split(",") if name.strip())}
     for name in sorted(names - set(FAMILIES)):
@@ -112,7 +112,7 @@ def git(folder: Path, *args: str, check: bool = True, env: Mapping[str, str] | N
 
 
 def template_files() -> tuple[dict[str, bytes], str]:
-    """Return the content of the files that git tracks, by path, and the commit.
+    """Return the content of all tracked files by path, and the commit.
 
     In an unpacked archive without git, returns the files not listed in .gitignore, and an empty commit.
     """
@@ -154,7 +154,7 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
     kept |= {path.removeprefix(OWN_FILES): file for path, file in sources.items() if path.startswith(OWN_FILES)}
     for path, keys in dropped_keys(keep).items():
         path = path.replace("PACKAGE", f"src/{old}")
-        kept[path] = without_keys(kept[path].decode(), sorted(keys), path).encode()
+        kept[path] = remove_keys(kept[path].decode(), sorted(keys), path).encode()
     for path, file in kept.items():
         if path.endswith(".md"):
             try:
@@ -180,7 +180,7 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
     ):
         kept[path] = re.sub(f"^{pattern}", new, kept[path].decode(), flags=re.MULTILINE).encode()
     kept[LOCK] = reduce_lock(kept[LOCK].decode(), kept[PYPROJECT].decode(), wheel, content).encode()
-    made = {rename(path, old, name): renamed(file, old, name) for path, file in kept.items()}
+    made = {rename(path, old, name): rename_content(file, old, name) for path, file in kept.items()}
     made[f"vendor/{wheel}"] = content
     record = {"commit": commit, "tree": commit and git(ROOT, "rev-parse", f"{commit}^{{tree}}")}
     record |= {"name": name, "keep": list(keep)}
@@ -189,7 +189,7 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
     return made
 
 
-def without_keys(text: str, keys: Iterable[str], path: str) -> str:
+def remove_keys(text: str, keys: Iterable[str], path: str) -> str:
     """Remove all lines that start with a key. If there are none, remove list items that start with it."""
     for key in keys:
         word = rf"{re.escape(key)}(?![\w.-])"
@@ -227,12 +227,12 @@ def rename(text: str, old: str, new: str) -> str:
     return re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, text)
 
 
-def renamed(file: bytes, old: str, new: str) -> bytes:
+def rename_content(file: bytes, old: str, new: str) -> bytes:
     """Return the content of a file after `rename`. The content of binary files is returned unchanged."""
     return file if b"\0" in file else rename(file.decode(), old, new).encode()
 
 
-def tidy(place: Path) -> None:
+def format_code(place: Path) -> None:
     """Format the project, because the new name changes the order of imports and the lengths of lines."""
     folders = [Path(sys.executable).parent, ROOT / ".venv" / "bin", os.environ.get("PATH", "")]
     ruff = shutil.which("ruff", path=os.pathsep.join(map(str, folders)))

@@ -45,12 +45,12 @@ def main(args: Sequence[str] | None = None) -> int:
         return 1
     written = []
     for template in (TEMPLATES / options.kind).iterdir():
-        path = Path(filled(PLACES[template.name], options.name, package))
-        text = filled(template.read_text(encoding="utf-8"), options.name, package)
+        path = Path(fill_placeholders(PLACES[template.name], options.name, package))
+        text = fill_placeholders(template.read_text(encoding="utf-8"), options.name, package)
         (ROOT / path).write_text(text, encoding="utf-8", newline="\n")
         print(f"wrote {path}")
         written.append(path)
-    tidy([str(path) for path in written if path.suffix == ".py"])
+    format_code([str(path) for path in written if path.suffix == ".py"])
     print(f"train it:    {package.replace('_', '-')} fit -c configs/{options.name}.yaml")
     print(f"test it:     pytest tests/test_{options.name}.py")
     for path in written:
@@ -68,30 +68,35 @@ def check_name(name: str, package: str) -> None:
         raise TaskError(f"{name!r} is not a task name: use lower-case letters a to z, digits and underscores{hint}")
     if keyword.iskeyword(name):
         raise TaskError(f"{name} is a Python keyword: choose a different name, such as my_{name}")
-    places = [ROOT / filled(place, name, package) for place in PLACES.values()]
+    places = [ROOT / fill_placeholders(place, name, package) for place in PLACES.values()]
     taken = [path for path in places if path.exists() or path.with_suffix("").is_dir()]
     # pytest does not allow two test files with the same name, even in different folders.
     if taken := [*taken, *(ROOT / "tests").rglob(f"test_{name}.py")]:
         raise TaskError(f"{taken[0].relative_to(ROOT)} already exists: choose a different name")
     suffixes = "Data|Batch|Loader|Net|Classifier|Tagger|Segmenter"
-    pattern = re.compile(rf"^class ({camel(name)}(?:{suffixes}))\b", re.MULTILINE | re.IGNORECASE)
+    pattern = re.compile(rf"^class ({to_camel_case(name)}(?:{suffixes}))\b", re.MULTILINE | re.IGNORECASE)
     for path in sorted((ROOT / "src" / package).rglob("*.py")):
         if found := pattern.search(path.read_text(encoding="utf-8")):
             raise TaskError(f"{path.relative_to(ROOT)} already has a class {found[1]}: choose a different name")
 
 
-def camel(name: str) -> str:
+def to_camel_case(name: str) -> str:
     """Convert `name_language` to `NameLanguage`."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def filled(text: str, name: str, package: str) -> str:
+def fill_placeholders(text: str, name: str, package: str) -> str:
     """Fill in the placeholders of a template."""
-    words = {"TASK_NAME": name, "TaskName": camel(name), "PACKAGE": package, "COMMAND": package.replace("_", "-")}
+    words = {
+        "TASK_NAME": name,
+        "TaskName": to_camel_case(name),
+        "PACKAGE": package,
+        "COMMAND": package.replace("_", "-"),
+    }
     return re.sub("|".join(words), lambda found: words[found[0]], text)
 
 
-def tidy(paths: list[str]) -> None:
+def format_code(paths: list[str]) -> None:
     """Format Python files if ruff is installed, because the name changes the lengths of lines."""
     ruff = shutil.which("ruff", path=Path(sys.executable).parent) or shutil.which("ruff")
     for step in (["check", "--fix-only", "--select=I"], ["format"]) if ruff else ():

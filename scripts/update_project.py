@@ -46,8 +46,8 @@ def update(project: Path, check: bool) -> int:
             "with init_project.py and move your files into it"
         )
     with tempfile.TemporaryDirectory(prefix="update-project-") as folder:
-        before = regenerated(old, answers, Path(folder, "before"), project)
-        after = regenerated(commit, answers, Path(folder, "after"), project)
+        before = regenerate(old, answers, Path(folder, "before"), project)
+        after = regenerate(commit, answers, Path(folder, "after"), project)
         shutil.copy(project / RECORD, before)  # so that the record never conflicts
         base, new = (tree(project, made, Path(folder)) for made in (before, after))
     newer = [path for path in changed(project, base, new) if path != RECORD]
@@ -58,7 +58,7 @@ def update(project: Path, check: bool) -> int:
 
 
 def commit_of(answers: Mapping[str, Any]) -> str:
-    """Return the template's commit from which a project was generated, or a commit with the same files.
+    """Return the template commit that generated a project, or a commit with the same files.
 
     A repository created by "Use this template" has the same files but different commits.
     """
@@ -86,7 +86,7 @@ def recorded(project: Path) -> dict[str, Any]:
     return answers
 
 
-def regenerated(commit: str, answers: dict[str, Any], folder: Path, project: Path) -> Path:
+def regenerate(commit: str, answers: dict[str, Any], folder: Path, project: Path) -> Path:
     """Generate the project from a commit of the template, with that commit's init_project.py."""
     checkout, made = folder / "template", folder / "project"
     git(ROOT, "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(checkout))

@@ -70,15 +70,15 @@ def reduce_lock(lock: str, pyproject: str, wheel: str, content: bytes) -> str:
     project, groups = content_of["project"], content_of["dependency-groups"]
     optional = [*project["optional-dependencies"].values(), *groups.values()]
     needs = [*project["dependencies"], *(need for needs in optional for need in needs)]
-    kept = {_normalized(need) for need in needs} - {project["name"]}
+    kept = {_normalize(need) for need in needs} - {project["name"]}
     head, *blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", lock)
-    parents = {_normalized(block): set(re.findall(r"(?m)^    # (?:via +|  )([\w.-]+)", block)) for block in blocks}
+    parents = {_normalize(block): set(re.findall(r"(?m)^    # (?:via +|  )([\w.-]+)", block)) for block in blocks}
     while found := {name for name, above in parents.items() if name not in kept and not kept.isdisjoint(above)}:
         kept |= found
     pinned = f"./vendor/{wheel} \\\n    --hash=sha256:{hashlib.sha256(content).hexdigest()}\n"
-    return head + pinned + "".join(block for block in blocks if _normalized(block) in kept)
+    return head + pinned + "".join(block for block in blocks if _normalize(block) in kept)
 
 
-def _normalized(requirement: str) -> str:
+def _normalize(requirement: str) -> str:
     """Return the distribution name of a requirement, normalized as in the lock."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()

@@ -1,4 +1,4 @@
-"""Small data and weights that replace those of the image configs in `small_data` and test_configs.py."""
+"""Small replacements for the data and weights of the image configs, for `small_data` and test_configs.py."""
 
 from pathlib import Path
 

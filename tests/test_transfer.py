@@ -16,7 +16,7 @@ SECOND = "-c configs/mnist_resnet18_from_fashion.yaml"
 
 
 def test_from_one_data_set_to_another(lit, small_data):
-    """The backbone's weights are loaded, the head's are not."""
+    """The weights of the backbone are loaded, but not the weights of the head."""
     result = lit(f"fit -c configs/fashion_mnist_resnet18.yaml {DEBUG} --run_name=first")
     assert result.status == 0, result.err
     first = result.run

@@ -43,7 +43,7 @@ def steps_of(sampler, accumulate, epoch=1):
                 steps += [place // accumulate] * len(batch)
             else:
                 assert len(batch) == 1
-    assert len(set(*places)) == len(places) == 1  # all have the same length and as many batches
+    assert len(set(*places)) == len(places) == 1  # all have the same length and number of batches
     indices, found = torch.cat(counted), torch.full((sampler.size,), -1)
     assert len(indices.unique()) == len(indices)
     found[indices] = torch.tensor(steps)
@@ -51,7 +51,7 @@ def steps_of(sampler, accumulate, epoch=1):
 
 
 def check_each_step(make, size, splits):
-    """Check that each step has the same samples, which occur once per epoch, for all processes and micro-batches.
+    """Check that each step uses the same samples, once per epoch, for any number of processes and micro-batches.
 
     Similar to MosaicML Streaming's partition test.
     """

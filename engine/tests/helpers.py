@@ -90,9 +90,9 @@ def difference(one, other):
 
 
 def differences(one, other):
-    """Return what differs between the last checkpoints and metrics.csv of two runs.
+    """Return the differences between the last checkpoints and metrics.csv of two runs.
 
-    Times, callbacks and the counters of loaders are left out.
+    Times, callbacks and the counters of loaders are excluded.
     """
     found = []
     for run in (one, other):

@@ -8,7 +8,7 @@ import torch
 
 from lit_engine.checkpoints.io import SafeCheckpointIO, read
 from lit_engine.checkpoints.warm_start import check_fits, warm_start
-from lit_engine.training.layout import wrong_in_channels_last
+from lit_engine.training.layout import is_wrong_in_channels_last
 from toy.models import MLP
 
 
@@ -42,4 +42,4 @@ def test_a_checkpoint_saved_on_a_gpu(tmp_path):
     (15, 1, 2, True), (16, 1, 2, False), (8, 1, 2, True), (15, 1, 1, False), (15, 3, 2, False),
 ])  # fmt: skip
 def test_the_convolutions_that_channels_last_would_break(channels, kernel, stride, wrong):
-    assert wrong_in_channels_last(torch.nn.Conv2d(channels, 4, kernel, stride)) == wrong
+    assert is_wrong_in_channels_last(torch.nn.Conv2d(channels, 4, kernel, stride)) == wrong

@@ -484,7 +484,7 @@ def test_logged_values_are_those_of_the_stage(tmp_path):
 
 
 def test_what_was_logged_so_far_can_be_logged_again(tmp_path):
-    """`log_again` restores the values, and `add_to_logged` adds them to those logged since Lightning's reset."""
+    """`log_again` restores the values, and `add_to_logged` adds them to the values since Lightning's reset."""
     torch.manual_seed(0)
     module = Logging()
     hooks = Hooks(1, lambda t: (_lightning.logged_so_far(t), _lightning.metric_states(module)))

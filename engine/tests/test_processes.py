@@ -1,4 +1,4 @@
-"""Only one process at a time can train a run, and a process without others has rank 0."""
+"""Only one process at a time can train a run, and a single process has rank 0."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`reproduce RUN` trains a run again with its own code and data, and judges the result."""
+"""`reproduce RUN` trains a run again with its own code and data, and compares the results."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def git(*args):
 
 @pytest.fixture
 def workspace(workspace, monkeypatch):
-    """A repository with a copy of the toy project, `mine`, one commit, and an uncommitted change of the data."""
+    """A repository with a copy of the toy project, `mine`, one commit, and an uncommitted change to the data."""
     for file in TOY.glob("*.py"):
         place = workspace / "src" / "mine" / file.name
         place.parent.mkdir(parents=True, exist_ok=True)

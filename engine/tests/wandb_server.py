@@ -30,7 +30,7 @@ class Run:
     name: str
     parameters: dict[str, Any]
     agent: str  # the agent that starts it
-    project: str | None = None  # this and the following fields are as sent
+    project: str | None = None  # this field and the following ones are stored as received
     config: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Run:
 
 @dataclass
 class Sweep:
-    """A grid search with its remaining points, and the runs of the others in the order of their start."""
+    """A grid search with its remaining points, and the runs that have started, in order."""
 
     name: str
     config: dict[str, Any]
@@ -152,7 +152,7 @@ class Server(ThreadingHTTPServer):
         return {"agentHeartbeat": {"agent": {"id": sent["id"]}, "commands": json.dumps(commands)}}
 
     def commands(self, agent: str, alive: set[str]) -> list[dict[str, Any]]:
-        """Return the next point, one at a time, or the end. `exit` kills running processes."""
+        """Return the next point of the grid, or the command to end. `exit` kills running processes."""
         sweep = next(sweep for sweep in self.sweeps if sweep.name == agent.partition("/")[0])
         if alive or len(self.agents) < self.wanted:
             return []

@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py on the CPU with small sizes: its parts run, and the JSON file is complete."""
+"""Tests that all parts of benchmarks/gpu.py run on the CPU with small sizes, and that the JSON file is complete."""
 
 import json
 import sys

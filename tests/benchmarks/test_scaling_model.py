@@ -46,4 +46,4 @@ def test_buckets_are_those_of_ddp_and_their_transfer_hides_behind_the_backward_p
     assert found.step(4.0, seconds, overlap=False) == pytest.approx(4.0 + seconds(sum(sizes)))
     assert found.step(4.0, seconds) == pytest.approx(
         4.0 + seconds(MiB)
-    )  # the last bucket alone, after the backward pass
+    )  # only the last bucket, after the backward pass

@@ -1,4 +1,4 @@
-"""CSV files of users: what is read, and error messages with the line and column."""
+"""Tests what is read from users' CSV files, and that error messages contain the line and column."""
 
 import random
 

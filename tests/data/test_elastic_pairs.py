@@ -1,4 +1,4 @@
-"""With `global_batch_size`, each step has the same sentence pairs for any number of processes and micro-batches."""
+"""With `global_batch_size`, each step uses the same sentence pairs for any number of processes and micro-batches."""
 
 import pytest
 import torch

@@ -83,7 +83,7 @@ def test_images_with_several_labels_have_parts_too(options):
 
 
 def test_no_sentence_is_in_two_folds():
-    """No sentence is in two splits of a fold either. The vocabulary is built from the training pairs."""
+    """No sentence is in two splits of the same fold either. The vocabulary is built from the training pairs."""
     make = {"size": 900, "val_size": 40, "source": "en", "target": "fr"}
     tests = []
     for k in range(3):
@@ -101,7 +101,7 @@ def test_no_sentence_is_in_two_folds():
 
 
 def test_connected_sentences_stay_together():
-    """Nine pairs share a sentence, and eleven are separate."""
+    """Nine pairs share a sentence, and eleven share none."""
     pairs = [("one", f"un {n}") for n in range(9)] + [(f"word {n}", f"mot {n}") for n in range(11)]
     fold = leak_free_folds(pairs, 2).numpy()
     assert len(set(fold[:9])) == 1

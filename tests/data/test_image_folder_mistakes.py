@@ -1,4 +1,4 @@
-"""Which folders are treated as splits and which as classes, and one-line messages for invalid folders."""
+"""Tests which folders are treated as splits or classes, and one-line messages for invalid folders."""
 
 import gc
 import shutil

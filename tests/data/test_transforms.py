@@ -1,4 +1,4 @@
-"""Batch augmentation: the possible results for each sample, and independence between samples."""
+"""Batch augmentation: possible results for each sample, and independence of samples."""
 
 import pytest
 import torch

@@ -21,7 +21,7 @@ from lit_project.models.seq2seq.transformer import TransformerSeq2Seq
 
 @pytest.fixture
 def two():
-    """A mesh in which this process is the first of two. The other process does not exist, and nothing is sent."""
+    """A mesh in which this process is the first of two. The second process does not exist, so nothing is sent."""
     distributed.init_process_group("fake", rank=0, world_size=2)
     yield lambda data, tensor: init_device_mesh(
         "cpu", (data, tensor), mesh_dim_names=("data_parallel", "tensor_parallel")
@@ -46,7 +46,7 @@ def test_halves_of_the_hidden_layers(two):
     layers = [f"net.{stack}.0.feedforward.{n}" for stack in ("encoder", "decoder") for n in "02"]
     assert split == {f"{layer}.weight" for layer in layers} | {f"{layer}.bias" for layer in layers[::2]}
     assert {name: parameter.shape for name, parameter in task.named_parameters()} == whole_sizes
-    shard(task, two(1, 2))  # a second stage of the same trainer changes nothing
+    shard(task, two(1, 2))  # running a second stage with the same trainer changes nothing
     assert {name: parameter.shape for name, parameter in task.named_parameters()} == whole_sizes
 
 
@@ -85,7 +85,7 @@ def test_weights_beside_the_net_another_strategy_and_averages(two):
 
 
 def test_norms_of_shards_beside_whole_tensors_and_shards_of_whole_ones(two):
-    mesh = two(2, 1)["tensor_parallel"]  # one process, which has everything
+    mesh = two(2, 1)["tensor_parallel"]  # one process, which has all tensors
     plain = [torch.tensor([3.0, 0.0]), torch.tensor([[0.0, 4.0]])]
     mixed = [plain[0].clone(), as_sharded(plain[1], distribute_tensor(torch.zeros(1, 2), mesh, [Shard(1)]))]
     assert isinstance(mixed[1], DTensor)

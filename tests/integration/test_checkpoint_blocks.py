@@ -56,7 +56,7 @@ def test_gradients_and_statistics_are_the_same_bit_for_bit(make, compiled):
 
 
 def test_batch_norm_in_evaluation_mode_uses_its_statistics():
-    """As in a frozen part of a network that is trained."""
+    """As in a frozen part of a network during training."""
     net, inputs = resnet()
     steps(net, inputs)
     for module in net.modules():

@@ -18,7 +18,7 @@ FIT = f"fit -c configs/image_folder.yaml {FOLDER} --trainer.callbacks=[]"
 
 @pytest.fixture
 def repeated(lit):
-    """Return a function that trains the folds of a config, as `repeat` does in processes of their own."""
+    """Return a function that trains the folds of a config, as `repeat` does in separate processes."""
 
     def train(command):
         runs = {}

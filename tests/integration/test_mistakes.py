@@ -1,4 +1,4 @@
-"""Mistakes in commands with the template's tasks and networks: one line that says what to change."""
+"""Mistakes in commands with the template's tasks and networks cause a one-line message that says what to change."""
 
 import pytest
 

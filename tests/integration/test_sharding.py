@@ -47,7 +47,7 @@ def metrics(run: Path) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("options", [MLP_RUN, TRANSFORMER_RUN], ids=["mlp", "transformer"])
 def test_a_run_that_goes_on_under_other_strategies_is_that_of_one_process(lit, tmp_path, options):
-    """Two epochs with tensor parallelism, one with FSDP2, then one process: losses within 1e-5, one optimizer state."""
+    """Train two epochs with tensor parallelism, one with FSDP2, one in a single process. Losses match within 1e-5."""
     new = ["fit", *options.split(), *COMMON.split()]
     assert lit(new, "--run_name=one --trainer.max_epochs=4").status == 0
     lit_in(tmp_path, *new, *TENSOR_PARALLEL, "--run_name=all", "--trainer.max_epochs=2", "--test_after_fit=false")

@@ -16,7 +16,7 @@ NAMES, NEW = ['a "big"', "b;c"], [0.25, -1500]
 
 @pytest.fixture
 def regression(lit, workspace):
-    """A run on a table whose column names need quotes, and the prediction for the row NEW in new.csv."""
+    """A run on a table whose column names need quotes, and its prediction for the row NEW in new.csv."""
     rows = np.random.default_rng(0).normal(size=(40, 2)) * [1, 1000]
     for name, lines in {"train": [[*row, row[0] + row[1]] for row in rows], "new": [[*NEW, 0]]}.items():
         with (workspace / f"{name}.csv").open("w", newline="") as file:
@@ -98,6 +98,6 @@ def test_a_row_is_typed_in_the_browser(lit, monkeypatch, regression, browser):
             assert float(shown(page, "y")) == expected
             page.get_by_label(NAMES[1]).fill("")
             page.get_by_label(NAMES[1]).press_sequentially("many")
-            assert page.locator("input:invalid").count() == 1  # the browser reports it and sends no request
+            assert page.locator("input:invalid").count() == 1  # the browser reports the error and sends no request
 
     serving(lit, monkeypatch)(ask, run)

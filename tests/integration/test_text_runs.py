@@ -40,7 +40,7 @@ def test_translation_gets_the_gradient_of_the_big_batch_from_two_processes(tmp_p
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch):
-    """The last step has few pairs. Runs stop in training and in validation, and the schedule uses their length."""
+    """The last step has few pairs. Runs stop in training and in validation, and their length sets the schedule."""
     command = (
         f"fit -c {CONFIG} --test_after_fit=false --data.size=300 --data.val_size=20 --data.test_size=20 "
         "--model.net.hidden_size=8 --model.net.dropout=0 --trainer.precision=64-true --trainer.max_epochs=2 "

@@ -20,7 +20,7 @@ TWO = [f"translation_quickstart {TEXT} -c {{overlays}}/ddp.yaml", "quickstart -c
 
 
 class Reads(Callback):
-    """Reads a loss in each step, which is a wait."""
+    """Reads the loss in each step, which waits for the GPU."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, *args):
         outputs["loss"].item()

@@ -88,10 +88,10 @@ class Functions(TorchFunctionMode):
 
 
 class CountWaits(Callback):
-    """Counts the waits of the training steps from the second one on, except in an epoch's last step.
+    """Counts the waits in the training steps of each epoch, except the first and the last step.
 
     Args:
-        file: where to write the places of all waits, one a line, with the rank as suffix.
+        file: prefix of the output file FILE.RANK, which lists the place of each wait on a separate line.
     """
 
     def __init__(self, file: str = "waits"):

@@ -27,7 +27,7 @@ def by_definition(logits, targets, right, wrong):
 
 
 def test_smoothing_in_both_definitions(batch):
-    """Ours distributes the rest over the other classes, torch over all classes."""
+    """Our smoothing distributes the rest over the other classes. torch distributes it over all classes."""
     smoothing = 0.1
     over_all = F.cross_entropy(*batch, label_smoothing=smoothing)
     others = SmoothedCrossEntropy(smoothing)(*batch)

@@ -34,7 +34,7 @@ def cached(tmp_path, monkeypatch):
 
 
 def features(architecture, images):
-    """Return the features of torchvision's own net with its own loading."""
+    """Return the features of torchvision's net, loaded by torchvision itself."""
     theirs = models.get_model(architecture, weights="DEFAULT").eval()
     setattr(theirs, CLASSIFIERS[architecture], nn.Identity())
     return theirs(images)

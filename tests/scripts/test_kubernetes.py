@@ -55,7 +55,7 @@ def test_its_parts_know_each_other_and_the_image():
 
 @pytest.mark.skipif(torch.__version__ < "2.12", reason="torchrun has no --shutdown_timeout in earlier versions")
 def test_torchrun_and_fit_understand_its_command(monkeypatch):
-    """The environment variables are those that the Trainer sets in the second pod."""
+    """Uses the environment variables that Kubeflow Trainer sets in the second pod."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     name = f"{JOB['metadata']['name']}-node-0-0.{JOB['metadata']['name']}"

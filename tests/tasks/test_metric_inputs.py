@@ -1,4 +1,4 @@
-"""What the tasks pass to metrics of torchmetrics."""
+"""Tests what the tasks pass to torchmetrics."""
 
 from functools import partial
 

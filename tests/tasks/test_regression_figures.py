@@ -25,7 +25,7 @@ def test_a_panel_a_target_with_its_points_and_the_diagonal(targets):
     for k, axes in enumerate(viz.predicted_against_true(panels, "test", residuals=True).axes):
         x, y = torch.tensor(axes.collections[0].get_offsets().data).float().T
         assert torch.allclose(x, predicted[k])
-        assert torch.allclose(x + y, true[k])
+        assert torch.allclose(x + y, true[k], atol=1e-6)
         assert list(axes.get_lines()[0].get_ydata()) == [0, 0]
 
 

@@ -1,4 +1,4 @@
-"""An exported translator produces the same translations, also with the exported script and without project or torch."""
+"""An exported translator produces the same translations, even in the exported script without the project or torch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Attention maps and BLEU by length: correct words, weights and numbers, legible, dollar signs without formulas."""
+"""Attention maps and BLEU by length: words, weights and numbers are correct and legible, even with dollar signs."""
 
 import io
 import warnings

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from lit_project.data.parallel_text.batches import PairText
-from lit_project.tasks.translation.figures import Translations, ranked_samples, tables
+from lit_project.tasks.translation.figures import Translations, rank_samples, tables
 from lit_project.tasks.translation.scores import Row, by_length
 from translation_run import shared
 
@@ -46,12 +46,12 @@ def row(index, hypothesis, *references, source=None):
 
 def test_best_worst_and_random():
     rows = [row(0, "a b c d", "a b c d"), row(1, "x y", "a b c d"), row(2, "a b c e", "a b c d"), row(3, "", "a b")]
-    found = ranked_samples(rows, 2)
+    found = rank_samples(rows, 2)
     assert [row.index for _, row in found["Best"]] == [0, 2]
     assert [row.index for _, row in found["Worst"]] == [3, 1]
     assert len(found["Random"]) == 2
-    assert ranked_samples(rows, 2) == found
-    assert str(tables(ranked_samples(rows, 99))).count("source 1") == 3
+    assert rank_samples(rows, 2) == found
+    assert str(tables(rank_samples(rows, 99))).count("source 1") == 3
 
 
 def test_groups_by_length():

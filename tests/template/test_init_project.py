@@ -19,7 +19,7 @@ from copies import ALL, ROOT, SCRIPTS, checkout, git, refused, run
 sys.path.insert(0, str(SCRIPTS))
 
 from families import FAMILIES, dropped_keys, keep_sections
-from init_project import TemplateError, check_name, chosen, rename, without_keys
+from init_project import TemplateError, check_name, choose_families, remove_keys, rename
 
 OLD = "lit_project"
 KEPT = ["classification", "classification,translation", ALL]
@@ -73,9 +73,10 @@ def test_names_that_cannot_be(name, words):
 
 def test_families_that_cannot_be():
     with pytest.raises(TemplateError, match="unknown family; choose from classification"):
-        chosen("speech")
-    assert chosen("regression, classification") == chosen("regression") == ("classification", "regression")
-    assert ",".join(chosen(ALL)) == ",".join(FAMILIES) == ALL
+        choose_families("speech")
+    for families in ("regression, classification", "regression"):
+        assert choose_families(families) == ("classification", "regression")
+    assert ",".join(choose_families(ALL)) == ",".join(FAMILIES) == ALL
 
 
 def test_tokens_are_renamed_and_parts_of_words_are_not():
@@ -86,10 +87,10 @@ def test_tokens_are_renamed_and_parts_of_words_are_not():
 
 def test_keys_go_with_their_lines_or_items():
     text = 'a = {\n    "mean": "mean",\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {"one": "f:g"}\n'
-    assert without_keys(text, ["mean", "one"], "x") == 'a = {\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {}\n'
-    assert without_keys('f = ["src", "docs"]\n', ["docs"], "x") == 'f = ["src"]\n'
+    assert remove_keys(text, ["mean", "one"], "x") == 'a = {\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {}\n'
+    assert remove_keys('f = ["src", "docs"]\n', ["docs"], "x") == 'f = ["src"]\n'
     with pytest.raises(TemplateError, match="no line that starts with other"):
-        without_keys(text, ["other"], "x")
+        remove_keys(text, ["other"], "x")
 
 
 def test_sections_of_pages_are_kept_with_their_families():

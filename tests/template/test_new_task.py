@@ -14,7 +14,7 @@ from lit_project.tasks.several_optimizers import Part, SeveralOptimizers
 
 sys.path.insert(0, str(SCRIPTS))
 
-from new_task import TaskError, check_name, filled
+from new_task import TaskError, check_name, fill_placeholders
 
 KINDS = sorted(path.name for path in (SCRIPTS / "task_kinds").iterdir())
 
@@ -105,7 +105,8 @@ def test_two_processes_count_as_one(project, kind, tmp_path):
 def test_texts_with_several_optimizers(trainer):
     made = {"__name__": "tried"}
     for part in ("data", "model", "task"):
-        exec(filled((SCRIPTS / "task_kinds" / "sequence" / f"{part}.txt").read_text(), "tried", "lit_project"), made)
+        text = (SCRIPTS / "task_kinds" / "sequence" / f"{part}.txt").read_text()
+        exec(fill_placeholders(text, "tried", "lit_project"), made)
     data = made["TriedData"]()
     net = made["TriedNet"](data.input_size, data.num_classes)
     adam = partial(torch.optim.AdamW, lr=0.01)

@@ -38,7 +38,7 @@ def edit(file, add):
 
 
 def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
-    """Covers files deleted in either or both, files added in both, and umlauts."""
+    """Covers files deleted on either or both sides, files added on both sides, and umlauts."""
     template, project = both
     src = template / "src" / "lit_project"
     # Changes in the template.
@@ -50,7 +50,7 @@ def test_what_the_template_has_put_right_comes_in_beside_own_changes(both):
     cnn.write_text(cnn.read_text().replace('"""', '"""Put right in lit_project. ', 1))
     edit(src / "models" / "resnet.py", "\nNEW = 1\n")  # deleted in the project
     edit(template / "configs" / "overlays" / "größer.yaml", "# lit-project test\n")
-    edit(src / "text" / "scores.py", "\nNEW = 1\n")  # from a family that the project does not have
+    edit(src / "text" / "scores.py", "\nNEW = 1\n")  # from a family that the project does not include
     overlays = template / "configs" / "overlays"
     for gone in ("ema", "swa"):
         (overlays / f"{gone}.yaml").unlink()

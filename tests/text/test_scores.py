@@ -42,7 +42,7 @@ def test_languages_without_spaces_are_scored_by_smaller_parts(language, name):
 
 
 def test_french_is_tokenised_by_its_own_rules():
-    """Moses separates the article from its noun, so three of four tokens are correct. With "13a", one of three is."""
+    """Moses separates the article from its noun. Three of four tokens are correct, but with "13a" only one of three."""
     hypothesis, reference = "l'homme arrive ici", "l'homme arrive demain"
     moses, _ = lowercase_tokenised_bleu([hypothesis] * 2, [[reference]] * 2, "fr")
     tokens = BLEU(tokenize="none", force=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-# Prefixes of message lines that contain no reason: they introduce one, or mention another type that was tried.
+# Prefixes of message lines without a reason, which introduce a reason or mention a different type that was tried.
 _FRAME = (
     "Parser key", "Does not validate", "Subtypes:", "Errors:", "Given value", "Problem with given class_path", "tip:",
     "Expected a <class 'NoneType'>", "Expected a path but", "Subclass types expect", "a class path (str)",
@@ -54,7 +54,7 @@ def subcommand_parsers(parser: Any) -> dict[str, Any]:
 
 @contextmanager
 def limited_imports(allowed: Sequence[str]) -> Iterator[None]:
-    """Let class paths import only the allowed packages. The public function cannot restore the earlier settings."""
+    """Restrict the packages that class paths can import. No public function could restore the earlier settings."""
     from jsonargparse import set_parsing_settings
     from jsonargparse._common import parsing_settings
 

@@ -159,7 +159,7 @@ def start_as_new(trainer: Trainer) -> None:
 
 
 def finish_restart(trainer: Trainer) -> None:
-    """Let a fit that was resumed mid-epoch finish the epoch normally, with a step of ReduceLROnPlateau. Since 2.0.
+    """Make a fit resumed mid-epoch finish the epoch normally, including the step of ReduceLROnPlateau. Since 2.0.
 
     Loaders that store their position continue from there. Lightning forgets this if the dataloader was created before
     the checkpoint was loaded, for example by `estimated_stepping_batches`.
@@ -219,9 +219,9 @@ def loop_state(trainer: Trainer) -> dict[str, Any]:
 
 
 def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
-    """Return how many epochs a checkpoint has finished, and of how many it has trained all batches. Since 1.5.
+    """Return the number of finished epochs in a checkpoint, and of epochs with all batches trained. Since 1.5.
 
-    They differ for a checkpoint that was saved during the validation at the end of an epoch. Within an epoch, the
+    The numbers differ for a checkpoint saved during the validation at the end of an epoch. Within an epoch, the
     second number is None.
     """
     loop = checkpoint["loops"]["fit_loop"]
@@ -241,7 +241,7 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
         moment: when the checkpoint is saved: `epoch`, `step`, `repeat`, `validation` or `validated`.
     """
     cleared = loops["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["zero_grad"]
-    for counts in cleared.values():  # these counts are never read, and differ after a resume
+    for counts in cleared.values():  # these counts are never read, and differ after resuming
         counts.update(dict.fromkeys(counts, 0))
     validations = loops["epoch_loop.val_loop.batch_progress"]
     validation = validations["total"]
@@ -260,7 +260,7 @@ def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
 
 
 def set_batch_counters(trainer: Trainer) -> None:
-    """Set this epoch's batch counters to the loader's position, after a resume with a different batch size."""
+    """Set this epoch's batch counters to the loader's position, after resuming with a different batch size."""
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress
     done = trainer.num_training_batches if batches.is_last_batch else trainer.train_dataloader.position  # type: ignore[union-attr]
     further = done - batches.current.ready
@@ -337,7 +337,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values after the first batch, because Lightning resets them before it. Since 1.2."""
+    """Add the restored values after the first batch. Before that, Lightning would reset them. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]

@@ -24,7 +24,7 @@ from lit_engine.training.task import load_module
 def load_model(run: RunDir, which: str = "best") -> Any:
     """Return the task or other LightningModule of a checkpoint, on the CPU and in evaluation mode.
 
-    Modules that the config of the run refers to are imported. `which` is explained in `choose_checkpoint`.
+    Modules that the config of the run refers to are imported. For `which`, see `choose_checkpoint`.
 
     Raises:
         RunError: there is no such checkpoint.

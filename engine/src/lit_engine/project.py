@@ -20,7 +20,7 @@ class Project:
         name: name of the package. The command has the same name, with dashes.
         links: maps an attribute of the data module to an argument of the task, or of an object inside the task
             (`net.init_args.NAME`). A link is ignored unless both exist.
-        functions: maps a function that a config may use in place of a class to the name of the class that calls it.
+        functions: maps each function that a config may use like a class to the name of the class that calls it.
         commands: maps the name of an additional command to a `module:function` in the package. The function receives
             the rest of the command line and returns the exit status.
         after_command: a `module:function` that is called with the path of a run whose content has changed. The default

@@ -40,7 +40,7 @@ from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
 from lit_engine.run.provenance import hide, provenance, versions
 from lit_engine.training.fork import Fork
-from lit_engine.training.layout import emulated
+from lit_engine.training.layout import warn_of_emulation
 from lit_engine.training.plain import complete_prediction
 from lit_engine.training.saver import Interrupted, Saver, Signals
 
@@ -59,7 +59,7 @@ def run(project: Project, args: Sequence[str]) -> int:
         {"fit": session.fit, "predict": session.predict}.get(session.command, session.evaluate)()
         status = session.status
     except Exception as error:
-        message = _in_short(error, args)
+        message = _shorten(error, args)
         status = 1 if message is None else 2
         if session is not None:
             # torchrun sends a signal to the remaining processes, which must not interrupt the report
@@ -87,7 +87,7 @@ def run(project: Project, args: Sequence[str]) -> int:
     return status
 
 
-def _in_short(error: Exception, args: Sequence[str]) -> str | None:
+def _shorten(error: Exception, args: Sequence[str]) -> str | None:
     """Return a short message for an error that the user can fix, or None."""
     if is_debugging():
         return None
@@ -178,7 +178,7 @@ class Session:
                 resolve_name(PLOT_LR)(trainer, model, datamodule)
             self.has_content = (run.path / "figures").exists()
             return
-        if warning := emulated(str(trainer.precision), trainer.strategy.root_device.type):
+        if warning := warn_of_emulation(str(trainer.precision), trainer.strategy.root_device.type):
             warn_once(warning)
 
         # fit
@@ -222,7 +222,7 @@ class Session:
             self._score("test", trainer, model, datamodule)
 
     def _halve_batches(self, trainer: Trainer) -> None:
-        """Let `run` repeat the step in which memory ran out with micro-batches of half the size."""
+        """Make `run` repeat the step in which memory ran out, but with half the micro-batch size."""
         if self.signals.number:
             raise Interrupted(self.signals.number)
         self.status = 1
@@ -302,7 +302,7 @@ class Session:
         self.record.hyper_parameters = self.cli.hyper_parameters
         self.connection = Connection.of(trainer.strategy)
         if not self.options.plan:
-            print_once("\n".join([f"run: {self.run.path}", *_described(model)]))
+            print_once("\n".join([f"run: {self.run.path}", *_describe(model)]))
         if self.checkpoint is not None and content is not None and self.fork is None:
             different = check_fits(model, content, self.checkpoint, self.cli.hyper_parameters)
             if self.command != "fit":
@@ -316,7 +316,7 @@ class Session:
         """Finish the loggers, release the lock, write the page and notify, or remove a new run without content."""
         self.signals.remove()
         for logger in self.loggers:
-            if hasattr(logger, "finish"):  # without it, W&B shows a failed run as finished
+            if hasattr(logger, "finish"):  # otherwise, W&B would show a failed run as finished
                 logger.finish(status)
         if self.lock is not None:
             if hasattr(self, "record"):
@@ -338,7 +338,7 @@ class Session:
             resolve_name(NOTIFY)(self.options.notify, self.run, self.event)
 
     def _named_run(self) -> RunDir | None:
-        """Return the run to continue, if it exists. A run killed before its first save starts again.
+        """Return the run to continue, if it exists. If it was killed before its first save, it starts from scratch.
 
         Raises:
             UserError: the run has a different config, or its config.yaml is broken.
@@ -391,21 +391,21 @@ class Session:
         self.record = RunRecord(self.run, self.config, metrics)
         # the record comes first, because drawing a figure may fail
         self.saver = Saver(self.signals)
-        callbacks = [self.record, self.saver, *_listed(self.fork), *_with_checkpoint(config)]
+        callbacks = [self.record, self.saver, *_as_list(self.fork), *_add_checkpoint(config)]
         own_bar = any(isinstance(one, ProgressBar) for one in callbacks)
         if config.enable_progress_bar is not False and not own_bar:
             callbacks.append(TerminalProgress(self.signals) if sys.stdout.isatty() else ProgressLines())
         if self.command == "predict":
             self.table = PredictionTable(self.run.path / "predictions" / "test.csv")
             callbacks.append(self.table)
-        self.loggers = [logger for logger in _listed(config.logger) if logger is not True]
+        self.loggers = [logger for logger in _as_list(config.logger) if logger is not True]
         if metrics is not None:
             self.loggers.insert(0, metrics)
-        plugins = _listed(config.plugins)
+        plugins = _as_list(config.plugins)
         if not any(isinstance(plugin, CheckpointIO) for plugin in plugins):
             plugins.append(self.checkpoint_io)
         remember_missing_cuda()
-        torch.set_flush_denormal(True)  # CPUs are slow with numbers below 1e-38, which now become 0
+        torch.set_flush_denormal(True)  # rounds numbers below 1e-38 to 0, because they slow CPUs down
         return {
             "callbacks": callbacks,
             "logger": self.loggers or False,
@@ -429,7 +429,7 @@ class Session:
 
 
 def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
-    """Return the options for this number of micro-batches per step, with the other options that count micro-batches."""
+    """Return options that set the number of micro-batches per step and scale all options that count micro-batches."""
     counts = ("limit_train_batches", "overfit_batches", "val_check_interval")  # unless they are fractions of an epoch
     found = {"trainer.accumulate_grad_batches": number}
     for name in counts:
@@ -439,12 +439,12 @@ def accumulating(trainer: Namespace, number: int) -> dict[str, int]:
 
 
 def _drop_averages(trainer: Trainer) -> None:
-    """Remove weight averaging, which would replace the averaged weights of a checkpoint by the trained ones."""
+    """Remove weight averaging, which would replace the averaged weights of a checkpoint with the trained ones."""
     kept = [one for one in trainer.callbacks if not isinstance(one, WeightAveraging)]  # type: ignore[attr-defined]
     reconfigure(trainer, callbacks=kept)
 
 
-def _described(model: LightningModule) -> list[str]:
+def _describe(model: LightningModule) -> list[str]:
     """Return a line with the parameter count of the model, and one line for each module with pretrained weights."""
     count = sum(parameter.numel() for parameter in model.parameters())
     trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -454,9 +454,9 @@ def _described(model: LightningModule) -> list[str]:
     return [line, *(report for report in reports if isinstance(report, str))]
 
 
-def _with_checkpoint(config: Namespace) -> list[Any]:
+def _add_checkpoint(config: Namespace) -> list[Any]:
     """Return the configured callbacks. If none is a Checkpoint, add one for `last.ckpt` and, if needed, the best."""
-    callbacks = _listed(config.callbacks)
+    callbacks = _as_list(config.callbacks)
     others = [one for one in callbacks if isinstance(one, ModelCheckpoint)]
     if config.enable_checkpointing is False or any(isinstance(one, Checkpoint) for one in others):
         return callbacks
@@ -465,7 +465,7 @@ def _with_checkpoint(config: Namespace) -> list[Any]:
     return [*callbacks, Checkpoint() if others else LossCheckpoint()]
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     """Return a config value as a list. It may be missing, a single object or several."""
     values = value if isinstance(value, list | tuple) else [value]
     return [one for one in values if one is not None and one is not False]

@@ -1,4 +1,4 @@
-"""Tests which checkpoints a run keeps, and that runs that stop in unusual places resume correctly."""
+"""Tests which checkpoints a run keeps, and whether runs stopped at unusual points resume correctly."""
 
 from functools import partial
 

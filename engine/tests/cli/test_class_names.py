@@ -8,7 +8,7 @@ import torch
 
 from helpers import (
     TINY,
-    SaveAt,  # noqa: F401  (a module that is there and is not this package)
+    SaveAt,  # noqa: F401  (an installed module outside this package)
 )
 from lit_engine.checkpoints.io import read
 from lit_engine.classes.names import _note, resolve_class_paths

@@ -1,4 +1,4 @@
-"""Mistakes in a config or on the command line: exit status 2, and a few lines with key, value and closest name."""
+"""A mistake in a config or command causes exit status 2, and a short message with the key, value and closest name."""
 
 import sys
 
@@ -59,9 +59,9 @@ CASES = {
     "sweep configs/sweeps/grid.yaml --lost_after -5": ["--lost_after: must be at least 1, got -5"],
     "schema --output README.md/schema.json": ["README.md/schema.json cannot be written"],
     f"{Q} --trainer.callbacks+=EarlyStopping --trainer.callbacks.mode=min --trainer.callbacks.monitor=val/los": [
-        "monitor: the validation does not log val/los; it logs: val/accuracy, val/loss"
+        "monitor: val/los is not logged in validation, which logs: val/accuracy, val/loss"
     ],
-    f"{Q} --trainer.limit_val_batches=0": ["monitor: the validation does not log val/loss", "none (no validation)"],
+    f"{Q} --trainer.limit_val_batches=0": ["monitor: val/loss is not logged in validation", "none (no validation)"],
     f"{Q} --trainer.logger+=CSVLogger": ["trainer.logger", "required: save_dir"],
     f"{Q} --model.metrics=[MulticlasF1Score]": ["model.metrics", "did you mean torchmetrics", "MulticlassF1Score?"],
     f"{Q} -c class.yaml": ["model.metrics", "torch.nn.ReLU", "Metric"],
@@ -186,7 +186,7 @@ class Bare(LightningDataModule):
 
 @pytest.fixture
 def mine(workspace, monkeypatch):
-    """A user's module in the working folder, which the test must not leave imported."""
+    """A user's module in the working folder. It must not stay imported after the test."""
     (workspace / "mine_of_errors.py").write_text(MINE)
     monkeypatch.syspath_prepend(workspace)
     yield "mine_of_errors"

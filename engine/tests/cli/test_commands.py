@@ -46,7 +46,7 @@ def counted(code: str, folder: Path, program: bool = True, **settings: str) -> i
 
 @pytest.mark.slow
 def test_large_tensors_lie_in_huge_pages(tmp_path):
-    """This applies if Linux provides huge pages on request and the user does not disable them."""
+    """Linux must provide huge pages on request, and the user must not have disabled them."""
     given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not given.exists() or "[madvise]" not in given.read_text():
         pytest.skip("this kernel gives huge pages to everyone, or to no one")
@@ -66,7 +66,7 @@ def test_freed_memory_is_used_again(tmp_path):
         "for _ in range(10): parts = [b'x' * 2**24 for _ in range(5)]; del parts\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)\n"
     )
-    once = 5 * 2**24 // mmap.PAGESIZE  # pages of all five
+    once = 5 * 2**24 // mmap.PAGESIZE  # pages for all five
     assert counted(code, tmp_path) < 2 * once
     assert counted(code, tmp_path, program=False) > 8 * once
 

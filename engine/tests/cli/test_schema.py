@@ -23,7 +23,7 @@ def validator(tmp_path_factory):
 
 
 def wrong(validator, config):
-    """Return the places and messages of errors in a config."""
+    """Return the location and message of each error in a config."""
     error = best_match(validator.iter_errors(config))
     return error and f"{error.json_path}: {error.message}"
 

@@ -1,4 +1,4 @@
-"""The command line accepts what people type first, or answers with the words to type."""
+"""The command line accepts what people are likely to type, or prints the correct command."""
 
 import json
 import subprocess
@@ -131,7 +131,7 @@ def test_all_options_are_in_the_long_help(lit):
     assert ended.value.code == 0
 
 
-# Commands that answer without importing torch, which takes seconds, and their status.
+# Commands that do not import torch, which takes seconds, with their exit status.
 QUICK = {"--help": 0, "fit --help": 0, "greet --help": 0, "runs --help": 0, "examples quickstart": 0, "train": 2,
          "test": 2, "fit quikstart": 2, "fit -c nowhere.yaml": 2}  # fmt: skip
 

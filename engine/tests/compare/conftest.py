@@ -1,4 +1,4 @@
-"""Fixture of untrained runs: the files that `compare` and `runs` read."""
+"""Fixture that creates the files that `compare` and `runs` read, without training."""
 
 import json
 from pathlib import Path

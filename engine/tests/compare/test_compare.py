@@ -95,7 +95,7 @@ def test_over_gives_mean_and_standard_deviation_of_the_runs_that_finished(make_r
 
 
 def test_of_one_group_each_metric_has_a_line_and_folds_are_pooled(make_run):
-    """Identical metrics are included, counts are not. Half of the pixels are correct in one fold, all in the other."""
+    """Identical metrics are included, but not counts. Half of the pixels are correct in one fold, all in the other."""
     config = {**make_run.config, "data": {"class_path": "p.Data", "init_args": {"folds": 2}}}
     for fold, (right, pixels) in enumerate(((0.5, 30), (1.0, 10))):
         config["data"]["init_args"]["fold"] = fold

@@ -21,7 +21,7 @@ def test_the_bootstrap_over_the_confusion_matrix_is_the_one_over_the_predictions
     confusion = {
         str(t): {str(p): int(n) for p in range(3) if (n := ((true == t) & (predicted == p)).sum())} for t in range(3)
     }
-    confusion["never"] = {}  # a class without samples counts in no average
+    confusion["never"] = {}  # a class without samples is excluded from the averages
     found = averages(confusion)
     for kind in ("macro", "weighted"):
         draws = [random.integers(0, 200, 200) for _ in range(300)]

@@ -1,4 +1,4 @@
-"""Which runs are found, and what is read from each: exit status, best epoch, options."""
+"""Tests which runs are found, and what is read from each, such as the state, best epoch and options."""
 
 import json
 import subprocess

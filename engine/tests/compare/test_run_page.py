@@ -35,7 +35,7 @@ def test_what_differs_from_the_first_config_is_named(lit):
 
 
 def test_a_page_leaves_out_what_is_missing_and_tells_what_it_does_not_know(make_run):
-    """Includes runs of other tasks, of earlier versions, and killed runs."""
+    """Covers killed runs, and runs of other tasks and earlier versions."""
     run = make_run("a", test={"test/iou/road": 0.5, "test/iou/car": 0.25, "bleu_by_length": {"1–5": 40.0}})
     whole = tables(run)
     assert whole[0] == {"loss": {"metric": "loss", "train": "0.1000", "val": "0.3000", "test": "0.7000"}}

@@ -1,4 +1,4 @@
-"""Significance tests against scipy and sacrebleu, their size and power by simulation, and `compare --test`."""
+"""Compares significance tests with scipy and sacrebleu, simulates their size and power, and tests `compare --test`."""
 
 import json
 import math
@@ -68,7 +68,7 @@ def test_texts_agree_with_sacrebleu(name):
         _, results = PairedTest(named, {name: metric}, [references], kind, 1000)()
         expected = next(of[1] for key, of in results.items() if key != "System")
         assert found.b == pytest.approx(expected.score)
-        assert p == pytest.approx(expected.p_value, abs=1e-9)  # the random numbers are sacrebleu's, too
+        assert p == pytest.approx(expected.p_value, abs=1e-9)  # sacrebleu uses the same random numbers
 
 
 def share(tests):

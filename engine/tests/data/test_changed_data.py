@@ -1,4 +1,4 @@
-"""If data was added after training, the random splits are different."""
+"""Adding data after training changes the random splits."""
 
 import pytest
 

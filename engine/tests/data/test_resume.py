@@ -23,7 +23,7 @@ IN_MEMORY = pytest.mark.parametrize("make", ["memory"], indirect=True)  # worker
 
 
 class AsksForTheLength(Witness):
-    """Like a learning rate schedule that ends with the run."""
+    """Like a learning rate schedule that lasts for the whole run."""
 
     def configure_optimizers(self):
         assert self.trainer.estimated_stepping_batches == 15

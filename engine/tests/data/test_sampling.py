@@ -183,7 +183,7 @@ def test_balanced_classes_have_equal_shares_in_tensors_and_datasets():
 def test_weights_by_class_and_by_sample(tmp_path):
     data = Images(sampling={"b": 3, "d": 0})
     assert torch.equal(weights_of(data), torch.tensor([1.0, 3, 1, 0]).double()[data.splits["train"][1]])
-    assert torch.equal(weights_of(Digits(sampling={3: 2})), 1.0 + (data_of(Digits()) == 3))  # YAML has numbers as keys
+    assert torch.equal(weights_of(Digits(sampling={3: 2})), 1.0 + (data_of(Digits()) == 3))  # keys are numbers in YAML
     file = tmp_path / "weights.txt"
     expected = torch.arange(29, dtype=torch.double) / 7
     file.write_text("\n".join(map(str, expected.tolist())) + "\n")

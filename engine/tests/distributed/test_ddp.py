@@ -1,4 +1,4 @@
-"""Two processes (gloo, CPU): one run directory, every sample once, the same metrics as with one process."""
+"""Two processes (gloo, CPU) share a run directory, use each sample once, and compute the same metrics as one."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ def by_scikit_learn(table):
 
 
 def test_a_run_of_two_processes_is_that_of_one(tmp_path):
-    """Every sample counts once, metrics equal those of a single process with the same weights, and one process writes.
+    """Every sample counts once, metrics match a single process with the same weights, and only one process writes.
 
     Torchmetrics' values equal scikit-learn's with one and two processes.
     """

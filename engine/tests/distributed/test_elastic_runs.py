@@ -18,7 +18,7 @@ DOUBLE = """--trainer.precision=64-true --trainer.callbacks=[{"class_path":"Chec
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_other_micro_batches_from_any_step(lit, monkeypatch):
-    """The last step has few samples. Runs stop in training and in validation, and the schedule uses their length."""
+    """The last step has few samples. Runs stop in training and in validation, and their length sets the schedule."""
     command = f"{FIT} {DOUBLE} --trainer.max_epochs=2 --data.eval_batch_size=60"
     whole = lit(f"{command} --data.batch_size=120 --run_name=whole")
     assert whole.status == 0, whole.err

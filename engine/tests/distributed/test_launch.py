@@ -1,4 +1,4 @@
-"""Processes that find each other or report problems. They are threads here; `test_torchrun.py` uses real processes."""
+"""Processes find each other or report problems. These tests use threads, and `test_torchrun.py` uses real processes."""
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ def in_a_second(monkeypatch):
 
 @pytest.fixture
 def agent(monkeypatch):
-    """The port of a store that survives all restarts, like that of torchrun's agent."""
+    """The port of a store that survives all restarts, like the store of torchrun's agent."""
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
     yield store.port
@@ -47,7 +47,7 @@ def agent(monkeypatch):
 
 def test_restarted_processes_see_nothing_of_the_earlier_ones(agent):
     """Without this, restarted processes would read the addresses of dead processes in the agent's store."""
-    for ranks in ((0, 1), (1, 0), (0, 1)):  # the second to start may be rank 0
+    for ranks in ((0, 1), (1, 0), (0, 1)):  # the second process to start may be rank 0
         parts = meet(agent, *ranks)
         assert not any(part.check(["address"]) for part in parts)
         parts[0].set("address", "of a process that ends")

@@ -132,7 +132,7 @@ def test_a_resumed_run_goes_on_with_its_run_and_repeats_the_same_numbers(lit, se
     shutil.copytree(run / "checkpoints", run / "earlier")
     resume = f"fit --run {run} --trainer.max_epochs=2"
     assert lit(resume).status == 0
-    shutil.rmtree(run / "checkpoints")  # as if the second epoch was killed before saving
+    shutil.rmtree(run / "checkpoints")  # as if the run was killed before saving the second epoch
     shutil.copytree(run / "earlier", run / "checkpoints")
     assert lit(resume).status == 0
     with (run / "metrics.csv").open("a") as file:

@@ -101,7 +101,7 @@ def test_frequency_counts_optimizer_steps_of_the_whole_run(train):
 
 @pytest.mark.parametrize(("interval", "max_steps"), [("step", -1), ("step", 20), ("epoch", 20)])
 def test_horizon_where_accumulation_changes_with_the_epoch(train, interval, max_steps):
-    """With ten batches per epoch, there are 10 steps, then 5, then 3 and 3."""
+    """With ten batches per epoch, the epochs have 10, 5, 3 and 3 steps."""
     task = train(
         Schedule(CosineAnnealingLR, interval),
         max_epochs=4,
@@ -115,7 +115,7 @@ def test_horizon_where_accumulation_changes_with_the_epoch(train, interval, max_
 
 
 def test_the_length_in_calls_of_a_schedule_with_a_frequency_is_rounded_up(train):
-    """Of ten steps, every third one calls the schedule. A plan that is rounded down would end too early."""
+    """Every third of ten steps calls the schedule. If the plan were rounded down, it would end too early."""
     lengths = []
 
     class Planned(torch_schedulers.LambdaLR):

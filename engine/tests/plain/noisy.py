@@ -26,7 +26,7 @@ class Points(Dataset):
 
 
 def pictures(size, seed):
-    """Return images `(size, 1, 8, 8)` in [0, 1] with a bright half, and the index of this half: 0 or 1."""
+    """Return images `(size, 1, 8, 8)` in [0, 1] with a bright half, and the index of this half, 0 or 1."""
     generator = torch.Generator().manual_seed(seed)
     images = 0.5 * torch.rand(size, 1, 8, 8, generator=generator)
     targets = torch.arange(size) % 2

@@ -1,4 +1,4 @@
-"""A classifier with a dict of schedulers, a `monitor`, and the stage at the end of metric names."""
+"""A classifier with a dict of schedulers, a `monitor`, and metric names that end with the stage."""
 
 import torch
 import torch.nn.functional as F

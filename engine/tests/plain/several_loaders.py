@@ -1,4 +1,4 @@
-"""A classifier with several dataloaders for validation, testing and prediction, and names without the stage."""
+"""A classifier with several dataloaders for validation, testing and prediction, and metric names without a stage."""
 
 import torch
 import torch.nn.functional as F

@@ -200,7 +200,7 @@ def test_find_batch_size_stops_at_all_samples(lit):
 
 @pytest.mark.parametrize("name", ["first_example", "metric_objects", "collection", "vae"])
 def test_plot_lr_plans_the_rates_that_a_run_has(lit, name):
-    """`configure_optimizers` returns an optimizer, a dict, or lists with a step or epoch schedule."""
+    """`configure_optimizers` returns an optimizer, a dict, or lists, with a schedule per step or per epoch."""
     command_ = command(name)
     planned = lit(command_, "--plot_lr=true", "--trainer.accumulate_grad_batches=2")
     assert planned.status == 0, planned.err
@@ -363,7 +363,7 @@ def test_an_iterable_dataset_starts_over(lit, unusual):
     assert cut.status == 143, cut.err
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert resumed.status == 0, resumed.err
-    assert "warning: the dataloader cannot resume in mid-epoch" in resumed.out
+    assert "warning: the dataloader cannot resume mid-epoch" in resumed.out
 
 
 @pytest.mark.parametrize(("data", "dropout"), [("Stateful", 0.2), ("StatefulStream", 0.0)])
@@ -377,7 +377,7 @@ def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, dat
     )
     assert cut.status == 143, cut.err
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
-    assert "cannot resume in mid-epoch" not in resumed.out
+    assert "cannot resume mid-epoch" not in resumed.out
     assert differences(whole.run, resumed.run) == []
 
 

@@ -82,7 +82,7 @@ def test_warm_start_loads_weights_only_into_a_new_run(lit, trained):
 
 
 def test_a_run_that_ended_within_an_epoch_goes_on_with_the_rest_of_it(lit):
-    """There are fourteen batches per epoch. 5 steps end in the first epoch, 20 in the second."""
+    """There are fourteen batches per epoch. Five steps end within the first epoch, and 20 within the second."""
     options = "-c configs/quickstart.yaml --model.schedulers=null --data.batch_size=100 --test_after_fit=false"
     whole = lit(f"fit {options} --trainer.max_steps=31 --run_name=whole")
     cut = lit(f"fit {options} --trainer.max_steps=5 --run_name=cut")

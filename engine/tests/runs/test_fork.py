@@ -1,4 +1,4 @@
-"""`fit --fork`: what continues, what the new options change, and what is dropped. The parent run stays as it was."""
+"""Tests what `fit --fork` continues, changes and drops. The parent run stays as it was."""
 
 import csv
 import json
@@ -64,7 +64,7 @@ def test_without_changes_a_fork_repeats_the_rest_of_its_parent(lit, epoch):
 
 
 def test_a_fork_of_the_best_checkpoint_repeats_the_rest_of_its_parent(lit):
-    """It was saved in the validation at the end of an epoch, before the schedule's step."""
+    """The checkpoint was saved during the validation at the end of an epoch, before the schedule's step."""
     options = ["--model.schedulers", f"[{{scheduler: {STEP}, interval: epoch}}]", "--trainer.max_epochs=3"]
     once = (
         "[{class_path: Checkpoint, init_args: {monitor: val/loss, mode: max, keep_last: 9}}]"  # the first is the best
@@ -222,7 +222,7 @@ def test_a_plain_module_can_be_forked(lit, monkeypatch):
     assert result.status == 0, result.err
     assert files(parent) == before
     (group,) = read(result.run / "checkpoints" / "last.ckpt")["optimizer_states"][0]["param_groups"]
-    assert group["lr"] == 0.5 * 0.5**6  # ExponentialLR, moved to the position
+    assert group["lr"] == 0.5 * 0.5**6  # ExponentialLR, advanced to the step of the fork
 
 
 def test_resume_continues_a_fork_that_exists(lit):

@@ -9,7 +9,7 @@ from importlib.metadata import version
 import pytest
 import torch
 
-from lit_engine.callbacks.record import in_short
+from lit_engine.callbacks.record import format_short
 from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint
 from lit_engine.errors import RunError
 from lit_engine.load import load_data, load_model
@@ -56,7 +56,7 @@ def test_best_of_several_without_a_state_is_the_newest(run):
 
 @pytest.mark.parametrize("names", [("best-epoch003.ckpt", "best-epoch004.ckpt"), ("epoch=3.ckpt", "epoch=4.ckpt")])
 def test_best_is_what_the_newest_checkpoint_says_whatever_was_recorded_before(run, names):
-    """The run may have been extended and then killed, use one of Lightning's callbacks, or have been moved."""
+    """The run may have been moved, may have been extended and then killed, or may use one of Lightning's callbacks."""
     for step, name in enumerate(names):
         save(run, name, step)
     run.record("fit", {"best_checkpoint": names[1]})
@@ -196,4 +196,4 @@ def test_a_run_gives_its_task_data_predictions_and_figures(lit, trained):
     (0.98765, "0.9877"), (-12.5, "-12.5000"), (40887.3711, "40887.37"), (2357217792.0, "2.357218e+09"),
 ])  # fmt: skip
 def test_metrics_are_told_with_no_more_digits_than_they_have(value, text):
-    assert in_short(value) == text
+    assert format_short(value) == text

@@ -136,7 +136,7 @@ def test_a_signal_to_any_of_two_processes_ends_both_after_the_same_step(tmp_path
 
 
 def test_within_an_epoch_the_samples_of_a_step_stay_as_many(lit, monkeypatch):
-    """Different batches, or a different number of processes, would skip or repeat samples."""
+    """Different batches or a different number of processes would skip or repeat samples."""
     with monkeypatch.context() as patch:
         at_call(patch, ImageClassifier, "training_step", 3, signal.SIGTERM)
         cut = lit(f"{FIT} --model.schedulers=null")

@@ -1,4 +1,4 @@
-"""Weights of another run: matching weights are loaded, others are reported."""
+"""Loading the weights of a different run: matching weights are loaded, and others are reported."""
 
 import pytest
 import torch

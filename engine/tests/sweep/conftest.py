@@ -1,4 +1,4 @@
-"""Fixtures of sweeps whose trials run `fake_fit.py`, to test drawing, running and reporting trials without training."""
+"""Fixtures of sweeps whose trials run `fake_fit.py`, which test sampling, running and reporting without training."""
 
 import sys
 import threading
@@ -23,7 +23,7 @@ GOOD = {
 
 @pytest.fixture
 def read(tmp_path):
-    """Return a function that reads a sweep: a grid of a and b with some keys changed, or removed by `...`."""
+    """Return a function that reads a grid sweep over a and b, with some keys changed, or removed if set to `...`."""
 
     def reading(**changes):
         parameters = {"a": {"values": [1, None]}, "b": {"values": ["x", "y", "z"]}}

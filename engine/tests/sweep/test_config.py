@@ -53,7 +53,7 @@ def test_overrides_stand_before_the_drawn_values(read):
 @pytest.mark.parametrize("option", ["--model.net=MLP", "--model.init_args.net.width=4", "--model.net.layers+=[3]"])
 def test_a_drawn_value_cannot_be_overridden(read, option):
     read(parameters={"model.init_args.net": {"value": "CNN"}, "model.lr": {"value": 0.1}})
-    SweepConfig.read(read.file, ["--model=Classifier", "--model.network=1"])  # on which drawn values are set
+    SweepConfig.read(read.file, ["--model=Classifier", "--model.network=1"])  # on which sampled values are set
     with pytest.raises(UserError, match=r"cannot be set, because the sweep varies model\.init_args\.net$"):
         SweepConfig.read(read.file, [option])
 

@@ -25,7 +25,7 @@ QUICK = f"-c configs/quickstart.yaml {TINY} --trainer.max_epochs=1 --trainer.lim
 
 @pytest.fixture
 def inline(monkeypatch):
-    """Run each `fit` in this process. `at[run](workers)` runs first and replaces the fit if it returns a status."""
+    """Run each `fit` in this process. `at[run](workers)` is called first, and replaces it if it returns a status."""
     from toy.__main__ import main
 
     at = {}

@@ -1,4 +1,4 @@
-"""`toy sweep` with real fits: errors before the first trial, and a stop."""
+"""`toy sweep` with real fits: errors before the first trial, and stopping a sweep."""
 
 import json
 from pathlib import Path

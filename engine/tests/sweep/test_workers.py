@@ -63,7 +63,7 @@ def test_a_trial_that_is_killed_is_resumed_once(sweep):
     assert one.run() == 0
     assert one.rows == [(0, "finished", 0.3), (1, "failed", 0.2)]
     assert [line for line in one.said if "resumed" in line and "trial 0" in line]
-    assert one.study.rows()[1].error == "killed twice, maybe because memory ran out"
+    assert one.study.rows()[1].error == "killed twice, possibly because memory ran out"
 
 
 def test_a_metric_that_is_not_logged_ends_all_workers(sweep):
@@ -190,18 +190,18 @@ def test_a_search_that_goes_on_is_the_one_that_was_not_interrupted(tmp_path, rea
     assert whole == [*cut[0], *cut[1]]
     assert len(set(whole)) == 14
     assert not set(whole) & set(Searched(tmp_path / "other", config, seed=4).search(3))
-    assert method == "random" or sum(whole[10:]) / 4 > sum(whole[:10]) / 10  # it searches where the metric is better
+    assert method == "random" or sum(whole[10:]) / 4 > sum(whole[:10]) / 10  # it favours better values
 
 
 def test_another_sweep_in_the_folder_is_refused(tmp_path, read):
     Study(tmp_path / "s", read())
-    Study(tmp_path / "s", read(run_cap=5, name="b"))  # how many trials there are may change
+    Study(tmp_path / "s", read(run_cap=5, name="b"))  # the number of trials may change
     with pytest.raises(UserError, match="was started with different metric, parameters: choose"):
         Study(tmp_path / "s", read(metric={"name": "val/loss"}, parameters={"c": {"value": 1}}))
 
 
 def test_a_trial_that_two_machines_begin_at_once_is_not_one_too_many(tmp_path, read):
-    """Both have counted one trial of two. Each has its lock in its own folder."""
+    """Both machines have counted one of two trials. Each has its own folder with its own lock."""
     config, url = read(), f"sqlite:///{tmp_path / 'all.db'}"
     machines = [Study(tmp_path / name / "s", config, url=url) for name in "abc"]
     trials = [machine.connect().ask() for machine in machines]

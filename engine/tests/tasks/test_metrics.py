@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics given by name: their inputs, their names, and the callbacks that use them."""
+"""Torchmetrics configured by name: their inputs, their names, and the callbacks that use them."""
 
 import csv
 import json
@@ -48,7 +48,7 @@ def test_callbacks_and_schedules_follow_a_metric_and_it_is_recorded_and_compared
     fit, test = metrics["fit"], metrics["test"]
     rows = [row for row in csv.DictReader((run / "metrics.csv").open()) if row["val/f1"]]
     assert len(rows) == 4  # patience 3, and no improvement by 2
-    # The plateau's mode is min, and each F1 is above the first.
+    # The mode of ReduceLROnPlateau is min, and every later F1 is higher than the first.
     assert [float(row["lr"]) for row in rows] == pytest.approx([0.004, 0.004, 0.0004, 0.00004])
     assert fit["best val/f1"] == pytest.approx(max(float(row["val/f1"]) for row in rows), rel=1e-6)
     assert test["test/f1_micro"] == test["test/accuracy"]  # equal by definition with one class per sample

@@ -49,7 +49,7 @@ def fail(gradient):
 
 @pytest.fixture
 def limit(monkeypatch):
-    """Set where memory runs out: in training batches of more than `size` samples, from a call on."""
+    """Let training batches of more than `size` samples run out of memory, starting with the given call."""
 
     def set_limit(where, size, first=1):
         needs = staticmethod(lambda calls, samples: where if calls >= first and samples > size else None)
@@ -63,7 +63,7 @@ def last(run):
 
 
 def rows(run):
-    """Return metrics.csv without the column of the speed."""
+    """Return the rows of metrics.csv without the speed."""
     lines = [line.split(",") for line in (run / "metrics.csv").read_text().splitlines()]
     speed = lines[0].index("train/samples_per_second")
     return [[value for k, value in enumerate(line) if k != speed] for line in lines]

@@ -95,7 +95,7 @@ class Ignores(ImageClassifier):
 @pytest.mark.parametrize("number", [int, torch.Tensor.clone])
 @pytest.mark.parametrize("ignored", range(4))
 def test_micro_batches_of_nothing_weigh_nothing(trainer, ignored, number):
-    """Micro-batches are single images, and even the first may be ignored."""
+    """Each micro-batch is a single image, and even the first one may be ignored."""
     task = Ignores(net(), partial(torch.optim.SGD, lr=0.5), NAMES, [0.4], [0.3]).double()
     task.ignored, task.number = ignored, number
     trainer(max_epochs=1, accumulate_grad_batches=100).fit(task, datamodule=Doubles(batch_size=1, seed=1))

@@ -79,7 +79,7 @@ def repeated(lit, workspace, monkeypatch):
         return {i: {"id": hashlib.sha1(image.tobytes()).hexdigest(), "line": "7"} for i, image in images}
 
     monkeypatch.setattr(Digits, "hold_out", with_errors)
-    monkeypatch.setattr(Digits, "inputs", inputs, raising=False)  # with names of columns that the table has as well
+    monkeypatch.setattr(Digits, "inputs", inputs, raising=False)  # these columns also occur in the table
     for fold in range(2):
         run = lit(f"{FIT} --data.folds=2 --data.fold={fold} --runs_dir=repeats/mine --run_name=fold-{fold}").run
         runs[run.name] = {"data.folds": 2, "data.fold": fold, "path": f"quickstart/{run.name}", "state": "finished"}

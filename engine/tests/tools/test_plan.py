@@ -23,7 +23,7 @@ def planned(lit, *options, fit=FIT):
 
 @pytest.fixture
 def slow(monkeypatch):
-    """Make steps, validation batches, ends of epochs and the start slow, so that their times are known."""
+    """Slow down the start, steps, validation batches and ends of epochs, so that their durations are known."""
 
     def sleep_in(owner, name, seconds):
         original = getattr(owner, name)
@@ -129,7 +129,7 @@ def test_mistakes(lit, options, message):
 
 
 def test_power(monkeypatch):
-    """NVML reports milliwatts, if it is installed."""
+    """If NVML is installed, it reports milliwatts."""
     monkeypatch.setattr(torch.cuda, "power_draw", lambda device: 250_000)
     assert power(torch.device("cuda", 0)) == [250.0]
     assert power(torch.device("cpu")) == []

@@ -32,7 +32,7 @@ def weights_of(run):
 
 
 def test_a_profiled_run_is_the_run_and_its_operations_are_those_of_a_perceptron(lit, trained):
-    """FLOP = 6 · weights · batch: forward, gradients of weights and of inputs, except in the first layer."""
+    """FLOP = 6 · weights · batch: forward pass, weight gradients and input gradients (except in the first layer)."""
     result = lit(f"{PROFILED} --trainer.max_epochs=3 --run_name=profiled")
     assert result.status == 0, result.err
     assert result.err == ""
@@ -169,7 +169,7 @@ def test_forward_backward_and_optimizer_of_accumulated_batches(trainer, tmp_path
 
 
 def test_validation_and_saving_are_measured(trainer, tmp_path):
-    """Batches used for measuring are next to them, which are all except the first."""
+    """Validations and checkpoints directly follow the batches used for measuring, which are all except the first."""
 
     class Slow(ImageClassifier):
         def validation_step(self, batch, batch_idx):

@@ -1,3 +1,3 @@
-"""Minimal project based on the library, which also shows what your own project needs."""
+"""Minimal project based on the library. It also shows what your own project needs."""
 
 __version__ = "1.0"

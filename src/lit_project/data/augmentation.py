@@ -19,7 +19,7 @@ class RandomHorizontalFlip(nn.Module):
         self.p = p
 
     def forward(self, images: Tensor) -> Tensor:
-        """Augment a batch `(B, C, H, W)`, which keeps its shape."""
+        """Augment a batch `(B, C, H, W)` without changing its shape."""
         flip_B = torch.rand(len(images), device=images.device) < self.p
         return torch.where(flip_B[:, None, None, None], images.flip(-1), images)
 
@@ -27,7 +27,7 @@ class RandomHorizontalFlip(nn.Module):
 class RandomCrop(nn.Module):
     """Random crop of each image to its original size, after padding each side with `padding` pixels of value `fill`.
 
-    It supports any dtype and is usual for small images (He et al. 2016, section 4.2), with `padding=4` for 32×32.
+    It supports any dtype and is common for small images (He et al. 2016, section 4.2), with `padding=4` for 32×32.
     """
 
     def __init__(self, padding: int, fill: int = 0) -> None:
@@ -35,7 +35,7 @@ class RandomCrop(nn.Module):
         self.padding, self.fill = padding, fill
 
     def forward(self, images: Tensor) -> Tensor:
-        """Augment a batch `(B, C, H, W)`, which keeps its shape."""
+        """Augment a batch `(B, C, H, W)` without changing its shape."""
         batch, _, height, width = images.shape
         device = images.device
         padded = F.pad(images, [self.padding] * 4, value=self.fill)
@@ -46,7 +46,7 @@ class RandomCrop(nn.Module):
 
 
 class RandomResizedCrop(nn.Module):
-    """Random crop of each image, resized to a fixed size: the usual augmentation for ImageNet (Szegedy et al. 2015).
+    """Random crop of each image, resized to a fixed size: the standard augmentation for ImageNet (Szegedy et al. 2015).
 
     The area of the crop and the logarithm of its aspect ratio (width / height) are uniform in the given ranges, and its
     position is uniform in the image. If none of ten draws fits into the image, the largest centred crop that fits is
@@ -55,7 +55,7 @@ class RandomResizedCrop(nn.Module):
 
     Args:
         size: output height and width in pixels.
-        scale: minimum and maximum share of the image area.
+        scale: minimum and maximum area of the crop, as a fraction of the image area.
         ratio: minimum and maximum aspect ratio.
     """
 
@@ -97,7 +97,7 @@ class RandomResizedCrop(nn.Module):
         grid_BHW2 = torch.stack(
             [x[:, None, :].expand(-1, self.size, -1), y[:, :, None].expand(-1, -1, self.size)], dim=3
         )
-        return _sampled(images, grid_BHW2, "border")
+        return _sample_grid(images, grid_BHW2, "border")
 
 
 class RandomAffine(nn.Module):
@@ -108,7 +108,7 @@ class RandomAffine(nn.Module):
 
     Args:
         degrees: maximum rotation in degrees, in both directions.
-        translate: maximum shift as a share of height and width, in both directions.
+        translate: maximum shift as a fraction of height and width, in both directions.
         scale: minimum and maximum scale factor.
         shear: maximum shear parallel to the x axis in degrees, in both directions.
     """
@@ -126,7 +126,7 @@ class RandomAffine(nn.Module):
         return torch.stack([torch.empty(count).uniform_(*each) for each in ranges])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Augment uint8 or float images `(B, C, H, W)`, which keep their shape and dtype."""
+        """Augment uint8 or float images `(B, C, H, W)` without changing their shape or dtype."""
         height, width = images.shape[2:]
         degrees, right, down, scale, shear = self.draw(len(images), height, width).to(images.device, non_blocking=True)
         angle, slope = degrees.deg2rad(), shear.deg2rad().tan()
@@ -136,22 +136,22 @@ class RandomAffine(nn.Module):
         across = torch.stack([xx, xy * height / width, -(xx * right + xy * down) * 2 / width], dim=1)
         along = torch.stack([yx * width / height, yy, -(yx * right + yy * down) * 2 / height], dim=1)
         grid_BHW2 = F.affine_grid(torch.stack([across, along], dim=1), list(images.shape), align_corners=False)
-        return _sampled(images, grid_BHW2, "zeros")
+        return _sample_grid(images, grid_BHW2, "zeros")
 
 
-def _sampled(images: Tensor, grid_BHW2: Tensor, beyond: str) -> Tensor:
+def _sample_grid(images: Tensor, grid_BHW2: Tensor, beyond: str) -> Tensor:
     """Run bilinear `F.grid_sample` and keep the dtype; `beyond` is the padding mode outside the images."""
     found = F.grid_sample(images.float(), grid_BHW2, mode="bilinear", padding_mode=beyond, align_corners=False)
     return found if images.is_floating_point() else found.round().to(images.dtype)
 
 
 class ImageNetTrain(nn.Sequential):
-    """Random resized crop and horizontal flip: the usual training augmentation on ImageNet since Szegedy et al. 2015.
+    """Random resized crop and horizontal flip: the standard augmentation for ImageNet since Szegedy et al. 2015.
 
     Args:
         size: output height and width in pixels. Results are best if it is somewhat smaller than in evaluation
             (Touvron et al. 2019, "FixRes"; torchvision's recipes train at 176 and evaluate at 224).
-        scale: minimum and maximum share of the image area in a crop.
+        scale: minimum and maximum area of a crop, as a fraction of the image area.
         flip: probability of a flip.
 
     Shapes:

@@ -12,7 +12,7 @@ from lit_engine.data.module import Split, random_split
 
 
 class Digits(ImageData):
-    """Grey images of 8×8 pixels in ten classes. As there is no official split, the test split is a fixed set of 360.
+    """Grey images of 8×8 pixels in ten classes. The test split is a fixed set of 360 images, not an official one.
 
     Args:
         val_size: number of validation samples, a fixed subset of the 1,437 samples that are not in the test split.

@@ -71,11 +71,11 @@ class ImageFolder(DatasetImages):
         image_size: height and width in pixels to which images are resized.
         crop: keep the aspect ratio of images and crop the longer side; otherwise images are squashed.
         channels: 3 for colour, 1 for grey.
-        test_size: share of the images for the test split if there are no split folders; 0 for no test split.
+        test_size: fraction of the images in the test split if there are no split folders; 0 for no test split.
         class_names: expected names of the class folders, sorted; default: the names found. Required if all class
             folders contain only subfolders, because they could be splits with unknown names.
         mean: mean of each channel for values in [0, 1]; default: ImageNet's, averaged over the colours for grey images.
-            This suits ImageNet weights, except for GoogLeNet and Inception on grey images (mean and std 0.5).
+            Keep the default for ImageNet weights. Only GoogLeNet and Inception need 0.5 (mean and std) for grey images.
         std: standard deviation of each channel.
         **kwargs: arguments of `DatasetImages`, `ImageData` and `SplitData`.
 

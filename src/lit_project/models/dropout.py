@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-LEVELS = 2**16  # number of values of a random int16
+LEVELS = 2**16  # number of possible int16 values
 
 
 class Dropout(nn.Dropout):

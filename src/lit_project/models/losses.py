@@ -20,7 +20,7 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
     """Cross-entropy with a target of 1 - ε for the correct class and ε/(K - 1) for every other class.
 
     This is the "smoothed target" of classic translation code. torch's `label_smoothing` spreads ε over all K classes,
-    including the correct one (Szegedy et al. 2016). It gives the same result with a value of ε K / (K - 1).
+    including the correct one (Szegedy et al. 2016). It is equivalent for a value of ε K / (K - 1).
 
     Args:
         smoothing: ε, at most (K - 1) / K.
@@ -45,7 +45,7 @@ class WeightedCrossEntropy(nn.Module):
 
     Args:
         weights: weight of each class.
-        label_smoothing: share of the target that is spread evenly over all classes.
+        label_smoothing: fraction of the target that is spread evenly over all classes.
 
     Shapes:
         logits `(B, K)`; targets int64 `(B,)` or probabilities `(B, K)`; the loss is a scalar.
@@ -166,7 +166,7 @@ def weights_by_class(
     return [given.get(name, 1.0) for name in class_names]
 
 
-def without_smoothing(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+def remove_smoothing(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the loss without label smoothing, for evaluation."""
     loss = copy(loss)
     if hasattr(loss, "label_smoothing"):

@@ -28,7 +28,7 @@ class MLP(nn.Module):
     Args:
         input_shape: shape of one sample, such as `(C, H, W)`; set from the data.
         num_classes: number of outputs; set from the data.
-        hidden_sizes: width of each hidden layer; an empty list is a linear classifier.
+        hidden_sizes: width of each hidden layer; an empty list yields a linear classifier.
         activation: activation function of the hidden layers.
         dropout: probability of zeroing a hidden unit (Srivastava et al. 2014).
         norm: normalisation before the activation: `batch` (Ioffe & Szegedy 2015) or `layer` (Ba et al. 2016).
@@ -63,7 +63,7 @@ class MLP(nn.Module):
         return self.layers(x)
 
     def tensor_parallel_plan(self) -> dict[str, ParallelStyle]:
-        """Split the hidden layers by their outputs, which are then gathered, as norms and dropout need all of them."""
+        """Split the hidden layers by their outputs. Norms and dropout need all outputs, so these are gathered."""
         linear = [f"layers.{number}" for number, layer in enumerate(self.layers) if isinstance(layer, nn.Linear)]
         return {name: ColwiseParallel(output_layouts=Replicate()) for name in linear[:-1]}
 
@@ -76,7 +76,7 @@ class FFNN(MLP):
     Args:
         input_size: number of features; set from the data.
         output_size: number of targets; set from the data.
-        hidden_layers: number of hidden layers; 0 is a linear map.
+        hidden_layers: number of hidden layers; 0 for a linear map.
         hidden_size: width of each hidden layer.
         dropout: probability of zeroing a hidden unit (Srivastava et al. 2014).
         activation: activation function of the hidden layers.

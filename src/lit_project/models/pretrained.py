@@ -58,8 +58,8 @@ def from_file(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"cannot read weights from {path}: {reason}") from error
 
 
-def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
-    """Replace the prefixes of parameter names. The longest matching prefix counts; None drops the parameter.
+def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
+    """Replace the prefixes of parameter names. The longest matching prefix applies, and None drops the parameter.
 
     For example, `{"encoder.": "backbone.", "": "head."}` maps `encoder.x` to `backbone.x` and `y` to `head.y`.
 
@@ -85,7 +85,7 @@ def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> 
 
 
 def differences(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Compare a state dict with a network's own one, and return the names of the tensors by kind of difference."""
+    """Compare a state dict with a network's state dict, and return the names of tensors by kind of difference."""
     return {
         # files of old versions have no `num_batches_tracked`, and torch does not require it either
         "missing": [name for name in own if name not in state and not name.endswith("num_batches_tracked")],
@@ -117,11 +117,11 @@ def did_you_mean(name: str, known: list[str], otherwise: str = "") -> str:
 class TorchvisionNet(nn.Module):
     """A model of `torchvision.models` whose last linear layer is replaced by a head for the task.
 
-    Its parts are `backbone`, with torchvision's names inside (`backbone.conv1`, `backbone.layer4`…), and `head`. For
-    grey images, the weights of the first convolution are summed over the colours. The output is exactly the same as for
-    images repeated in all colours, at a third of the cost. The weights of GoogLeNet and Inception v3 expect values in
-    [-1, 1]. For grey images, set mean and standard deviation to 0.5. For colour images, use ImageNet's statistics, the
-    default of `ImageFolder`, which these models convert (option `transform_input`).
+    It consists of `backbone`, whose modules have torchvision's names (`backbone.conv1`…), and `head`. For
+    grey images, the weights of the first convolution are summed over the colours. The output is then exactly the same
+    as for an RGB image with three equal channels, at a third of the cost. The weights of GoogLeNet and Inception v3
+    expect values in [-1, 1]. For grey images, set mean and standard deviation to 0.5. For colour images, use ImageNet's
+    statistics, the default of `ImageFolder`, because these two models convert their input (option `transform_input`).
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.
@@ -131,8 +131,8 @@ class TorchvisionNet(nn.Module):
         weights: initial weights: a name in torchvision (`DEFAULT`, `IMAGENET1K_V1`…, downloaded to its cache), a file
             with a state dict of this class or of torchvision's model, or null for random weights. Ignored if the
             weights come from a checkpoint.
-        prefixes: for a file: prefix in the file → prefix in this model, such as `{"encoder.": "backbone."}`. Default:
-            the file has the names of torchvision or of this class.
+        prefixes: for a file: prefix in the file → prefix in this model, such as `{"encoder.": "backbone."}`.
+            By default, the file must use the names of torchvision or of this class.
         strict: for a file: raise an error if tensors are missing, unexpected or of a different shape, instead of
             reporting them. A new head, or a new stem for small images, never counts as an error.
         grey: how to process grey images: `sum` the weights of the first convolution, or `repeat` the image.
@@ -171,13 +171,13 @@ class TorchvisionNet(nn.Module):
         self.repeat = 3 if channels == 1 and grey == "repeat" else 1
         first, old = _first_convolution(self.backbone)
         if old.in_channels != channels * self.repeat:
-            _replace(self.backbone, first, _like(old, channels * self.repeat))
+            _replace(self.backbone, first, _create_like(old, channels * self.repeat))
         residual = all(hasattr(self.backbone, name) for name in ("conv1", "maxpool", "layer4", "avgpool"))
         if (small_images or pooling == "bilinear") and not residual:
             raise ValueError(f"small_images and bilinear pooling need a residual network, not {architecture}")
         if small_images:
             old = _first_convolution(self.backbone)[1]
-            self.backbone.conv1 = _like(old, old.in_channels, kernel_size=3, stride=1, padding=1)
+            self.backbone.conv1 = _create_like(old, old.in_channels, kernel_size=3, stride=1, padding=1)
             self.backbone.maxpool = nn.Identity()
         if pooling == "bilinear":
             pool = BilinearPool(size, bilinear_channels)
@@ -195,7 +195,7 @@ class TorchvisionNet(nn.Module):
         state = download(architecture, source) if official else from_file(path)
         state = {name: value for name, value in state.items() if not name.startswith(AUXILIARY)}
         if prefixes and not official:
-            state = renamed(state, prefixes)
+            state = rename_prefixes(state, prefixes)
         elif official or not any(name.startswith("backbone.") for name in state):
             state = {self._own_name(name): value for name, value in state.items()}
         first = "backbone." + _first_convolution(self.backbone)[0] + ".weight"
@@ -216,7 +216,7 @@ class TorchvisionNet(nn.Module):
         return "\n".join(f"  {line}" for line in lines)
 
     def _own_name(self, name: str) -> str:
-        """Convert torchvision's name of a weight to the name in this class."""
+        """Convert torchvision's name for a weight to the name in this class."""
         if name.startswith(self.original_head + "."):
             return "head.1" + name.removeprefix(self.original_head)
         return "backbone." + name
@@ -259,7 +259,7 @@ def _first_convolution(backbone: nn.Module) -> tuple[str, nn.Conv2d]:
     return next((name, module) for name, module in backbone.named_modules() if isinstance(module, nn.Conv2d))
 
 
-def _like(old: nn.Conv2d, channels: int, **changes: Any) -> nn.Conv2d:
+def _create_like(old: nn.Conv2d, channels: int, **changes: Any) -> nn.Conv2d:
     """Create a convolution with different inputs or size, initialised for the same output variance as the old one."""
     shape = {name: getattr(old, name) for name in ("kernel_size", "stride", "padding")}
     new = nn.Conv2d(channels, old.out_channels, **{**shape, **changes}, bias=old.bias is not None)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class TimmNet(nn.Module):
     """A timm model that maps images `(B, C, H, W)` to logits `(B, K)`. Configs may call it `timm.create_model`.
 
-    Its parts are `backbone`, with timm's names inside (`backbone.conv1`, `backbone.stages.3`…), and `head`, the last
-    linear layer. A classifier of any other kind, such as two heads, stays in `backbone`, and `head` is an identity.
+    It consists of `backbone`, whose modules have timm's names (`backbone.stages.3`…), and `head`, the last linear
+    layer. A classifier of any other kind, such as two heads, stays in `backbone`, and `head` is an identity.
 
     Args:
         model_name: a name in `timm.list_models()`: `resnet10t`, `convnext_atto`, `vit_tiny_patch16_224`…

@@ -11,7 +11,7 @@ from lit_engine.errors import UserError
 from lit_engine.training.exact import Totals
 from lit_engine.training.schedules import OptimizerFactory, build_optimizer, build_schedulers
 from lit_engine.training.task import Task
-from lit_project.models.losses import WeightPenalty, build_loss, without_smoothing
+from lit_project.models.losses import WeightPenalty, build_loss, remove_smoothing
 from lit_project.tasks.classification_results import (
     Calibration,
     accuracies,
@@ -38,12 +38,12 @@ class Classifier(Task):
         optimizer: creates the optimizer for the parameters.
         class_names: class names in the order of the logits; set from the data and stored in the checkpoint.
         loss: maps logits `(B, num_classes)` and classes `(B,)` to the mean loss of the batch; default: cross-entropy.
-        label_smoothing: share of the target that is spread evenly over all classes in training (Szegedy et al. 2016);
-            only for the default loss.
+        label_smoothing: fraction of the target that is spread evenly over all classes in training (Szegedy et al.
+            2016); only for the default loss.
         class_weights: weight of each class in the default loss, by name (default: 1). `balanced` makes the weights
             inversely proportional to the class's number of training samples, with a mean of 1 over these samples.
         class_counts: number of training samples of each class; set from the data if known.
-        top_k: also log the share of samples whose target is among the k most likely classes; 1 turns this off;
+        top_k: also log the fraction of samples whose target is among the k most likely classes; 1 turns this off;
             default: 3 if there are more than 3 classes.
         **kwargs: arguments of `Task`: schedulers, parameter_groups, channels_last, compile, metrics.
 
@@ -108,7 +108,7 @@ class Classifier(Task):
 
     def evaluation_start(self) -> None:
         super().evaluation_start()
-        self.evaluation_loss = without_smoothing(self.loss)
+        self.evaluation_loss = remove_smoothing(self.loss)
         self.in_detail = self.trainer.state.fn != "fit"  # validation during a fit reports no calibration
         self.confusion.reset()
         self.calibration.reset()
@@ -122,7 +122,7 @@ class Classifier(Task):
         return {**totals.means(), **accuracies(counts, self.class_names)}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:
-        """Return probabilities `(B, num_classes)` and targets `(B,)`. Logits in [0, 1] would confuse metrics."""
+        """Return probabilities `(B, num_classes)` and targets `(B,)`. Metrics may mistake logits for probabilities."""
         return outputs["logits"].softmax(dim=1), outputs["targets"]
 
     def test_logits(self, inputs: Tensor) -> Tensor:
@@ -158,8 +158,8 @@ class ImageClassifier(Classifier):
         class_names: class names in the order of the logits; set from the data.
         mean: mean of each channel for pixel values in [0, 1]; set from the data.
         std: standard deviation of each channel; set from the data.
-        mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then an expected value: the share
-            of the target on the predicted class.
+        mixing: mixup and cutmix in training; see `Mixing`. The training accuracy is then the mean fraction of
+            the target that belongs to the predicted class.
         penalty: penalty for large weights, added to the training loss but logged separately, as `train/penalty`.
         test_time_flips: `test` and `predict` average the probabilities over the image and these flips of it.
         test_time_shift: also average over the image shifted by this many pixels towards each corner; see `views`.
@@ -219,7 +219,7 @@ class ImageClassifier(Classifier):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         images, targets = batch[0], batch[1]
-        if self.mixing is not None and self.mixing.active(self.current_epoch, self.epochs):
+        if self.mixing is not None and self.mixing.is_active(self.current_epoch, self.epochs):
             images, targets = self.mixing(images, targets, len(self.class_names))
         logits = self(images)
         loss, size = self.loss(logits, targets), len(targets)

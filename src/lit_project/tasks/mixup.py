@@ -13,7 +13,7 @@ class Mixing:
 
     - mixup (Zhang et al. 2018): `λ x + (1 - λ) x'`
     - cutmix (Yun et al. 2019): a rectangle that covers `1 - λ` of the area is copied from x'. It is clipped at the
-      border, and λ is then set to the remaining share of x.
+      border, and λ is then set to the remaining fraction of x.
 
     λ, the rectangle's position and the partner x' are drawn separately for each image.
 
@@ -42,7 +42,7 @@ class Mixing:
         if not (0 <= self.cutmix_share <= 1 and 0 <= self.probability <= 1 and self.off_last_epochs >= 0):
             raise ValueError("mixing: cutmix_share and probability must be in [0, 1], off_last_epochs at least 0")
 
-    def active(self, epoch: int, epochs: int | None) -> bool:
+    def is_active(self, epoch: int, epochs: int | None) -> bool:
         """Return whether an epoch, counted from 0, uses mixing. `epochs` is the length of the run (None: unlimited)."""
         return not self.off_last_epochs or epochs is None or epoch < epochs - self.off_last_epochs
 
@@ -67,7 +67,7 @@ class Mixing:
 
 
 def rectangles(share_B: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return masks (bool `(B, H, W)`, true for pixels of the other image) and the remaining shares λ `(B,)`.
+    """Return masks (bool `(B, H, W)`, true for pixels of the other image) and the remaining fractions λ `(B,)`.
 
     Each rectangle has √(1 - λ) times the image's height and width, around a uniformly drawn centre (Yun et al. 2019,
     eq. 2).

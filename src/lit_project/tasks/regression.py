@@ -30,7 +30,7 @@ class Regressor(Task):
     - `mse` and `mae` in the unit of the target. With several targets they are logged per target, as `mse/NAME` and
       `mae/NAME`; `mse_standardised` and `mae_standardised` are their means over the targets in units of `target_std`.
     - `r2`, the mean over the targets of 1 - SS_res / SS_tot, where SS_tot is relative to the mean of the evaluated
-      split. Targets that are constant in this split have no R² and are ignored; without others, `r2` is not logged.
+      split. Targets that are constant in this split have no R² and are ignored. If no others exist, `r2` is not logged.
 
     Args:
         net: model that maps `(B, F)` to `(B, T)`.
@@ -92,7 +92,7 @@ class Regressor(Task):
             raise UserError(f"{rounds} to float32, but a mean exceeds 10,000 standard deviations: use 32-true")
         super().setup(stage)
 
-    def standardised(self, targets: Tensor) -> Tensor:
+    def standardise(self, targets: Tensor) -> Tensor:
         """Standardise targets `(B, T)`, for comparison with the model's outputs."""
         return ((targets - self.target_mean) / self.target_std).to(self.dtype)
 
@@ -119,7 +119,7 @@ class Regressor(Task):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         features, targets = batch[0], batch[1]
-        return self.step(self.loss(self.outputs(features), self.standardised(targets)), len(targets))
+        return self.step(self.loss(self.outputs(features), self.standardise(targets)), len(targets))
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         return self.evaluate(batch, "val")
@@ -137,7 +137,7 @@ class Regressor(Task):
         z = (true - _double(self.target_mean)) / _double(self.target_std)
         sums = dict(zip(SUMS, (error**2, error.abs(), z, z**2), strict=True))
         columns = {f"{name}/{k}": s for name, v in sums.items() for k, s in enumerate(v.sum(dim=0).unbind())}
-        self.step(self.loss(outputs, self.standardised(targets)), len(targets), **columns)
+        self.step(self.loss(outputs, self.standardise(targets)), len(targets), **columns)
         return {"predictions": predictions, "targets": targets}
 
     def metric_inputs(self, outputs: Any) -> Iterable[Tensor]:

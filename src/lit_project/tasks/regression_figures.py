@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CAPTIONS = {
-    "predicted": "Predicted against true values. The dashed line marks perfect predictions.",
-    "residuals": "True minus predicted against predicted values. A trend or a funnel shows what the model misses.",
+    "predicted": "Predictions plotted against true values. The dashed line marks perfect predictions.",
+    "residuals": "Residuals (true minus predicted) against predictions. A trend or funnel suggests a poor fit.",
 }
 MOST_POINTS = 5000  # more points would overlap too much
 
@@ -30,7 +30,7 @@ def predicted_against_true(
     Args:
         panels: title of each panel → true values and predictions, both `(N,)`, thinned evenly to 5000 points at most.
         title: title of the figure.
-        residuals: plot true minus predicted against predicted instead; a trend or funnel shows what the model misses.
+        residuals: plot residuals (true minus predicted) against predictions instead.
     """
     columns = min(4, len(panels))
     rows = -(-len(panels) // columns)

@@ -1,7 +1,7 @@
 """An example of manual optimisation: several optimizers in one task, each for a different part of the model.
 
 `class TranslatorOfParts(SeveralOptimizers, Translator)` below trains encoder and decoder with separate optimizers; see
-`configs/translation_two_optimizers.yaml`. If only learning rate or weight decay differ, `ParameterGroups` is enough.
+`configs/translation_two_optimizers.yaml`. If only learning rates or weight decay differ, `ParameterGroups` is enough.
 """
 
 from collections.abc import Mapping

@@ -10,7 +10,7 @@ from lit_engine.errors import DataError
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file: plain, `.gz`, or a `.zip` with one text, not counting names like `_….txt`.
+    """Return the lines of a UTF-8 file: plain, `.gz`, or `.zip` with one text file (ignoring names like `_….txt`).
 
     Raises:
         DataError: the file is missing or damaged, or a line is not UTF-8.

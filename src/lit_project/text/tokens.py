@@ -53,7 +53,7 @@ _RULES = {"fr": _french, "en": _english}
 
 
 def _parts(chunk: str, language: str) -> list[str]:
-    """Split a chunk without spaces into tokens. Joined, they are the chunk again."""
+    """Split a chunk without spaces into tokens. Concatenating the tokens restores the chunk."""
     rule = _RULES.get(language)
     parts: list[str] = []
     marks = "" if chunk.isascii() else "".join(sorted({c for c in chunk if unicodedata.category(c)[0] == "M"}))

@@ -65,7 +65,7 @@ class Vocabulary(ABC):
 
 
 class WordVocabulary(Vocabulary):
-    """A vocabulary of whole words and punctuation marks. All others are UNK.
+    """A vocabulary of whole words and punctuation marks. All other tokens become UNK.
 
     Args:
         words: tokens of `lit_project.text.tokens.split_words`, numbered from id 4.

@@ -10,7 +10,7 @@ from lit_project.models.seq2seq.rnn import recurrence
 
 
 def loop(product, start, matrix, steps):
-    """Perform steps that depend on each other, and one whose result is unused."""
+    """Perform steps that depend on each other, and a step whose result is unused."""
     x = start
     for _ in range(steps):
         x = torch.tanh(product(x)) + start

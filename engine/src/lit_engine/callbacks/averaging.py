@@ -74,7 +74,7 @@ class EMA(Average):
 
     @torch.no_grad()
     def _update(self, average: AveragedModel, module: torch.nn.Module) -> None:
-        """Update the average like `AveragedModel.update_parameters`, which would wait for a GPU in each step."""
+        """Update the average as `AveragedModel.update_parameters` does, but without waiting for a GPU in each step."""
         steps = int(average.n_averaged)
         decay = min(self.decay, (1 + steps) / (10 + steps)) if steps else 0.0
         alike = defaultdict[torch.dtype, list[tuple[Tensor, Tensor]]](list)
@@ -91,7 +91,7 @@ class SWA(Average):
 
     Until the first of these epochs ends, the current weights are used. An epoch ends with its last batch or at
     `max_steps`, before validation. Batch-norm statistics, except in frozen layers, are recomputed for the averaged
-    weights on the epoch's training data. Learning rate schedules do not change. Rates that stay high suit averaging.
+    weights on the epoch's training data. Learning rate schedules do not change. Rates should stay high.
 
     Lightning's `StochasticWeightAveraging` replaces the schedules, adds an epoch, and stores the average only in the
     last checkpoint. Its `WeightAveraging` validates the initial weights until there is an average.
@@ -100,7 +100,7 @@ class SWA(Average):
         start: the first epoch to average, counted from 0, or a fraction of the run if below 1.
 
     Raises:
-        UserError: `start` is negative, or the run ends before it.
+        UserError: `start` is negative, or the run ends before that epoch.
     """
 
     def __init__(self, start: float = 0.75) -> None:

@@ -14,7 +14,7 @@ CHART, PHOTOS = "a chart", "photos"  # description in the PNG file: pages invert
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return a figure without pyplot, so that it needs no display and no closing. Sizes are in inches."""
+    """Create a figure without pyplot, so that it needs no display and need not be closed. Sizes are in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -43,7 +43,7 @@ def scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
 
 
 def log_table(trainer: Trainer, name: str, columns: list[str], rows: list[list[Any]]) -> None:
-    """Log a table to W&B if in use."""
+    """Log a table to W&B if it is enabled."""
     for logger in trainer.loggers:
         if hasattr(logger, "log_table"):
             logger.log_table(name, columns=columns, data=rows, step=trainer.global_step)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LEGEND_ROWS = 8  # number of entries that fit inside the axes; longer legends are placed below
 Curve = Sequence[tuple[float, float]]
-GREY = "#7b7b7b"  # equal contrast with the white and the dark background of a page
+GREY = "#7b7b7b"  # has the same contrast on the light and the dark background of a page
 
 
 def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | None = None) -> Figure:
@@ -58,8 +58,8 @@ def learning_curves(curves: Mapping[str, Mapping[str, Curve]], best: float | Non
 def step_curves(curves: Mapping[str, Curve], what: str = "learning rate") -> Figure:
     """Plot curves over the optimizer steps (name → points (step, value)), such as the rate of each parameter group.
 
-    The y-axis is logarithmic if the largest values of two curves differ by a factor of 20 or more, and for other
-    quantities than learning rates, whose schedules often start or end at 0.
+    The y-axis is logarithmic, except for learning rates whose peaks differ by less than a factor of 20, because
+    schedules often start or end at 0.
     """
     figure = new_figure(6, 4)
     axes = figure.add_subplot()
@@ -89,9 +89,9 @@ def step_curves(curves: Mapping[str, Curve], what: str = "learning rate") -> Fig
 
 
 def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> Figure:
-    """Plot a confusion matrix of counts `(K, K)`, with true classes in rows, coloured by the share of the row.
+    """Plot a confusion matrix of counts `(K, K)`, with true classes in rows, coloured by the fraction of the row.
 
-    The colour grows with the cube root of the share, so that the few confused samples off the diagonal are visible.
+    The colour grows with the cube root of this fraction, so that the few confused samples off the diagonal are visible.
     """
     from matplotlib.colors import PowerNorm
 
@@ -105,7 +105,7 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], title: str = "") -> F
     image = axes.imshow(shares.numpy(), cmap="Blues", norm=norm)
     if size > 30:  # counts would be too small to read
         ticks = [0, 0.001, 0.01, 0.05, 0.2, 0.5, 1]
-        figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8, ticks=ticks, format="{x:g}")
+        figure.colorbar(image, ax=axes, label="fraction of the true class", shrink=0.8, ticks=ticks, format="{x:g}")
     else:
         for row, column in counts.nonzero().tolist():
             colour = "white" if norm(shares[row, column].item()) > 0.6 else "black"
@@ -239,7 +239,7 @@ def score_curves(scores: Mapping[str, tuple[Tensor, Tensor]], title: str = "") -
 
 
 CAPTION = 25  # maximum number of characters in a line of a caption
-CURVES = "Metrics by epoch, in training and validation. The dotted line marks the best checkpoint."
+CURVES = "Training and validation metrics per epoch. The dotted line marks the best checkpoint."
 MOST_LABELS, MOST_POINTS = 10, 2000  # maximum number of labels with a curve, and of points per curve
 FIRST = 12  # number of training images to show
 MOST_CURVES = 12  # maximum number of metrics to plot for a module without `headline_metrics`
@@ -259,7 +259,7 @@ class DrawsEvaluation(Callback):
 
 
 class Figures(DrawsEvaluation):
-    """Figures of a run, as PNG files in `figures/`. They are also logged to TensorBoard and W&B if in use.
+    """Figures of a run, as PNG files in `figures/`. If TensorBoard or W&B is used, they are logged there, too.
 
     `fit` draws learning curves, learning rates and the first training images. `validate` and `test` draw the confusion
     matrix, a reliability diagram, and the most confidently wrong images.
@@ -302,7 +302,7 @@ class Figures(DrawsEvaluation):
             save_figure(trainer, "train_batch", figure, caption=about)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the curves from metrics.csv, which also contains the epochs before a resume."""
+        """Draw the curves from metrics.csv, which includes the epochs before the run was resumed."""
         if not trainer.is_global_zero:
             return
         columns, rows = RunDir(Path(trainer.default_root_dir)).history()
@@ -340,7 +340,7 @@ class Figures(DrawsEvaluation):
         split, calibration = "test" if trainer.testing else "val", getattr(pl_module, "notes", {}).get("calibration")
         if trainer.is_global_zero and calibration is not None:
             title = f"{split}: expected calibration error {calibration['ece']:.4f}"
-            about = "Accuracy by confidence. Bars below the diagonal mean that the model is overconfident."
+            about = "Accuracy per confidence bin. Bars below the diagonal mean that the model is overconfident."
             save_figure(trainer, f"{split}_reliability", reliability(calibration, title), caption=about)
         names = getattr(pl_module, "class_names", None)
         if trainer.is_global_zero and (by_label := _scores_by_label(scores, names)):
@@ -352,7 +352,7 @@ class Figures(DrawsEvaluation):
             return
         accuracy = (counts.diagonal().sum() / counts.sum()).item()
         title = f"{split}: accuracy {accuracy:.4f} of {int(counts.sum())}"
-        about = "Confusion matrix with the number of samples in each cell, coloured by the share of the true class."
+        about = "Confusion matrix with the number of samples in each cell, coloured by the fraction of the true class."
         save_figure(trainer, f"{split}_confusion_matrix", confusion_matrix(counts, names, title), caption=about)
         wrong = sorted(found, key=lambda item: -item[0])[: self.wrong_images]
         if wrong:
@@ -365,7 +365,7 @@ class Figures(DrawsEvaluation):
 
 
 def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None, caption: str = "") -> Path:
-    """Write `figures/NAME.png`, labelled with the run's name, and log the figure to TensorBoard and W&B if in use.
+    """Write `figures/NAME.png`, labelled with the run's name, and log the figure to TensorBoard and W&B if enabled.
 
     The loggers group the figures of a split: `val_masks.png` is logged as `val/masks`.
 
@@ -409,7 +409,7 @@ def figures_by_step(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]
     finite = [(x, y) for points in norms.values() for x, y in points if math.isfinite(y) and y > 0]
     found = {}
     if rates:
-        found["learning_rate"] = step_curves(rates), "Learning rate by optimizer step."
+        found["learning_rate"] = step_curves(rates), "Learning rate at each logged optimizer step."
     if finite:
         about = "Norm of the gradients before clipping, at the logged optimizer steps."
         found["gradient_norm"] = step_curves({"gradient norm": finite}, "gradient norm"), about
@@ -430,24 +430,24 @@ def _scores_of(outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
 
 
 def _scores_by_label(scores: list[tuple[Tensor, Tensor]], names: Any) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return label → probabilities and targets for the most frequent labels, if in some but not all samples."""
+    """Map the most frequent labels to their probabilities and targets. Labels of all or no samples are excluded."""
     if not scores or names is None:
         return {}
     probabilities_NK, targets_NK = (torch.cat(parts) for parts in zip(*scores, strict=True))
     counts = targets_NK.sum(dim=0)
     shown = [k for k in counts.argsort(descending=True).tolist() if 0 < counts[k] < len(targets_NK)][:MOST_LABELS]
-    labels = list(names)[-targets_NK.shape[1] :]  # the second class of a binary classifier
+    labels = list(names)[-targets_NK.shape[1] :]  # only the second class of a binary classifier
     return {labels[k]: (probabilities_NK[:, k], targets_NK[:, k].long()) for k in sorted(shown)}
 
 
 def curves_of(rows: list[dict[str, str]], metrics: Sequence[str]) -> dict[str, dict[str, Curve]]:
-    """Return the curves of metrics, named with or without a stage, in metrics.csv: metric → stage → curve."""
+    """Return metric → stage → curve for metrics in metrics.csv. The given names may include a stage."""
     known = [name for name in (rows[0] if rows else ()) if not name.endswith("_step")]
     curves: dict[str, dict[str, Curve]] = {}
     for base in dict.fromkeys(map(base_of, metrics)):
         names = {stage: counterpart(base, stage, known) for stage in ("train", "val")}
         curves[base] = _curves(rows, "epoch", {stage: name for stage, name in names.items() if name})
-        if "train" in curves[base]:  # average the values of an epoch if they were logged only by step
+        if "train" in curves[base]:  # average the values of an epoch if they were logged only per step
             steps: dict[float, list[float]] = {}
             for epoch, value in curves[base]["train"]:
                 steps.setdefault(epoch, []).append(value)

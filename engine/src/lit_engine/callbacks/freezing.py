@@ -30,12 +30,12 @@ class Unfreezing(Callback):
     def __init__(self, schedule: dict[str, int | None]) -> None:
         self.schedule = schedule
 
-    def _covering(self, name: str) -> list[str]:
+    def _find_rule(self, name: str) -> list[str]:
         return [path for path in self.schedule if name == path or name.startswith(path + ".")]
 
     def begins(self, name: str) -> int | None:
         """Return the first epoch in which a parameter or module trains, or None if it never does."""
-        covering = self._covering(name)
+        covering = self._find_rule(name)
         return self.schedule[max(covering, key=len)] if covering else 0
 
     def frozen(self, name: str, epoch: int) -> bool:
@@ -78,7 +78,7 @@ class Unfreezing(Callback):
         epoch = trainer.current_epoch
         changed = False
         for name, parameter in pl_module.named_parameters():
-            if self.begins(name) is None or not self._covering(name):  # the model itself may have frozen others
+            if self.begins(name) is None or not self._find_rule(name):  # the model itself may have frozen others
                 continue
             trains = not self.frozen(name, epoch)
             changed |= parameter.requires_grad != trains
@@ -86,7 +86,7 @@ class Unfreezing(Callback):
             if not trains:
                 parameter.grad = None
         for name, module in pl_module.named_modules():
-            if isinstance(module, BatchNorm) and self._covering(name):
+            if isinstance(module, BatchNorm) and self._find_rule(name):
                 module.train(not self.frozen(name, epoch))
         if changed and isinstance(trainer.strategy, DDPStrategy):
             wrap_again(trainer.strategy, pl_module)

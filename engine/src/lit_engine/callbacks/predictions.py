@@ -21,7 +21,7 @@ MOST_LOGGED = 10_000  # rows of the table in W&B
 
 
 class PredictionTable(BasePredictionWriter):
-    """Callback that writes the values returned by `predict_step` to a table, with one row per sample sorted by index.
+    """Callback that writes the values returned by `predict_step` to a table, with one row per sample in index order.
 
     `columns_of` describes which return values become columns. All others are saved unchanged, as a list with the values
     of all batches, in a `.pt` file of the same name. With several dataloaders, each has its own file (`test_0.csv`, …).
@@ -95,8 +95,8 @@ class PredictionTable(BasePredictionWriter):
         if self.inputs is not None:
             known = {row["index"] for row in rows}
             samples = list(self.inputs.items())
-            rows = [_with_inputs(row, *samples[row["index"]]) for row in rows]
-            # with a limit, the samples after the last prediction may not have been read
+            rows = [_add_inputs(row, *samples[row["index"]]) for row in rows]
+            # if the batches are limited, samples after the last prediction may not have been read
             limit = trainer.limit_predict_batches
             limited = isinstance(limit, int) or limit != 1.0  # 1 means one batch, 1.0 means all batches
             read = range(max(known, default=-1) + 1 if limited else len(samples))
@@ -161,7 +161,7 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     return columns if len({len(column) for column in columns.values()}) < 2 else None
 
 
-def _with_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with its inputs after the index. An input whose name is already taken becomes `input/NAME`."""
+def _add_inputs(row: dict[str, Any], index: int, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row in which the inputs follow the index. An input whose name is already taken becomes `input/NAME`."""
     named = {f"input/{name}" if name in row else name: value for name, value in inputs.items()}
     return {"index": index, **named, **{name: value for name, value in row.items() if name != "index"}}

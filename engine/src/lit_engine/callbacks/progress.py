@@ -1,6 +1,6 @@
 """Progress display: a line per epoch, and in a terminal a live bar below these lines.
 
-Both show exact means of the epoch, over the samples of the first process (bar) or of all processes (line).
+Both show exact means over the epoch. The bar covers only the first process, and the line covers all processes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from lit_engine._lightning import has_validated, logged_values
-from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, headline_first, in_short, monitored
+from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, format_short, headline_first, monitored
 from lit_engine.data.sampler import Loader
 from lit_engine.distributed.processes import print_once
 from lit_engine.run.metric_names import is_detail, recorded_name, split_stage
@@ -64,13 +64,13 @@ class ProgressLines(Callback):
         values |= progress_metrics(trainer, pl_module, running.reduce(pl_module)) if running else self._validated
         validated = has_validated(trainer)
         kept = {n: v for n, v in values.items() if validated or split_stage(n)[0] != "val"}
-        found = "  ".join(f"{name} {in_short(value)}" for name, value in headline_first(kept, pl_module).items())
+        found = "  ".join(f"{name} {format_short(value)}" for name, value in headline_first(kept, pl_module).items())
         seconds = perf_counter() - self._start
         mark = "  best" if validated and self._is_best(trainer) else ""
         print_once(f"{epoch_of(trainer)}  {found}  {seconds:.1f} s{mark}")
 
     def _is_best(self, trainer: Trainer) -> bool:
-        """Return whether the monitored metric is better than in all earlier epochs, including those before a resume."""
+        """Return whether the monitored metric is better than in all earlier epochs, even before resuming."""
         callback = best_checkpoint(trainer)
         value = None if callback is None else trainer.callback_metrics.get(str(callback.monitor))
         if callback is None or value is None:
@@ -82,7 +82,7 @@ class ProgressLines(Callback):
 
 
 def epoch_of(trainer: Trainer) -> str:
-    """Return the current epoch, counted from 0 as in checkpoint names and metrics.csv, and how many there are."""
+    """Return the current epoch, counted from 0 as in checkpoint names and metrics.csv, and the total number."""
     known = f" of {trainer.max_epochs}" if trainer.max_epochs and trainer.max_epochs > 0 else ""
     return f"epoch {trainer.current_epoch} ({trainer.current_epoch + 1}{known})"
 
@@ -154,7 +154,7 @@ class TerminalProgress(ProgressLines):
         facts += [] if rate is None else [f"lr {rate:.3g}"]
         values = progress_metrics(trainer, pl_module, totals_of(pl_module)) | trainer.progress_bar_metrics
         values = headline_first({name: float(value) for name, value in values.items()}, pl_module)
-        metrics = "  ".join(f"{name} {in_short(value)}" for name, value in values.items())
+        metrics = "  ".join(f"{name} {format_short(value)}" for name, value in values.items())
         self._show(epoch_of(trainer), batch_idx + 1, trainer.num_training_batches, facts, metrics)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -223,7 +223,7 @@ class TerminalProgress(ProgressLines):
 
 
 def _progress(trainer: Trainer, batches: int) -> float:
-    """Return the share of the fit that is done after this many batches of the epoch; 0 if its length is unknown."""
+    """Return the completed fraction of the fit after this many batches of the epoch, or 0 if its length is unknown."""
     of_epoch = batches / trainer.num_training_batches if trainer.num_training_batches else 0
     shares = [0.0]
     if trainer.max_epochs and trainer.max_epochs > 0:

@@ -41,7 +41,7 @@ class MetricsCSV(Logger):
 
     The file is saved at the end of each epoch, and within a long epoch about every ten seconds.
 
-    Lightning's CSVLogger would delete an existing file in the same folder, and so the history of a resumed run.
+    Lightning's CSVLogger would delete an existing file in the same folder, and with it the history of a resumed run.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -50,13 +50,13 @@ class MetricsCSV(Logger):
         self._columns: list[str] = []
         self._rows: list[dict[str, Any]] = []
         self._written = 0  # number of final rows in the file
-        self._end = 0  # offset of their end in the file, in bytes
+        self._end = 0  # offset of the end of these rows in the file, in bytes
         self._saved = monotonic()
         self._changed = False  # the file of a finished run is not rewritten
         self.stage: Callable[[], str] = lambda: "train"  # returns the current stage
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of rows, and the last row, which may still grow, for a checkpoint."""
+        """Return the number of rows and the last row, because values may still be added to that row."""
         return {"rows": len(self._rows), "last": self._rows[-1:]}
 
     def read(self) -> None:
@@ -96,7 +96,7 @@ class MetricsCSV(Logger):
         metrics = {n if n in COUNTERS else recorded_name(n, stage): value for n, value in metrics.items()}
         if not self._rows or int(self._rows[-1]["step"]) != step:
             self._rows.append({"step": step})
-        self._rows[-1].update({k: _rounded(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
+        self._rows[-1].update({k: _round_to(v, 7) if isinstance(v, float) else v for k, v in metrics.items()})
         new = [name for name in metrics if name not in self._columns]
         if new or not self._columns:
             leading = [c for c in COUNTERS if c not in self._columns]
@@ -108,7 +108,7 @@ class MetricsCSV(Logger):
 
     @rank_zero_only
     def save(self) -> None:
-        """Write the new rows. The last row may still grow, and is then overwritten by the next call."""
+        """Write the new rows. If values are added to the last row later, the next call overwrites it."""
         self._saved = monotonic()
         if not self._changed:
             return
@@ -149,7 +149,7 @@ class RunRecord(Callback):
         UserError: the loss is not finite at the end of an epoch or validation, or a monitored metric is missing.
 
     Attributes:
-        started: whether training has started. Only then is the run directory kept.
+        started: whether training has started. Otherwise, the run directory is not kept.
         provenance: entry for provenance.json, written with config.yaml when training starts. A run that is rejected or
             already finished does not change.
         hyper_parameters: hyperparameters of the model as plain data, which its checkpoints contain.
@@ -287,7 +287,7 @@ class RunRecord(Callback):
         """Return the newest training metrics without learning rates."""
         metrics = trainer.callback_metrics
         names = [name for name in metrics if split_stage(name)[0] == "train" or name in self._logged]
-        # Lightning adds NAME_step and NAME_epoch to a metric that is logged by step and by epoch
+        # Lightning adds NAME_step and NAME_epoch to a metric that is logged both per step and per epoch
         single = [name for name in names if (plain := INTERVAL.sub("", name)) == name or plain not in names]
         return _numbers({name: metrics[name] for name in single if not RATE.fullmatch(name)}, "train")
 
@@ -334,7 +334,7 @@ class RunRecord(Callback):
 
 
 def _peak_memory() -> float:
-    """Return the peak memory in GB: the tensors of this process on its GPU if it uses one, otherwise the process."""
+    """Return the peak memory in GB used by tensors on the GPU or, if no GPU is used, by the whole process."""
     if torch.cuda.is_initialized():
         return round(torch.cuda.max_memory_allocated() / 1e9, 3)
     unit = 1 if sys.platform == "darwin" else 1024  # bytes
@@ -369,7 +369,7 @@ def monitored(trainer: Trainer) -> list[str]:
 
 
 def _check_watched(trainer: Trainer) -> None:
-    """Raise UserError for a monitored metric that the validation does not log.
+    """Raise UserError if a metric is monitored but not logged in validation.
 
     The sanity check only reports likely typos, because its few batches may not log all metrics.
     """
@@ -380,7 +380,7 @@ def _check_watched(trainer: Trainer) -> None:
         there = sorted(known for known in trainer.callback_metrics if not is_detail(known)) or ["none (no validation)"]
         slip = not is_detail(name) and get_close_matches(name, there, cutoff=0.7)
         if slip or not trainer.sanity_checking:
-            raise UserError(f"monitor: the validation does not log {name}; it logs: {', '.join(there)}")
+            raise UserError(f"monitor: {name} is not logged in validation, which logs: {', '.join(there)}")
 
 
 def headline_of(module: Any) -> str | None:
@@ -401,16 +401,16 @@ def one_line(metrics: Mapping[str, Tensor], module: Any) -> str:
     values = headline_first(values, module)
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
-    return "  ".join(f"{name} {in_short(value)}" for name, value in values.items()) + count
+    return "  ".join(f"{name} {format_short(value)}" for name, value in values.items()) + count
 
 
-def in_short(value: float) -> str:
-    """Return the value with four decimals, or with seven significant digits from 1000 on."""
+def format_short(value: float) -> str:
+    """Format a value with four decimals, or with seven significant digits if it is at least 1000."""
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:.7g}"
 
 
-def _rounded(value: float, digits: int) -> str:
-    """Return the value with this many significant digits, or with all digits if it is a whole number like a count."""
+def _round_to(value: float, digits: int) -> str:
+    """Round a value to this many significant digits. Whole numbers, such as counts, keep all digits."""
     return str(int(value)) if value.is_integer() and abs(value) < 2**53 else f"{value:.{digits}g}"
 
 
@@ -431,5 +431,5 @@ def _numbers(metrics: Mapping[str, Tensor], stage: str) -> dict[str, float]:
     values = {recorded_name(name, stage): value.item() for name, value in metrics.items() if name not in COUNTERS}
     # six digits, because the last ones differ between machines
     return {
-        name: int(value) if name.endswith("/samples") else float(_rounded(value, 6)) for name, value in values.items()
+        name: int(value) if name.endswith("/samples") else float(_round_to(value, 6)) for name, value in values.items()
     }

@@ -26,7 +26,7 @@ def average(checkpoints: Sequence[Path], target: Path) -> Path:
     for path in checkpoints[1:]:
         others = read(path)["state_dict"]
         if {name: value.shape for name, value in others.items()} != {n: value.shape for n, value in weights.items()}:
-            raise CheckpointError(f"{path} is of a different model than {checkpoints[0]}")
+            raise CheckpointError(f"{path} belongs to a different model than {checkpoints[0]}")
         for name in sums:
             sums[name] += others[name]
     means = {name: (total / len(checkpoints)).to(weights[name].dtype) for name, total in sums.items()}

@@ -15,7 +15,7 @@ from lit_engine.run.metric_names import base_of
 
 
 class Checkpoint(ModelCheckpoint):
-    """Lightning's ModelCheckpoint for runs, with `checkpoints/best-epochNNN.ckpt` chosen by a metric, and `last.ckpt`.
+    """ModelCheckpoint that saves `checkpoints/best-epochNNN.ckpt`, which is chosen by a metric, and `last.ckpt`.
 
     A run resumes from `last.ckpt`. The engine (`Saver`) writes it when training starts, after each epoch, within long
     epochs, and after a signal. With Lightning's `save_last`, it would be a copy of the newest *best* checkpoint, and a
@@ -27,11 +27,11 @@ class Checkpoint(ModelCheckpoint):
         save_top_k: number of best checkpoints to keep.
         every_n_epochs: number of epochs between checkpoints, both best and last.
         keep_last: number of recent epochs to keep as `epochNNN.ckpt`; `--ckpt_path average` uses their mean.
-        every_minutes: also write `last.ckpt` after this many minutes, to limit what a `kill -9` loses; null for never.
+        every_minutes: also write `last.ckpt` after this many minutes, to limit losses by `kill -9`; null for never.
         every_n_steps: also write `last.ckpt` after this many optimizer steps.
 
     Raises:
-        UserError: if a metric has no mode, or a number is below 1 (for minutes: not above 0).
+        UserError: if a metric has no mode, a number is below 1, or `every_minutes` is not positive.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class Checkpoint(ModelCheckpoint):
             numbered[number].unlink()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the best score, even if the run was moved, by changing the paths to the new folder."""
+        """Restore the best score. If the run was moved, the checkpoint paths are changed to the new folder."""
         best = state_dict.get("best_model_path")
         if self.dirpath is not None and best and Path(best).parent != Path(self.dirpath):
-            moved = {key: _moved(value, str(self.dirpath)) for key, value in state_dict.items()}
+            moved = {key: _move_paths(value, str(self.dirpath)) for key, value in state_dict.items()}
             state_dict = {**moved, "dirpath": self.dirpath}
         super().load_state_dict(state_dict)
         self.current_score = state_dict.get("current_score")  # Lightning saves but never restores it
@@ -133,10 +133,10 @@ def fast_dev_run(trainer: Trainer) -> bool:
     return bool(getattr(trainer, "fast_dev_run", False))
 
 
-def _moved(value: Any, folder: str) -> Any:
+def _move_paths(value: Any, folder: str) -> Any:
     """Return a value of the callback's state with checkpoint paths changed to `folder`."""
     if isinstance(value, str) and value.endswith(".ckpt"):
         return str(Path(folder) / Path(value).name)
     if isinstance(value, dict):
-        return {_moved(key, folder): _moved(item, folder) for key, item in value.items()}
+        return {_move_paths(key, folder): _move_paths(item, folder) for key, item in value.items()}
     return value

@@ -82,7 +82,7 @@ def weights_of(source: str | Path) -> Path:
 
 
 def _best(run: RunDir) -> Path:
-    """Return the only `best*.ckpt`, the best one according to the callback's saved state, or else the newest one."""
+    """Return the only `best*.ckpt`, or the one named in the callback's saved state, or else the newest checkpoint."""
     candidates = sorted(run.checkpoints.glob("best*.ckpt"))
     if len(candidates) == 1:
         return candidates[0]

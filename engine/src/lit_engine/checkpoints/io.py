@@ -1,4 +1,4 @@
-"""Checkpoint files: written completely or not at all, and read without running code in them."""
+"""Writes checkpoint files completely or not at all, and reads them without running code in them."""
 
 import contextlib
 import os
@@ -74,7 +74,7 @@ def by_age(paths: Iterable[Path]) -> list[Path]:
 
 
 class SafeCheckpointIO(TorchCheckpointIO):
-    """Checkpoint plugin that writes, syncs and renames a temporary file, so that a crash or full disk does no damage.
+    """Checkpoint plugin that writes, syncs and renames a temporary file, so that a crash or full disk cannot damage it.
 
     Lightning's own plugin copies from the system's temporary folder, which leaves a truncated file if interrupted.
 

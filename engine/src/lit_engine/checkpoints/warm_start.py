@@ -9,7 +9,7 @@ import yaml
 from torch import Tensor, nn
 
 from lit_engine.checkpoints.io import read
-from lit_engine.checkpoints.weights import Match, load_fitting, match, renamed
+from lit_engine.checkpoints.weights import Match, load_fitting, match, rename_prefixes
 from lit_engine.classes.names import resolve_class_paths
 from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.options import iterate_changes
@@ -36,7 +36,7 @@ def check_fits(
     """
     found = match(model, state_of(content, checkpoint))
     if not found.complete:
-        raise CheckpointError(f"{checkpoint} is of a different model than the config describes:\n{found}")
+        raise CheckpointError(f"{checkpoint} belongs to a different model than the one in the config:\n{found}")
     before, now = (
         {name: value for name, value in values.items() if name not in FROM_CHECKPOINT}
         for values in (content.get("hyper_parameters", {}), hyper_parameters)
@@ -85,5 +85,5 @@ def warm_start(
     state = state_of(content, checkpoint)
     find: Any = getattr(model, "meaningless_weights", lambda hyper_parameters: [])
     meaningless = find(content.get("hyper_parameters", {}))
-    state = renamed(state, prefixes) if prefixes else state
+    state = rename_prefixes(state, prefixes) if prefixes else state
     return load_fitting(model, state, str(checkpoint), strict, meaningless)

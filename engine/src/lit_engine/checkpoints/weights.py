@@ -26,7 +26,7 @@ class Match:
     def __str__(self) -> str:
         """Return one line per group, with at most five names."""
         lines = [f"  loaded: {len(self.loaded)}"]
-        others = {"missing": self.missing, "unexpected": self.unexpected, "of another shape": self.other_shape}
+        others = {"missing": self.missing, "unexpected": self.unexpected, "of a different shape": self.other_shape}
         others["not loaded, because they belong to other data"] = self.meaningless
         for kind, names in others.items():
             if names:
@@ -50,7 +50,7 @@ def match(model: nn.Module, state: Mapping[str, Tensor]) -> Match:
     )
 
 
-def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
+def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
     """Replace the prefixes of names in a state dict. The longest matching prefix applies, and None drops the weight.
 
     `{"encoder.": "net.backbone.", "": "net."}` renames `encoder.x` to `net.backbone.x` and `y` to `net.y`.
@@ -68,7 +68,7 @@ def renamed(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> 
             continue
         new = beginning + name.removeprefix(old or "")
         if new in found:
-            raise CheckpointError(f"the prefixes {dict(prefixes)} give two weights the name {new!r}")
+            raise CheckpointError(f"the prefixes {dict(prefixes)} map two weights to the same name {new!r}")
         found[new] = value
     for prefix in prefixes:
         if prefix not in used:

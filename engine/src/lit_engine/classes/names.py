@@ -102,7 +102,7 @@ def _note(package: str) -> None:
 
 def check_config(config: Namespace) -> None:
     """Raise UserError if a parsed config contains a function in place of a class, because it would be called."""
-    for key, named in _named(config):
+    for key, named in _iterate_named(config):
         if key.endswith(".class_path") and not isinstance(named, type):
             where = key.removesuffix(".class_path").replace(".init_args", "")
             path = f"{named.__module__}.{named.__qualname__}"
@@ -142,8 +142,8 @@ def instantiate(kind: type[Made], parameters: Mapping[str, Any], given: Mapping[
             names = parser.add_class_arguments(kind, skip=set(given), fail_untyped=False, instantiate=False)
             known = {name: parameters[name] for name in names if name in parameters}
             config = parser.parse_object(known, defaults=False)
-            for key, named in _named(config):
-                if not _harmless(named, key):
+            for key, named in _iterate_named(config):
+                if not _is_harmless(named, key):
                     raise CheckpointError(f"{source}: {key[1:]} is {named}, which a checkpoint must not contain")
             made = vars(parser.instantiate(config))
         # arguments passed on by `**kwargs` that the parser did not find
@@ -171,7 +171,7 @@ def trusted_packages() -> tuple[str, ...]:
 
 
 def _rule(path: Any) -> str:
-    """Return the reason why a checkpoint must not use something."""
+    """Return the reason why a checkpoint must not use a class or function."""
     module = str(path).partition(".")[0]
     known = f"{', '.join(trusted_packages())} or of imported packages"
     hint = f"import {module} first, or pass the run directory instead"
@@ -184,17 +184,17 @@ def _allowed() -> set[str]:
     return {*trusted_packages(), *imported}
 
 
-def _named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the classes, functions and other callables in a parsed config with their keys, without importing any."""
     if isinstance(config, Namespace | dict):
         for name, value in (vars(config) if isinstance(config, Namespace) else config).items():
             if name == "class_path" and isinstance(config, Namespace):
                 yield f"{key}.{name}", _imported(value)
             else:
-                yield from _named(value, f"{key}.{name}")
+                yield from _iterate_named(value, f"{key}.{name}")
     elif isinstance(config, list | tuple):
         for number, value in enumerate(config):
-            yield from _named(value, f"{key}[{number}]")
+            yield from _iterate_named(value, f"{key}[{number}]")
     elif callable(config):
         yield key, config
 
@@ -206,7 +206,7 @@ def _imported(path: str) -> Any:
     return attrgetter(".".join(parts[end:]))(sys.modules[".".join(parts[:end])])
 
 
-def _harmless(named: Any, key: str) -> bool:
+def _is_harmless(named: Any, key: str) -> bool:
     own = str(getattr(named, "__module__", "")).partition(".")[0] in (current().name, LIBRARY)
     if isinstance(named, type):
         return own or issubclass(named, nn.Module)

@@ -22,7 +22,7 @@ from lit_engine.project import program
 
 CONFIG = "--config"
 SUBCOMMANDS = ("fit", "validate", "test", "predict")
-# Modules searched for "did you mean" if a class is given without its module, besides the project and the library.
+# Modules that are searched for suggestions, besides the project and the library, if a class lacks its module.
 CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
     "torchmetrics.classification", "torchmetrics.regression",
@@ -92,7 +92,7 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), self)
 
 
-# Options that only some base classes of data modules have → what those classes do.
+# Options that only some base classes of data modules support → what these classes do.
 BASES = {
     **dict.fromkeys(
         ("data.folds", "data.fold"), "its `load` calls `hold_out`, which returns the test split of the fold"
@@ -131,7 +131,7 @@ def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def explain(error: Exception, args: Sequence[str]) -> str:
-    """Return a message of a few lines for an error: its own, or for a UsageError the innermost reason with a hint."""
+    """Return a short message for an error. For a UsageError, it contains the innermost reason and a hint."""
     message = str(error)
     if not isinstance(error, UsageError):
         return message

@@ -1,6 +1,6 @@
 """Command-line entry point.
 
-This module imports neither torch nor Lightning, so that commands that need no config start at once.
+This module imports neither torch nor Lightning, so that commands that need no config start immediately.
 """
 
 import atexit
@@ -96,7 +96,7 @@ _ADVERTISEMENTS = (
 )
 
 
-# Options that say what to train or evaluate, or that only print something.
+# Options that specify what to train or evaluate, or that only print something.
 _SOURCES = ("--config", "--run", "--fork", "--model", "--data", "--print_config", "--help")
 
 
@@ -112,7 +112,7 @@ def run_program(project: Project) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Reduce the cost of allocating large tensors on Linux with huge pages in torch and memory reuse in glibc.
+    """Make allocating large tensors cheaper on Linux, by enabling huge pages in torch and memory reuse in glibc.
 
     Otherwise, glibc returns freed memory to the system, and each step has to touch new pages, which is slow.
     """
@@ -219,7 +219,7 @@ def _unknown_command(name: str, commands: Sequence[str]) -> str:
 
 
 def _missing_source(command: str) -> str:
-    """Return the message for a command that needs a config or a run and got neither."""
+    """Return the message for a command that needs a config or a run but got neither."""
     if command == "fit":
         return (
             f"fit needs a config, for example `{program()} fit configs/quickstart.yaml`. `{program()} examples` lists "
@@ -242,7 +242,7 @@ def quiet_lightning() -> None:
     """Hide advertisements, and messages that the command line prints in its own words."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
                  "lightning.fabric.utilities.seed"):  # fmt: skip
-        logging.getLogger(name).addFilter(_wanted)
+        logging.getLogger(name).addFilter(_is_wanted)
     for message in (
         r"You requested to overfit but .*",  # `SplitData.shuffles` handles it
         r".*number of training batches .* is smaller than the logging interval.*",
@@ -256,15 +256,15 @@ def quiet_lightning() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def _wanted(record: logging.LogRecord) -> bool:
+def _is_wanted(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(_ADVERTISEMENTS)
 
 
 def _leave(statuses: list[int]) -> None:
-    """End the process without destroying each object of the imported modules, which takes seconds.
+    """End the process without spending seconds on destroying each object of the imported modules.
 
-    A trial of a W&B agent that was stopped by SIGTERM ends by this signal, because the agent gives up after a few
-    trials with exit status 143.
+    If SIGTERM stopped a trial of a W&B agent, the trial terminates with this signal, because the agent gives up after a
+    few trials with exit status 143.
     """
     if not statuses or "coverage" in sys.modules:  # an uncaught exception; coverage still has to save its data
         return

@@ -1,6 +1,6 @@
 """The options of `fit`, `validate`, `test` and `predict` that belong to the run, and the short help of these commands.
 
-This module imports neither torch nor Lightning, so that `fit --help` is printed at once.
+This module imports neither torch nor Lightning, so that `fit --help` is printed immediately.
 """
 
 import argparse

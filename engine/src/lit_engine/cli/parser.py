@@ -97,8 +97,8 @@ def prepare(args: Sequence[str]) -> Invocation:
         elif option == "--notify":
             words.append(f"{option}+={value}")
         else:
-            content = _parsed(value) if value[:1] in ("[", "{") else None
-            if isinstance(content, list) and not option.endswith("+") and _holds_mappings(content):
+            content = _parse_text(value) if value[:1] in ("[", "{") else None
+            if isinstance(content, list) and not option.endswith("+") and _has_mappings(content):
                 words.append(f"{option}=[]")
             key = option.rpartition(".")[2]
             if (found := resolve_class_paths({key: content})[key]) != content:
@@ -114,13 +114,13 @@ def prepare(args: Sequence[str]) -> Invocation:
 
 
 def _config(file: str, alone: bool) -> list[str]:
-    """Return the options for a config file or the text of a config. No config comes before it if it is `alone`."""
+    """Return the options for a config file or the text of a config. If `alone`, no other config precedes it."""
     content = content_of(file)
     if content is None:
         return [f"{CONFIG}={file}"]
     found = resolve_class_paths(content)
     words = [f"{CONFIG}={file if found == content else _text(found)}"]
-    return words if alone or not _holds_mappings(found) else [f"{CONFIG}={_text(_emptied(found))}", *words]
+    return words if alone or not _has_mappings(found) else [f"{CONFIG}={_text(_empty_lists(found))}", *words]
 
 
 def name_of(config: str | None) -> str:
@@ -179,7 +179,7 @@ def load_yaml(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
-def _parsed(text: str) -> Any:
+def _parse_text(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:  # the parser reports the error
@@ -190,18 +190,18 @@ def _text(content: Mapping[str, Any]) -> str:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def _holds_mappings(value: Any) -> bool:
+def _has_mappings(value: Any) -> bool:
     """Return whether a config contains a list of mappings, other than a list to append (`key+`)."""
     if isinstance(value, dict):
-        return any(_holds_mappings(item) for key, item in value.items() if not str(key).endswith("+"))
+        return any(_has_mappings(item) for key, item in value.items() if not str(key).endswith("+"))
     return isinstance(value, list) and any(isinstance(item, dict) for item in value)
 
 
-def _emptied(value: Any) -> Any:
-    """Return a config in which lists of mappings are empty, and lists to append are left out."""
+def _empty_lists(value: Any) -> Any:
+    """Return a copy of a config with empty lists in place of lists of mappings, and without lists to append."""
     if isinstance(value, dict):
-        return {key: _emptied(item) for key, item in value.items() if not str(key).endswith("+")}
-    return [] if _holds_mappings(value) else value
+        return {key: _empty_lists(item) for key, item in value.items() if not str(key).endswith("+")}
+    return [] if _has_mappings(value) else value
 
 
 def check(subcommand: str, options: Namespace) -> None:
@@ -304,7 +304,7 @@ class LitCLI(ParsingCLI):
 
     @classmethod
     def parsers(cls, project: Project, *command: str) -> dict[str, LightningArgumentParser]:
-        """Return the parser of each subcommand. If a command is given, only its parser has all options."""
+        """Return the parser of each subcommand. If a command is given, the other parsers are incomplete."""
         try:
             cls(project, command)
         except UsageError as error:  # required options are missing, but the parsers have been created
@@ -376,9 +376,9 @@ class LitCLI(ParsingCLI):
             raise UserError(f"EarlyStopping monitors {lowest[0]} without a mode: set max (higher is better) or min")
 
     def changed(self) -> dict[str, list[Any]]:
-        """Return the options that overlays and the command line change in the first config.
+        """Return the options of the first config whose values are changed by overlays or the command line.
 
-        The keys are options. The values are pairs of the value in the first config (None if not set) and the new value.
+        Each option is mapped to its value in the first config (None if not set) and its new value.
         """
         first, *later = self.given_options or [{}]
         now = dict(options_of(self.plain))
@@ -403,7 +403,7 @@ class LitCLI(ParsingCLI):
         try:
             self.instantiate_now()
         except (ValueError, TypeError, ImportError, OSError, MisconfigurationException) as error:
-            if missing := missing_link(self.plain["model"], self.plain["data"], self.links):
+            if missing := describe_missing_link(self.plain["model"], self.plain["data"], self.links):
                 raise UserError(missing) from error
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # the object that cannot be created
             raise UserError(": ".join([*class_path, reason_in(str(error))]) + place_of(error)) from error
@@ -428,7 +428,7 @@ class LitCLI(ParsingCLI):
 def _options_in(word: str) -> dict[str, Any]:
     """Return the options that a word of the command line sets. For `--config`, these are all options of the config."""
     name, _, value = word[2:].partition("=")
-    content = {name: _parsed(value)} if f"--{name}" != CONFIG else content_of(value) or _parsed(value)
+    content = {name: _parse_text(value)} if f"--{name}" != CONFIG else content_of(value) or _parse_text(value)
     return {key.replace(".init_args", "").replace("+", ""): value
             for key, value in options_of(resolve_class_paths(content))}  # fmt: skip
 
@@ -462,7 +462,7 @@ def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str])
     The format is that of `load_from_checkpoint`.
     """
     values: dict[str, Any] = {**model.get("init_args", {}), **model.get("dict_kwargs", {})}
-    for source, argument, owner in _linked({"class_path": model["class_path"], "init_args": values}, links):
+    for source, argument, owner in _iterate_links({"class_path": model["class_path"], "init_args": values}, links):
         if hasattr(data, source):
             owner.setdefault("init_args", {})[argument.name] = _plain(getattr(data, source))
     drop_weights(values)
@@ -471,7 +471,9 @@ def hyper_parameters(model: dict[str, Any], data: Any, links: Mapping[str, str])
 
 def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str]) -> dict[str, Any]:
     """Add explicitly set linked arguments to a dumped model config, because the dump omits them."""
-    for (_, argument, owner), (_, _, source) in zip(_linked(dumped, links), _linked(parsed, links), strict=True):
+    for (_, argument, owner), (_, _, source) in zip(
+        _iterate_links(dumped, links), _iterate_links(parsed, links), strict=True
+    ):
         value = source.get("init_args", {}).get(argument.name)
         if value is not None and _plain(value) != _plain(argument.default):
             owner.setdefault("init_args", {})[argument.name] = _plain(value)
@@ -480,7 +482,7 @@ def add_given(dumped: dict[str, Any], parsed: Namespace, links: Mapping[str, str
 
 def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> None:
     """Raise UserError if an explicitly set value differs from the linked value of the data, which takes precedence."""
-    for source, argument, owner in _linked(model, links):
+    for source, argument, owner in _iterate_links(model, links):
         by_hand = owner.get("init_args", {}).get(argument.name)
         if by_hand is not None and hasattr(data, source) and by_hand != _plain(getattr(data, source)):
             raise UserError(
@@ -489,18 +491,18 @@ def check_links(model: dict[str, Any], data: Any, links: Mapping[str, str]) -> N
             )
 
 
-def missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
+def describe_missing_link(model: dict[str, Any], data: dict[str, Any], links: Mapping[str, str]) -> str | None:
     """Return a message about attributes that a model needs but the data module lacks, or None if there are none."""
     try:
         known = build_datamodule(data)
-        missing = [s for s, a, _ in _linked(model, links) if a.default is a.empty and not hasattr(known, s)]
+        missing = [s for s, a, _ in _iterate_links(model, links) if a.default is a.empty and not hasattr(known, s)]
     except Exception:  # the data module itself cannot be created, which the original error reports
         return None
     needs = f"{data['class_path']} must have {', '.join(missing)}, which {model['class_path']} or a part of it needs"
     return needs if missing else None
 
 
-def _linked(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, inspect.Parameter, Any]]:
+def _iterate_links(model: Any, links: Mapping[str, str]) -> Iterator[tuple[str, inspect.Parameter, Any]]:
     """Yield the links of a model, each with the data attribute, the argument and the config of the argument's class."""
     for source, target in links.items():
         *path, name = target.split(".init_args.")

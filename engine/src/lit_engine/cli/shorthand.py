@@ -26,7 +26,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
     Raises:
         UserError: a word is not an option, a config or a run.
     """
-    words = list(_with_underscores(args))
+    words = list(_replace_dashes(args))
     command = words[0] if words else ""
     if command not in (*SUBCOMMANDS, *_NOT_IN):
         return words
@@ -52,7 +52,7 @@ def expand(project: Project, args: Sequence[str]) -> list[str]:
     return [command, *expanded]
 
 
-def _with_underscores(args: Sequence[str]) -> Iterator[str]:
+def _replace_dashes(args: Sequence[str]) -> Iterator[str]:
     """Replace dashes in option names by underscores, up to the word `--`."""
     rest = iter(args)
     for word in rest:

@@ -1,4 +1,4 @@
-"""Corrected labels of training samples, which the option `corrections` of `SplitData` describes."""
+"""Corrected labels for training samples, as specified by the option `corrections` of `SplitData`."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -33,12 +33,12 @@ class Relabelled(Subset):
 
 
 def described(data: Any, split: "Split") -> Mapping[int, Mapping[str, str]]:
-    """Return the description of each sample of a split by its index in predictions; empty if there is none."""
+    """Map the index of each sample in predictions to its description. Return an empty mapping if there are none."""
     return data.inputs(split) if hasattr(data, "inputs") else {}
 
 
 def sample_ids(data: "SplitData", split: "Split") -> list[str]:
-    """Return an id for each sample of a split, such as `s1f0c32ab99e4`, which identical samples in any split share.
+    """Return an id for each sample of a split, such as `s1f0c32ab99e4`. Identical samples have the same id.
 
     It is a hash of the description of the sample, such as a file or a text, or else of its input tensor.
     """
@@ -60,10 +60,10 @@ def _hash(content: bytes) -> str:
 
 
 def apply_corrections(data: "SplitData", file: str) -> None:
-    """Replace labels of the training split of a data module by those of a file.
+    """Replace labels in the training split of a data module with the labels in a file.
 
     Raises:
-        DataError: the file is invalid, it names an unknown class or sample, or the samples have no single class.
+        DataError: the file is invalid, it contains an unknown class or sample, or samples do not have one class each.
     """
     old = data.splits["train"]
     if (labels := classes_of(old)) is None:

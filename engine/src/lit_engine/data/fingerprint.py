@@ -12,16 +12,16 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import Dataset
 
-# Of anything larger, evenly spaced parts are read, so that a fingerprint takes at most about a second.
+# Only evenly spaced parts of larger data are read, so that a fingerprint takes at most about a second.
 MOST_BYTES, MOST_ITEMS, MOST_FILES = 2**28, 50_000, 1000
-HEAD = 2**16  # number of bytes that are read of each file
+HEAD = 2**16  # number of bytes to read from each file
 SKIPPED = (torch.nn.Module, LightningDataModule, Trainer, FunctionType, ModuleType, type)  # they contain no samples
 
 
 def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]:
     """Return the fingerprint of each loaded split and of the sampling weights, except for those that are `known`.
 
-    Other data modules than `SplitData` have no splits; their loaders' datasets are used instead.
+    Data modules other than `SplitData` may have no splits. The datasets of their loaders are used instead.
     """
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     loaders = {"train": trainer.train_dataloader, "val": trainer.val_dataloaders, "test": trainer.test_dataloaders}
@@ -30,7 +30,7 @@ def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]
     found = {}
     for name, part in parts.items():
         if part is not None and name not in known:
-            with suppress(Exception):  # whatever a dataset contains, it must not stop the training
+            with suppress(Exception):  # no dataset may stop the training, whatever it contains
                 found[name] = fingerprint(part)
     return found
 
@@ -38,8 +38,8 @@ def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]
 def fingerprint(data: Any) -> str:
     """Return the SHA-256 of arrays, plain values and files in nested containers and in public attributes of objects.
 
-    Files are strings with a path. They are read after all else, and count by name, size and content. Folders do not
-    count, so that data may move.
+    A string that is the path of a file stands for the name, the size and the content of the file. Folders are ignored,
+    so that data can be moved. Contents of files are read last.
     """
     found, files, seen = hashlib.sha256(), list[str](), dict[int, Any]()
     for part in _parts(data, files, seen):
@@ -67,7 +67,7 @@ def _parts(value: Any, files: list[str], seen: dict[int, Any]) -> Any:
             rows = rows.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         yield np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
     elif id(value) not in seen and not isinstance(value, SKIPPED):
-        seen[id(value)] = value  # which also keeps the object, so that no other gets its id
+        seen[id(value)] = value  # keeps the object alive, so that no other object gets its id
         inner = getattr(value, "dataset", value)
         if inner is not value and not isinstance(value, Dataset):  # a loader
             value = inner

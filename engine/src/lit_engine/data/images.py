@@ -42,14 +42,15 @@ def is_per_image(transform: Any) -> bool:
 class BatchTransforms(nn.Sequential):
     """Sequence of transforms for a batch: `(B, C, H, W)` → `(B, C', H', W')`.
 
-    Transforms of torchvision draw random numbers once per call, so they are applied to each image separately, as are
-    modules that contain one. All others receive the whole batch and draw for each image, as in `data/augmentation.py`.
+    Transforms of torchvision draw random numbers once per call. They, and modules that contain them, are therefore
+    applied to each image separately. All others receive the whole batch and draw for each image, as in
+    `data/augmentation.py`.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
         super().__init__(*(PerSample(step) if is_per_image(step) else step for step in transforms))
 
-    def with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    def transform_with_masks(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
         """Transform masks `(B, H, W)` together with their images, which only `torchvision.transforms.v2` supports.
 
         Mask pixels from outside the image, for example after a rotation, are -1 (unknown).
@@ -76,7 +77,7 @@ class ImageBatch(NamedTuple):
     """Images, their targets, and their indices in the split.
 
     `images` `(B, C, H, W)` is uint8 as loaded, and float in [0, 1] once it reaches the task. `targets` is int64 `(B,)`
-    (-1: unknown), or contains labels or masks, see `ImageData.load`. `indices` is int64 `(B,)`.
+    (-1: unknown), or contains labels or masks (see `ImageData.load`). `indices` is int64 `(B,)`.
     """
 
     images: Tensor
@@ -193,7 +194,7 @@ class PictureFiles(Dataset):
         return len(self.files)
 
     def __getitem__(self, indices: Tensor) -> ImageBatch:
-        """Return a batch without the unreadable files, which may be empty."""
+        """Return a batch without unreadable files. The batch may be empty."""
         images = [torch.empty(0, *self.input_shape, dtype=torch.uint8)]
         readable = []
         for index in indices.tolist():
@@ -234,7 +235,7 @@ class Samples(Dataset):
 
 
 def split_dataset(dataset: Any, size: int) -> tuple[Subset, Subset]:
-    """Split `size` samples off a dataset, in proportion to the classes if each sample has one."""
+    """Split `size` samples off a dataset. The split is stratified if each sample has a class."""
     rest, part = split_by_class(len(dataset), size, labels_of(dataset))
     return Subset(dataset, rest.tolist()), Subset(dataset, part.tolist())
 
@@ -243,7 +244,7 @@ class ImageData(SplitData):
     """Base class for image data, in which a split is a pair of tensors or a map-style dataset.
 
     A subclass implements `load` and sets the four attributes below in its constructor. The config links them to the
-    model. `mean` and `std` refer to values in [0, 1]. Checkpoints contain them, because the task normalises images.
+    model. `mean` and `std` are for pixel values in [0, 1]. Checkpoints contain them, because tasks normalise images.
 
     Args:
         root: folder of the data.
@@ -373,7 +374,7 @@ class ImageData(SplitData):
         training = trainer is not None and trainer.training
         transforms = self.train_transforms if training else self.eval_transforms
         if trainer is not None and training and len(transforms):
-            # Each batch has its own random stream, also after a resume. Its first sample identifies it, unless samples
+            # Each batch has its own random stream, even after resuming. Its first sample identifies it, unless samples
             # repeat within an epoch.
             repeats = self.sample_weights is not None
             key = (ready_batches(trainer), trainer.global_rank) if repeats else (self._first,)
@@ -381,7 +382,7 @@ class ImageData(SplitData):
             seed_step(seed, "augment", trainer.current_epoch, *key, device=batch[0].device)
         images, targets = batch[0], batch[1]
         if training and targets.ndim == 3 and len(transforms):
-            images, targets = self.train_transforms.with_masks(images, targets)
+            images, targets = self.train_transforms.transform_with_masks(images, targets)
         else:
             images = transforms(images)
         if images.dtype == torch.uint8:

@@ -87,7 +87,7 @@ class SplitData(LightningDataModule):
 
     Attributes:
         splits: the loaded data of each split.
-        sample_weights: weight of each training sample `(N,)`, set by `setup` if there is `sampling`.
+        sample_weights: weight of each training sample `(N,)`, set by `setup` if `sampling` is used.
         new: samples for `predict` instead of the test split. The method `predict_from` sets them.
         predict_source: name of the input to `predict`, used to name its output file.
 
@@ -240,7 +240,7 @@ class SplitData(LightningDataModule):
         return on_cuda if self.pin_memory is None else self.pin_memory
 
     def train_dataloader(self) -> Loader:
-        """Return the loader of the training batches, which continues at the saved position after a resume."""
+        """Return the loader of the training batches, which continues at the saved position when a run is resumed."""
         self._training = self.loader("train")
         if self._resume is not None:
             self._training.load_state_dict(self._resume)
@@ -260,8 +260,8 @@ class SplitData(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the training epoch and the number of samples in each split.
 
-        Lightning also saves the loader's position, but does not restore it if a learning rate schedule has queried the
-        length of the run before.
+        Lightning also saves the loader's position, but does not restore it if a learning rate schedule has already
+        queried the length of the run.
         """
         position = {} if self._training is None else self._training.state_dict()
         return {**position, "samples": {split: self.size_of(split) for split in self.splits}}  # type: ignore[arg-type]

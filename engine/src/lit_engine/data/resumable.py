@@ -63,7 +63,7 @@ class ResumableLoader:
         return getattr(self.__dict__["loader"], name)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches. Lightning sets the epoch after creating the iterator, so it is read with the first batch."""
+        """Yield batches. The epoch is read with the first batch, as Lightning sets it after creating the iterator."""
         epoch, start = self.place()
         for number, batch in enumerate(self.loader, start):
             seed_everywhere(self.seed, "batch", epoch, number, self.rank)  # for the hooks and the step that follow

@@ -155,7 +155,7 @@ class EpochBatches(Sampler[Tensor]):
         yield from self.batches()[start:]
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch. Lightning calls this before each epoch. A saved position is kept only in the same epoch."""
+        """Set the epoch. Lightning calls this before each epoch. A new epoch discards the saved position."""
         if epoch != self.epoch:
             self.start = 0
         self.epoch = epoch
@@ -181,13 +181,13 @@ def whole_parts(global_batch_size: int, processes: int, accumulate: int) -> int:
 
 
 def shares(bounds: list[int], parts: int) -> list[int]:
-    """Split each interval of `bounds` into equal parts, to within one. In short intervals, the last parts are empty."""
+    """Split each interval of `bounds` into parts whose sizes differ by at most 1. The last parts may be empty."""
     pieces = pairwise(bounds)
     return [start - i * (start - end) // parts for start, end in pieces for i in range(parts)] + bounds[-1:]
 
 
 def outlive_signals(worker: int) -> None:
-    """Let a worker ignore signals to its process group, so that it keeps loading until its parent has saved."""
+    """Make a worker ignore signals to its process group, so that it keeps loading until its parent has saved."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     # Ignore only the first SIGTERM, because torch and Python send one to workers that are left at the end.
@@ -221,7 +221,7 @@ class Places(Sampler[tuple[int, Tensor]]):
 
 
 class SeededBatches:
-    """Batches of a dataset whose random draws, if it has any, depend only on the seed of the batch.
+    """Wrapper of a dataset that makes random draws in a batch depend only on the seed of the batch.
 
     A batch is requested as `(seed, indices)`. The seed is set for torch's CPU generator, `random`, NumPy and attributes
     of the dataset with a `set_random_seed`, such as transforms of albumentations. In the main process, the state of the
@@ -315,7 +315,7 @@ class Loader:
             set_worker_iterator(self.workers, iterator)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the epoch, the number of batches yielded in it, and the samples per batch (all processes) and step."""
+        """Return the epoch, its number of yielded batches, and the global numbers of samples per batch and step."""
         sampler, epoch = self.sampler, self.sampler.epoch
         position = self.position % len(self) if epoch == self.epoch else 0  # the epoch may not have started
         return {"epoch": epoch, "position": position, "batch": sampler.together, "step": sampler.step}

@@ -1,4 +1,4 @@
-"""Weights for drawing training samples, which the option `sampling` of `SplitData` describes."""
+"""Weights for drawing training samples, as specified by the option `sampling` of `SplitData`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from lit_engine.errors import DataError, did_you_mean, first_of
 
 
 def labels_of(dataset: Any) -> Tensor | None:
-    """Return the `targets` `(N,)` of a dataset or Subset, or None if it has none or their number does not match."""
+    """Return the `targets` `(N,)` of a dataset or Subset, or None if they are missing or have the wrong length."""
     if isinstance(dataset, Subset) and not hasattr(dataset, "targets"):
         labels = labels_of(dataset.dataset)
         return None if labels is None else labels[torch.as_tensor(dataset.indices, dtype=torch.int64)]
@@ -22,7 +22,7 @@ def labels_of(dataset: Any) -> Tensor | None:
 
 
 def classes_of(data: Any) -> Tensor | None:
-    """Return the classes `(N,)` of a split as stored by `SplitData`, or None if its samples have no single class."""
+    """Return the classes `(N,)` of a split as stored by `SplitData`, or None if samples do not have one class each."""
     labels = data[-1].cpu() if isinstance(data, tuple) else labels_of(data)
     single = labels is not None and labels.ndim == 1 and not labels.is_floating_point() and not (labels < 0).any()
     return labels if single else None

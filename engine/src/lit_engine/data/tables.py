@@ -167,8 +167,8 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 class TabularData(SplitData):
     """Table with a fixed random part of its rows for testing, and a fixed random part of the rest for validation.
 
-    Batches contain values in their original units. The task standardises them by the statistics of the training split,
-    which it reads from the attributes below.
+    Batches contain values in their original units. The task standardises them with the statistics of the training
+    split, which it reads from the attributes below.
 
     Args:
         features: `(N, F)`, stored as float64.
@@ -238,7 +238,7 @@ class TabularData(SplitData):
     def _standard(
         self, part: int, names: list[str], mean: list[float] | None, std: list[float] | None
     ) -> tuple[list[float], list[float]]:
-        """Return mean and standard deviation of features (part 0) or targets (1), by default of the training split."""
+        """Return the given mean and standard deviation of features (part 0) or targets (1), or compute them."""
         if mean is None or std is None:
             values = self.splits["train"][part].double()
             own_std = values.std(dim=0, correction=0)

@@ -24,8 +24,8 @@ def is_first() -> bool:
 def first_if_alone(trainer: Any) -> None:
     """Set rank 0 if the trainer will run in a single process.
 
-    Lightning reads the rank from the variables of SLURM and torchrun on import, whatever the world size. In a SLURM job
-    with several runs, only the first task's run would write anything.
+    On import, Lightning reads the rank from the variables of SLURM and torchrun, even for a single process. In a SLURM
+    job with several runs, only the first task's run would write anything.
     """
     if is_first():
         return

@@ -79,7 +79,7 @@ class Connection:
 
     @classmethod
     def of(cls, strategy: Strategy) -> "Connection | None":
-        """Attach a connection to a strategy. Return None if it has no process group or creates it differently."""
+        """Attach a connection to a multi-process strategy of Lightning, or return None for any other strategy."""
         if not isinstance(strategy, DDPStrategy | FSDPStrategy | ModelParallelStrategy):
             return None
         connection = cls(strategy)
@@ -104,7 +104,7 @@ class Connection:
         type(strategy).setup_environment(strategy)
 
     def report(self, error: Exception, message: str | None) -> None:
-        """Print the message or traceback of the error that is being handled, and kill processes launched from here.
+        """Print the message or traceback of the error that is being handled, and kill the launched processes.
 
         A process that lost another process prints one line, because the other process reports the cause.
         """
@@ -123,7 +123,7 @@ class Connection:
     def stop_watching(self) -> None:
         """Remove the launched processes from Lightning's observer.
 
-        It would kill this process as soon as one of them fails, before this process can write files and report errors.
+        The observer would kill this process as soon as one of them fails, before files are written and errors reported.
         """
         launched = getattr(self.strategy.launcher, "procs", [])
         self.children += [process for process in launched if isinstance(process, subprocess.Popen)]
@@ -167,14 +167,14 @@ class Rendezvous:
         self.store = dist.PrefixStore(current().name, found[0])
         if self.rank == 0:
             self.store.set("newest", uuid4().hex)
-            self._joined()
+            self._join()
             try:
                 self._wait(lambda: self.part.add("joined", 0) == self.size)
                 refusal = describe_version_mismatch(self._infos(range(self.size)))
             except UserError as error:
                 refusal = str(error)
             self.part.set("begun", refusal)
-        self._wait(self._joined)
+        self._wait(self._join)
         if refusal := self.part.get("begun").decode():
             self.part.add("left", 1)
             until = time.monotonic() + 5
@@ -190,7 +190,7 @@ class Rendezvous:
         except (RuntimeError, ValueError) as error:
             return error
 
-    def _joined(self) -> bool:
+    def _join(self) -> bool:
         """Join the newest part of the store. Return whether rank 0 has started it or reported a failure."""
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:
@@ -236,14 +236,14 @@ class Rendezvous:
 
 
 def reachable(address: tuple[str, int]) -> bool:
-    """Return whether a program listens at a host and port."""
+    """Return whether a program is listening on a host and port."""
     with contextlib.suppress(OSError), socket.create_connection(address, 2):
         return True
     return False
 
 
 def describe_version_mismatch(processes: Sequence[Mapping[str, str]]) -> str:
-    """Return an error message if the versions of processes (hosts and versions by rank) differ, else an empty one."""
+    """Return an error message if the versions of processes (hosts and versions by rank) differ, or "" if they match."""
     first = processes[0]
     for rank, other in enumerate(processes):
         for name in (name for name in (*SAME, program()) if other[name] != first[name]):

@@ -107,7 +107,7 @@ class Sharded(ModelParallelStrategy):
     def _gather(self, whole: bool) -> None:
         self._whole = whole
         task: Any = self.lightning_module
-        outer = {*task.children()}  # the backward pass needs their own weights first
+        outer = {*task.children()}  # stay gathered, because the backward pass starts with their own weights
         for module in task.modules():
             if isinstance(module, FSDPModule):
                 module.set_reshard_after_forward(not whole and module not in outer, recurse=False)
@@ -122,7 +122,7 @@ class Sharded(ModelParallelStrategy):
         return {name: found[id(value)] for name, value in own.items()}
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Return an optimizer's state in the same way, with parameters identified by number as in torch's state."""
+        """Return an optimizer's state like `lightning_module_state_dict`, with parameters numbered as in torch."""
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         return gather_full_tensors(optimizer.state_dict(), self.is_global_zero)
 
@@ -160,7 +160,7 @@ def gather_full_tensors(value: Any, keep: bool) -> Any:
 
 
 def as_sharded(value: Any, like: Any) -> Any:
-    """Return this process's shard of a whole tensor if `like` is sharded and has its shape, else the value itself."""
+    """Return this process's shard of a whole tensor if `like` is a sharded tensor of equal shape, else the value."""
     if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
         return value
     # No process needs to send data, because each has read the whole tensor.
@@ -213,12 +213,12 @@ def _check_even(part: nn.Module, path: str) -> None:
 
 
 def gradients(optimizer: Any) -> list[Tensor]:
-    """Return the gradients of all parameters of an optimizer that have one."""
+    """Return the gradients of an optimizer's parameters, skipping parameters without a gradient."""
     return [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
 
 
 def local_shards(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return this process's shard of each tensor, which can be changed in place."""
+    """Return this process's shard of each tensor. The shards can be changed in place."""
     return [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
 
 

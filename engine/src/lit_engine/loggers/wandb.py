@@ -1,4 +1,4 @@
-"""Weights & Biases logger of the overlay `wandb`, whose failures never stop a training run."""
+"""Weights & Biases logger for the overlay `wandb`. Its errors never stop a training run."""
 
 import contextlib
 import json
@@ -20,12 +20,12 @@ from lit_engine.project import current
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import is_detail, stage_of
 
-# no sparklines of per-class metrics at the end
+# W&B should not print sparklines of per-class metrics at the end
 QUIET = {"max_end_of_run_history_metrics": 0, "max_end_of_run_summary_metrics": 0}
 
 
-def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of the logger so that an error stops logging to W&B instead of the training run."""
+def guard(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method of the logger so that an error only turns off logging to W&B and training continues."""
 
     @wraps(method)
     def call(self: "WandbLogger", *args: Any, **kwargs: Any) -> Any:
@@ -105,7 +105,7 @@ class WandbLogger(LightningWandbLogger):
             self._start()
         return DummyExperiment() if self.lost else self._experiment
 
-    @guarded
+    @guard
     def _start(self) -> None:
         import wandb
 
@@ -133,7 +133,7 @@ class WandbLogger(LightningWandbLogger):
         write_text(self.record, json.dumps({"id": run.id, "entity": run.entity, "project": run.project}) + "\n")
 
     @rank_zero_only
-    @guarded
+    @guard
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Log metrics. A separate evaluation, for which Lightning passes step 0, is logged at the run's last step."""
         if self._experiment is None:
@@ -148,7 +148,7 @@ class WandbLogger(LightningWandbLogger):
             self._validated = {**validated, **({"epoch": metrics["epoch"]} if "epoch" in metrics else {})}
 
     @rank_zero_only
-    @guarded
+    @guard
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
         """Store the validation metrics of the best epoch in the summary, as `best.NAME`."""
         super().after_save_checkpoint(checkpoint_callback)
@@ -170,13 +170,13 @@ class WandbLogger(LightningWandbLogger):
             if last <= step < before and not complete:
                 super().log_metrics(values, step)
 
-    log_hyperparams = guarded(LightningWandbLogger.log_hyperparams)
-    log_table = guarded(LightningWandbLogger.log_table)
-    log_image = guarded(LightningWandbLogger.log_image)
-    finalize = guarded(LightningWandbLogger.finalize)
+    log_hyperparams = guard(LightningWandbLogger.log_hyperparams)
+    log_table = guard(LightningWandbLogger.log_table)
+    log_image = guard(LightningWandbLogger.log_image)
+    finalize = guard(LightningWandbLogger.finalize)
 
     @rank_zero_only
-    @guarded
+    @guard
     def finish(self, exit_code: int) -> None:
         """Mark the W&B run as finished if the exit code is 0, and as failed otherwise."""
         if self._experiment is not None:
@@ -186,7 +186,7 @@ class WandbLogger(LightningWandbLogger):
 
 
 def _is_close(received: Any, value: float) -> bool:
-    """Return whether the server has received a value, compared with seven digits. W&B stores NaN as a string."""
+    """Return whether the server has received a value, comparing seven digits. W&B stores NaN as a string."""
     if isinstance(received, Mapping):  # the monitored metric has several summaries
         received = received.get("last")
     return isinstance(received, int | float) and math.isclose(received, value, rel_tol=1e-6)

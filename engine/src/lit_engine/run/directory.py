@@ -3,7 +3,7 @@
 runs/CONFIG/STAMP/
     config.yaml        the complete config; `fit -c` on it repeats the run
     checkpoints/       best*.ckpt, last.ckpt
-    metrics.csv        metrics by step and epoch
+    metrics.csv        metrics per step and epoch
     metrics.json       final metrics: {"fit": {…}, "validate": {…}, "test": {…}}
     provenance.json    how the metrics were produced: commit, versions, host, seed, command, fingerprints of the data
     code.patch         uncommitted changes
@@ -40,7 +40,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file like `write_text`, with binary content."""
+    """Write a binary file atomically, like `write_text`."""
     given, path = path, path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -200,7 +200,7 @@ class RunDir:
     def state(self) -> str:
         """Return `running`, `finished`, `failed`, `stopped` (by a signal), `killed` (no exit status) or `unfinished`.
 
-        `unfinished` is a run of an earlier version, or of the learning rate finder, without a completed training run.
+        `unfinished` is used for runs of earlier versions, or of the learning rate finder, that did not finish training.
 
         Raises:
             RunError: provenance.json or metrics.json is broken.
@@ -219,7 +219,7 @@ class RunDir:
         return "killed" if last is None else "finished" if last == 0 else "stopped" if last > 128 else "failed"
 
     def is_page_outdated(self) -> bool:
-        """Return whether the run has no page, or one older than its metrics because the process was killed."""
+        """Return whether the page of the run is missing, or older than its metrics because the process was killed."""
         page, metrics = self.path / "index.html", [self.path / "metrics.csv", self.path / "metrics.json"]
         return not page.exists() or any(
             file.exists() and file.stat().st_mtime > page.stat().st_mtime for file in metrics
@@ -273,7 +273,7 @@ class RunDir:
             raise RunError(f"no such table of predictions: {file} (existing: {there}); `predict --run` writes them")
         with file.open(encoding="utf-8", newline="") as lines:
             columns, *rows = csv.reader(lines)
-        typed = [_typed(values) for values in zip(*rows, strict=True)]
+        typed = [_convert_column(values) for values in zip(*rows, strict=True)]
         return [dict(zip(columns, row, strict=True)) for row in zip(*typed, strict=True)]
 
     def figures(self) -> list[Path]:
@@ -303,7 +303,7 @@ class RunDir:
         write_text(self.path / "metrics.json", json.dumps({**self.metrics(), section: dict(values)}, indent=2) + "\n")
 
 
-def _typed(texts: Sequence[str]) -> Sequence[Any]:
+def _convert_column(texts: Sequence[str]) -> Sequence[Any]:
     """Convert the values of a column to int if possible, otherwise to float if possible. Blank values become None."""
     for kind in (int, float) if "_" not in "".join(texts) else ():  # `int("1_000")` is valid in Python
         with contextlib.suppress(ValueError):

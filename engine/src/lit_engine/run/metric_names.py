@@ -17,7 +17,7 @@ _ANY = "|".join(STAGES)
 _FIRST = re.compile(rf"({_ANY})[/_.-](?P<rest>.+)", re.IGNORECASE)
 _LAST = re.compile(rf"(?P<rest>.+)[/_.-]({_ANY})", re.IGNORECASE)
 _LOADER = re.compile(r"/dataloader_idx_\d+$")  # appended by Lightning if there are several dataloaders
-INTERVAL = re.compile(r"_(step|epoch)$")  # appended by Lightning if a metric is logged both by step and by epoch
+INTERVAL = re.compile(r"_(step|epoch)$")  # appended by Lightning if a metric is logged both per step and per epoch
 
 
 @cache
@@ -60,7 +60,7 @@ def find_metric(name: str, known: Iterable[str]) -> str:
 
 
 def counterpart(name: str, stage: str, known: Iterable[str]) -> str | None:
-    """Return the metric of a different stage that corresponds to a metric: `test_acc` for `val_acc` and `test`."""
+    """Return the corresponding metric of a different stage, such as `test_acc` for `val_acc` and the stage `test`."""
     return next((one for one in known if stage_of(one) == stage and base_of(one) == base_of(name)), None)
 
 

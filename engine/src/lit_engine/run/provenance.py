@@ -25,17 +25,17 @@ _hidden: dict[str, str] = {}  # text that must not be recorded → replacement
 
 
 def hide(urls: Sequence[str]) -> None:
-    """Replace URLs, which may contain secrets, by their host in everything that records the command or the changes.
+    """Replace URLs, which may contain secrets, with their host in everything that records the command or the changes.
 
     This also changes `sys.argv`, which W&B records and launched processes receive.
     """
     for url in sorted(urls, key=len, reverse=True):  # one URL may be the start of another
         if "://" in url:  # otherwise, it is the name of an environment variable
             _hidden[url] = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/***"
-    sys.argv[:] = map(_masked, sys.argv)
+    sys.argv[:] = map(_mask, sys.argv)
 
 
-def _masked(text: str) -> str:
+def _mask(text: str) -> str:
     for url, replacement in _hidden.items():
         text = text.replace(url, replacement)
     return text
@@ -109,12 +109,12 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
         return reason.encode(), []
     if _hidden:  # only in added lines, because the patch must fit the others
         lines = diff.split(b"\n")
-        diff = b"\n".join(os.fsencode(_masked(os.fsdecode(one))) if one[:1] == b"+" else one for one in lines)
+        diff = b"\n".join(os.fsencode(_mask(os.fsdecode(one))) if one[:1] == b"+" else one for one in lines)
     return b"".join(left_out[:MOST_NAMED]) + diff, names
 
 
 def _git(folder: Path, *args: str) -> bytes:
     done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, timeout=10)
-    if done.returncode > ("--no-index" in args):  # which returns 1 if the files differ
+    if done.returncode > ("--no-index" in args):  # with --no-index, git returns 1 if the files differ
         done.check_returncode()
     return done.stdout

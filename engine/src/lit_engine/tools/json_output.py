@@ -1,4 +1,4 @@
-"""The option `--json` of commands: standard output is one JSON document, and everything else is printed to stderr."""
+"""The option `--json` of commands, which prints one JSON document to stdout and everything else to stderr."""
 
 import json
 import math
@@ -15,7 +15,7 @@ HELP = "print one JSON document to standard output, and all messages to standard
 
 @contextmanager
 def json_document(wanted: bool) -> Iterator[dict[str, Any]]:
-    """Yield a dictionary that is printed as JSON at the end, if wanted. Non-finite numbers become null."""
+    """Yield a dictionary that is printed as JSON at the end, if requested. Non-finite numbers become null."""
     document: dict[str, Any] = {}
     if not wanted:
         yield document

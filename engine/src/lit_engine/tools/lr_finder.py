@@ -38,7 +38,7 @@ def find(what: Literal["lr", "batch_size"], trainer: Trainer, model: LightningMo
 
 
 def _check_automatic(model: LightningModule, option: str) -> None:
-    """Raise UserError for a module with manual optimization, unless it is a task, which declares how it steps."""
+    """Raise UserError if a module uses manual optimization and is not a `Task`, whose steps are known."""
     if not model.automatic_optimization and not isinstance(model, Task):
         raise UserError(f"{option} needs automatic optimization, and {type(model).__name__} optimizes manually")
 
@@ -79,7 +79,7 @@ class RangeTest(Callback):
             return
         if isinstance(pl_module, Task):
             loss = torch.tensor(pl_module.loss_of_step(outputs), device=pl_module.device)
-        else:  # undo Lightning's division
+        else:  # undo Lightning's division by the number of batches
             loss = outputs["loss"] * trainer.accumulate_grad_batches
         self._sum = 0.98 * self._sum + 0.02 * float(trainer.strategy.reduce(loss, reduce_op="mean"))
         self.losses.append(self._sum / (1 - 0.98 ** (len(self.losses) + 1)))
@@ -113,7 +113,7 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
 
 
 def steepest(rates: list[float], losses: list[float]) -> float | None:
-    """Return the rate, below that of the lowest loss, where the loss falls most steeply on a logarithmic axis.
+    """Return the rate at which the loss falls most steeply on a logarithmic axis, before it reaches its minimum.
 
     Slopes are averaged over seven neighbours, because the losses of single batches are noisy.
 
@@ -140,10 +140,10 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     owners = (datamodule, getattr(datamodule, "hparams", None))
     before = next(filter(None, (getattr(owner, "batch_size", None) for owner in owners)), None)
     if before is None:
-        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set it, and no global_batch_size")
+        raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set it, but no global_batch_size")
     if hasattr(datamodule, "drop_last"):
         datamodule.drop_last = False  # else a batch size above the number of samples would yield no batch
-    tuner = Tuner(trainer)  # it stops before it tries the limit itself
+    tuner = Tuner(trainer)  # stops before it tries `max_val` itself
     limit = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
     loader = trainer.train_dataloader
     samples: Any = getattr(loader, "samples", getattr(loader, "dataset", None))

@@ -28,7 +28,7 @@ TEAMS = (".webhook.office.com", ".logic.azure.com", ".powerplatform.com")
 
 
 def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
-    """Send a POST request to each URL at the same time. A URL that does not respond results in a line on stderr.
+    """Send a POST request to all URLs concurrently. Failures are only reported on stderr.
 
     The sending threads are daemons, because a host name may take longer to resolve than any timeout of the request.
     """
@@ -44,7 +44,7 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
     def post(url: str) -> None:
         try:
             target, body = message(os.path.expandvars(url), facts)
-            headers = {"Content-Type": "application/json", "User-Agent": program()}  # Discord rejects Python's own
+            headers = {"Content-Type": "application/json", "User-Agent": program()}  # Discord rejects Python's default
             with urlopen(Request(target, json.dumps(body).encode(), headers), timeout=SECONDS):
                 results[url] = None
         except HTTPError as error:

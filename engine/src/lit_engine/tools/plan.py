@@ -27,18 +27,19 @@ from lit_engine.training.saver import is_out_of_memory
 from lit_engine.training.schedules import steps_of_epochs
 from lit_engine.training.task import Task
 
-WARM_UP, STEPS, SECONDS = 3, 4, 1.0  # steps of the first epoch; minimum steps and seconds of the other two
-BATCHES = 3  # batches of each validation
+# The first epoch has WARM_UP steps. The other two have as many steps as fit into SECONDS, but at least STEPS.
+WARM_UP, STEPS, SECONDS = 3, 4, 1.0
+BATCHES = 3  # per validation
 
 
 class Count(Callback):
-    """A callback that determines the length of a fit, and stops it before its first step.
+    """A callback that counts the steps and validations that a fit would have, and stops the fit before its first step.
 
     Args:
         every: the `check_val_every_n_epoch` of the fit.
 
     Attributes:
-        length: epochs, optimizer steps, validations, and batches of each validation.
+        length: numbers of epochs, optimizer steps, validations, and batches per validation.
     """
 
     def __init__(self, every: int | None) -> None:
@@ -60,9 +61,9 @@ class Count(Callback):
 
 
 class Meter(Callback):
-    """A callback that measures the third of three short epochs, starting with the last step of the second one.
+    """A callback that times the third of three short epochs, from the end of the last step of the second epoch.
 
-    The first epoch has three steps, whose time determines how many steps the other epochs have.
+    The duration of the steps in the first epoch determines how many steps the other epochs have.
 
     Args:
         is_brief: whether to stop after the first epoch, which shows whether a micro-batch fits into memory.
@@ -70,11 +71,11 @@ class Meter(Callback):
 
     def __init__(self, is_brief: bool) -> None:
         self.is_brief, self.fits, self.length, self.peak = is_brief, True, dict[str, int](), dict[str, int]()
-        # Seconds of a step, and of everything before the first epoch, between two epochs, and after the last one.
+        # Seconds for a step, and for everything before the first epoch, between two epochs, and after the last one.
         self.step = self.starting = self.between = self.ending = 0.0
         self.samples = 0.0  # samples (or tokens) per step
         self.watts: list[float] = []
-        self.evaluations: list[float] = []  # seconds of each validation batch
+        self.evaluations: list[float] = []  # seconds per validation batch
         self._ends: list[float] = []  # times at which the steps of this epoch ended
         self._last = self._since = self._validated = 0.0
 
@@ -111,7 +112,7 @@ class Meter(Callback):
         self._validated += self.evaluations[-1]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Choose the number of steps of the second epoch, whose data loader is new. The third epoch reuses it."""
+        """Set the number of steps in the second epoch, which gets a new data loader. The third one reuses it."""
         reconfigure(trainer, reload_dataloaders_every_n_epochs=int(trainer.current_epoch == 0))
         if trainer.current_epoch == 0:
             seconds = torch.tensor(self.step, device=trainer.strategy.root_device)
@@ -162,7 +163,7 @@ def plan(session: Session) -> None:
         if trainer.world_size > 1 or not model.automatic_optimization:
             step = 0  # other micro-batches are not tried
         largest, options = parts, dict[str, int]()
-        # If the configured micro-batch fits, larger ones may fit as well. Otherwise, the largest smaller one is used.
+        # If the configured micro-batch fits, try larger ones. Otherwise, use the largest of the smaller ones that fits.
         others = range(1, parts) if meter.fits else range(parts + 1, step + 1)
         for number in [number for number in others if step and step % number == 0]:
             changes = accumulating(session.options.trainer, number)
@@ -185,7 +186,7 @@ def plan(session: Session) -> None:
 
 
 def attempt(session: Session, is_brief: bool = False) -> Meter:
-    """Train three short epochs in a new run, or until memory runs out."""
+    """Train for three short epochs in a new run, or for one if `is_brief`, unless memory runs out first."""
     trainer, model, datamodule = session.prepare()
     device, every = trainer.strategy.root_device, trainer.check_val_every_n_epoch
     if isinstance(model, Task):

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lit_engine._lightning import reconfigure
 from lit_engine.data.module import Rows
 
-# Lightning's name of an action, without its class → the phase of the fit that it belongs to.
+# Lightning's name for an action, without the class → the phase of the fit to which the action belongs.
 PARTS = {
     "train_dataloader_next": "waiting for data",
     "batch_to_device": "transfer and transforms",
@@ -34,7 +34,7 @@ MEASURING = "measuring"  # counting FLOPs and tracing, which is not included in 
 
 
 class Parts(Profiler):
-    """A profiler that measures the seconds of each phase. Nested actions count for the innermost one in `PARTS`.
+    """A profiler that measures the duration of each phase. Nested actions count for the innermost one in `PARTS`.
 
     Each action waits for the accelerator, which runs asynchronously.
     """
@@ -191,8 +191,8 @@ def advice(found: dict[str, Any]) -> str:
         if percent[name] > limit:
             return f"{percent[name]:.0f} % of the time is {name}; try this: {remedy.format(**found)}"
     if found.get("percent_of_matrix_product", 100) < 10:
-        return "the operations are small for this device; try a larger --data.batch_size, or the overlay compile"
-    return "the net takes most of the time; try the overlay bf16 or gpu, or a smaller net"
+        return "the operations are small for this device; try a larger --data.batch_size, or the `compile` overlay"
+    return "the net takes most of the time; try the `bf16` or `gpu` overlay, or a smaller network"
 
 
 def data_set(trainer: Trainer) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def described_classes() -> dict[str, type]:
-    """Map the full paths of the described classes to the classes. Skip classes that need an extra which is missing."""
+    """Map the full paths of the described classes to the classes. Skip classes whose extra is not installed."""
     found = {}
     for path in (path for paths in classes_by_name().values() for path in paths):
         with suppress(ImportError, AttributeError):
@@ -106,13 +106,13 @@ class SchemaBuilder(ParserJsonschema):
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
-        """Add a key that is never required, because another file or the data may set it. `key+` appends to a list."""
+        """Add an optional key, because another file or the data may set it. Lists also get `key+`, which appends."""
         lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)
 
     def class_ref(self, class_type: Any, action: Any, subclass: bool) -> dict[str, Any]:
-        """Describe a protocol that creates an object like the object itself."""
+        """Use an object's own schema for a protocol that creates it."""
         return super().class_ref(get_callable_return_type(class_type) or class_type, action, subclass)
 
     def subclass_def(self, class_type: type, action: Any) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class SchemaBuilder(ParserJsonschema):
         }
 
     def reachable_defs(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return all definitions. Each base class also gets one with the arguments of any of its subclasses."""
+        """Return all definitions, and one for each base class that accepts the arguments of all its subclasses."""
         for name, paths in self.fitting.items():
             found: dict[str, list[Any]] = {}
             for path in paths:
@@ -159,7 +159,7 @@ class SchemaBuilder(ParserJsonschema):
         return self.defs
 
     def callable_schema(self, typehint: Any, action: Any) -> dict[str, Any]:
-        """Describe a callable that creates an object like the object itself."""
+        """Use an object's own schema for a callable that creates it."""
         made = super().callable_schema(typehint, action)
         return next((one for one in made.get("anyOf", ()) if "$ref" in one), made)
 

@@ -1,9 +1,9 @@
-"""A pytest plugin for the tests of a project: runs its command line in the test process, offline and without drawing.
+"""A pytest plugin that runs the command line of a project in the test process, offline and without drawing figures.
 
 It is enabled by `-p lit_engine.tools.testing` in the options of pytest. The project's conftest.py defines two fixtures:
 `workspace`, the folder in which commands run, and `command_line`, the `main` function of the project.
 
-torch and Lightning are imported by the tests that need them, because the process that distributes the tests does not.
+Each test imports torch and Lightning itself, because the process that distributes the tests needs neither.
 """
 
 import os
@@ -118,7 +118,7 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude the many objects of imports from garbage collection, which would take a tenth of the time."""
+    """Exclude the many objects created by imports from garbage collection, which would take a tenth of the time."""
     gc.freeze()
 
 

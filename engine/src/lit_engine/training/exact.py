@@ -13,7 +13,7 @@ from lit_engine.distributed.sharding import gradients, local_shards
 
 
 class Totals:
-    """Running sums and sample count, which give exact means for uneven batches and several processes."""
+    """Running sums and a sample count for computing exact means, even with uneven batches and several processes."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -35,13 +35,13 @@ class Totals:
 
     def gather(self, task: LightningModule) -> dict[str, Any]:
         """Return the `sums` (name → `(W,)`) and the `count` `(W,)` of all W replicas. All processes must call this."""
-        names, own = self._packed(task.device)
+        names, own = self._pack(task.device)
         gathered: Any = task.all_gather(own, group=replicas(task.trainer).group)
         shares = gathered.reshape(-1, len(own)).cpu()
         by_name = dict(zip(names, shares.T.clone(), strict=False))
         return {"sums": {name: by_name[name] for name in self.sums}, "count": shares[:, -1].clone()}
 
-    def _packed(self, device: torch.device) -> tuple[list[str], Tensor]:
+    def _pack(self, device: torch.device) -> tuple[list[str], Tensor]:
         """Return the names in an order shared by all processes, and a tensor of their sums followed by the count."""
         names = sorted(self.sums)
         values = [*(self.sums[name] for name in names), torch.as_tensor(self.count)]
@@ -53,7 +53,7 @@ class Totals:
         shares, counts = state["sums"], state["count"]
         if len(counts) == here.size:
             self.sums, self.count = {name: share[here.rank] for name, share in shares.items()}, int(counts[here.rank])
-        else:  # the others get zeros, because all need the same names to gather
+        else:  # the others start at zero, because all replicas must gather the same names
             first = here.rank == 0
             self.sums, self.count = {n: share.sum() * first for n, share in shares.items()}, int(counts.sum()) * first
 
@@ -61,11 +61,11 @@ class Totals:
         self._marked, self._marked_count = dict(self.sums), self.count
 
     def rewind(self) -> None:
-        """Drop what was added since the mark."""
+        """Drop everything that was added since the mark."""
         self.sums, self.count, self._total = dict(self._marked), self._marked_count, None
 
-    def since_mark(self) -> "Totals":
-        """Return what was added since the mark."""
+    def measure_since_mark(self) -> "Totals":
+        """Return the sums that were added since the mark."""
         added = Totals()
         added.count = self.count - self._marked_count
         added.sums = {name: value - self._marked.get(name, 0.0) for name, value in self.sums.items()}
@@ -77,7 +77,7 @@ class Totals:
         return {name: value.item() / count for name, value in self.sums.items()} if count else {}
 
     def reduce(self, task: LightningModule) -> "Totals":
-        """Return the totals over all processes. They are cached until more is added."""
+        """Return the totals over all processes. The result is cached until more is added."""
         if self._total is not None:
             return self._total
         total = self._total = Totals()
@@ -85,7 +85,7 @@ class Totals:
         total.sums = dict(self.sums)
         size, _, group = replicas(task.trainer)
         if size > 1 and self.sums:
-            names, packed = self._packed(task.device)
+            names, packed = self._pack(task.device)
             packed = all_reduced(packed, group=group)
             total.sums = dict(zip(names, packed[:-1], strict=True))
             total.count = int(packed[-1].item())

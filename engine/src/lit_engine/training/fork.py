@@ -22,23 +22,23 @@ from lit_engine.run.options import iterate_changes
 from lit_engine.training.schedules import steps_of_epochs
 from lit_engine.training.task import Task
 
-# Lengths in the states of schedulers, also inside other schedulers, which change with the length of the run.
+# Matches the lengths in scheduler states, including nested schedulers, that depend on the length of the run.
 LENGTHS = re.compile(r"'(?:planned_length|T_max|total_steps|total_iters)': (\w+)")
 
 
 class Fork(Callback):
     """Callback that lets a new run resume from the checkpoint of its parent, after replacing what does not fit.
 
-    - Options of the optimizer that have changed win over the saved ones.
+    - Changed options of the optimizer replace the saved ones.
     - If the learning rate, a schedule or its length has changed, the schedules are built from the new options and moved
-      to the position. Otherwise, their state is restored.
+      to the position of the checkpoint. Otherwise, their state is restored.
     - The best checkpoint and early stopping only consider the epochs of the new run.
 
     Args:
         source: the parent run and its checkpoint, as in `--fork`. They do not change.
 
     Raises:
-        UserError: there is no such run or checkpoint, or it contains only weights.
+        UserError: there is no such run or checkpoint, or the checkpoint contains only weights.
     """
 
     def __init__(self, source: str) -> None:
@@ -54,7 +54,7 @@ class Fork(Callback):
         self._changed: list[str] = []  # options that determine the optimizer and the schedules
 
     def adapt(self, run: Path, config: Mapping[str, Any], trainer: Trainer, model: LightningModule, data: Any) -> None:
-        """Adapt the states of weights, callbacks and data, and copy the metrics until the fork to the new run.
+        """Adapt the states of weights, callbacks and data, and copy the metrics up to the fork to the new run.
 
         Raises:
             CheckpointError: no weight fits the model.
@@ -65,7 +65,7 @@ class Fork(Callback):
             write_text(run / "metrics.csv", "".join(lines[: 1 + history["rows"]]))
             history["last"] = rows[: history["rows"]][-1:]  # may have received the means of the epoch after the save
         found = iterate_changes(resolve_class_paths(self.parent.config())["model"], config["model"], "model")
-        # any option of other modules may concern the optimizer that they create
+        # other modules create their own optimizer, so any of their options may affect it
         owns = FROM_CHECKPOINT if isinstance(model, Task) else ()
         self._changed = [key for key, _, _ in found if not owns or key.split(".")[1].partition("[")[0] in owns]
         kept = {one.state_key for one in callbacks if not isinstance(one, ModelCheckpoint | EarlyStopping)}
@@ -80,7 +80,7 @@ class Fork(Callback):
         if not weights.complete:
             warn_once(f"note: some weights do not fit, so the optimizer starts without state:\n{weights}")
             content.update(state_dict=model.state_dict(), optimizer_states=[])
-            content.pop("current_model_state", None)  # averages start anew
+            content.pop("current_model_state", None)  # averages start from the new weights
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Adapt the states of optimizers and schedules, which Lightning restores after this hook.
@@ -114,7 +114,7 @@ class Fork(Callback):
         print_once(f"forked {place}; learning rates {how}")
 
     def _move_schedules(self, trainer: Trainer, module: LightningModule) -> None:
-        """Step the new schedules to the position. A changed batch size moves them to the same epoch."""
+        """Step the new schedules to the position of the checkpoint, or to its epoch if the batch size has changed."""
         configs, task = trainer.lr_scheduler_configs, module if isinstance(module, Task) else None
         steps, epochs = self.content["global_step"], steps_of_epochs(trainer, task.accumulate if task else None)
         if epochs is not None and self.trained is not None and trainer.max_steps <= 0:
@@ -130,7 +130,7 @@ class Fork(Callback):
 
 
 def _fits(optimizer: Optimizer, saved: Mapping[str, Any]) -> bool:
-    """Return whether a saved state has the options and the numbers of parameters of an optimizer."""
+    """Return whether a saved state has the same options and parameter counts as an optimizer."""
     own, others, names = optimizer.param_groups, saved["param_groups"], optimizer.defaults.keys()
     sizes = [[len(group["params"]) for group in groups] for groups in (own, others)]
     return sizes[0] == sizes[1] and all(names <= group.keys() for group in others)

@@ -66,7 +66,7 @@ def checkpoint_in_place(net: nn.Module) -> None:
         )
     for block in blocks:
         # In a deep copy of the network, a bound method refers to the copy, and a closure would refer to the original.
-        block.forward = MethodType(_checkpointed, block)
+        block.forward = MethodType(_checkpoint_block, block)
 
 
 def blocks_of(module: nn.Module) -> Iterable[nn.Module]:
@@ -80,7 +80,7 @@ def blocks_of(module: nn.Module) -> Iterable[nn.Module]:
             yield from blocks_of(child)
 
 
-def _checkpointed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _checkpoint_block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     forward = partial(type(block).forward, block)
     if not (block.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
@@ -91,7 +91,7 @@ def _checkpointed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 class _CopiedBuffers:
-    """Context in which a block changes copies of its buffers, such as the statistics of batch norm. Can be reused."""
+    """Context manager that lets a block update copies of its buffers (such as batch norm statistics). Reusable."""
 
     def __init__(self, block: nn.Module) -> None:
         self.modules = list(block.modules())
@@ -106,7 +106,7 @@ class _CopiedBuffers:
             module._buffers.update(buffers)
 
 
-def wrong_in_channels_last(layer: nn.Module) -> bool:
+def is_wrong_in_channels_last(layer: nn.Module) -> bool:
     """Return whether oneDNN 3.13 writes out of bounds in this layer's gradient (uxlfoundation/oneDNN, issue 6035).
 
     Strided 1×1 convolutions with fewer channels than an AVX-512 vector holds get wrong weights or crash.
@@ -128,7 +128,7 @@ def order_as_weights(optimizer: Optimizer) -> None:
                 state[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
-def emulated(precision: str, device: str) -> str | None:
+def warn_of_emulation(precision: str, device: str) -> str | None:
     """Return a warning if bfloat16 would be emulated, which makes training slower than in float32, or None."""
     if device != "cpu" or not precision.startswith("bf16") or platform.machine() not in ("x86_64", "AMD64"):
         return None

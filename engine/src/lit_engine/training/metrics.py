@@ -1,4 +1,4 @@
-"""Evaluation metrics from torchmetrics, as given by `model.metrics` in a config."""
+"""Evaluation metrics from torchmetrics, which a config lists in `model.metrics`."""
 
 import inspect
 import re
@@ -36,7 +36,7 @@ class Metrics:
         parts: names of the classes, labels or targets, used for metrics that return one value for each.
 
     Raises:
-        UserError: if a name is invalid or not unique. Methods raise it if a metric rejects its input or fails.
+        UserError: if a name is invalid or not unique. Methods also raise it if a metric rejects its input or fails.
     """
 
     def __init__(self, given: GivenMetrics | None = None, parts: Sequence[str] = ()) -> None:
@@ -44,7 +44,7 @@ class Metrics:
         self.named: dict[str, Metric] = {}
         self.shapes: list[tuple[int, ...]] = []  # of the last predictions and targets, for error messages
         for name, one in given.items() if isinstance(given, dict) else ((None, one) for one in given or ()):
-            metric = one if isinstance(one, Metric) else self._made(one)
+            metric = one if isinstance(one, Metric) else self._make(one)
             name = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(metric).__name__).lower()
             if not re.fullmatch(r"[\w.-]+", name):
                 raise UserError(f"model.metrics: {name!r} is not a valid name: use letters, digits, '_', '-' and '.'")
@@ -52,9 +52,9 @@ class Metrics:
                 raise UserError(f"model.metrics: duplicate name {name}: set names as in {{NAME: {{class_path: …}}, …}}")
             self.named[name] = metric
 
-    def _made(self, factory: Any) -> Metric:
+    def _make(self, factory: Any) -> Metric:
         kind = class_of_factory(factory)
-        with _naming(kind):
+        with _name_errors(kind):
             return factory(**{size: len(self.parts) for size in SIZES if size in inspect.signature(kind).parameters})
 
     def start(self, task: Any) -> None:
@@ -67,14 +67,14 @@ class Metrics:
         values = list(values)
         self.shapes = [tuple(value.shape) for value in values if isinstance(value, Tensor)]
         for metric in self.named.values():
-            with _naming(type(metric), self.shapes):
+            with _name_errors(type(metric), self.shapes):
                 metric.update(*values)
 
     def compute(self) -> dict[str, float]:
         """Return all metrics, with vectors as `NAME/PART` and without NaN. All processes must call this."""
         found: dict[str, float] = {}
         for name, metric in self.named.items():
-            with _naming(type(metric), self.shapes):
+            with _name_errors(type(metric), self.shapes):
                 found |= self._numbers(name, metric.compute())
             metric.reset()  # frees memory, because some metrics store all predictions
         return found
@@ -92,7 +92,7 @@ class Metrics:
 
 
 @contextmanager
-def _naming(kind: type, shapes: Sequence[tuple[int, ...]] = ()) -> Iterator[None]:
+def _name_errors(kind: type, shapes: Sequence[tuple[int, ...]] = ()) -> Iterator[None]:
     """Add the name of the metric and the shapes of its inputs to the error if a metric fails."""
     try:
         yield

@@ -45,8 +45,8 @@ class ParameterGroups:
             rate (Howard & Ruder 2018, "discriminative fine-tuning"; usually 0.65 to 0.9). Replaces `groups`. The
             function `layers` finds the layers, such as residual blocks or the blocks of a vision Transformer. Norms and
             single parameters, such as a position embedding, belong to the layer before them.
-        decay_norms_and_biases: set to false to disable weight decay for biases and the scales of norms, which are the
-            parameters with fewer than two axes (He et al. 2019, "Bag of tricks", 3.1).
+        decay_norms_and_biases: set to false to disable weight decay for parameters with fewer than two axes, such as
+            biases and the scales of norms (He et al. 2019, "Bag of tricks", 3.1).
 
     Raises:
         GroupError: if `layer_decay` is outside (0, 1] or combined with `groups`, or if group names are not unique.

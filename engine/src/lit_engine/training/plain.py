@@ -1,4 +1,4 @@
-"""Support for LightningModules that are not tasks: calling `forward` on a batch and predicting on the test split."""
+"""Calls `forward` on a batch, and adds prediction on the test split, for LightningModules that are not tasks."""
 
 import inspect
 from collections.abc import Mapping

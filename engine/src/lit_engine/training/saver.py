@@ -1,4 +1,4 @@
-"""Saves `last.ckpt`, and ends a run after a signal, at moments from which training can continue exactly."""
+"""Saves `last.ckpt`, and stops a run after a signal, only at moments from which training can resume exactly."""
 
 import os
 import signal
@@ -109,11 +109,11 @@ class Signals:
 
 
 class Saver(Callback):
-    """Callback that saves `last.ckpt` when the run's `Checkpoint` says so, and ends training after a signal.
+    """Callback that saves `last.ckpt` when the run's `Checkpoint` requests it, and ends training after a signal.
 
     A resumed run is bit-identical if it continues from one of three moments, at which `last.ckpt` is saved:
 
-    - between epochs, which includes before the first and after the last one;
+    - between epochs, before the first epoch, or after the last one;
     - after an optimizer step that is not followed by a validation;
     - before or during a validation, which is then repeated from its start.
 
@@ -131,7 +131,7 @@ class Saver(Callback):
         signals: handlers of the signals that may end the run.
 
     Attributes:
-        smaller: the `accumulate_grad_batches` with which to repeat a step in which memory ran out, or 0.
+        smaller: the `accumulate_grad_batches` for repeating a step that ran out of memory, or 0.
     """
 
     def __init__(self, signals: Signals | None = None) -> None:
@@ -146,17 +146,17 @@ class Saver(Callback):
         self._within_epoch = False  # whether the resumed run had ended within an epoch
         self._metrics: dict[str, Any] = {}
         self._processes_loaders = False
-        self._logged: list[dict[str, Any]] = []  # values logged before a resume, until the first batch is logged
+        self._logged: list[dict[str, Any]] = []  # values logged before resuming, until the first batch is logged
         self._batches: int | None = None  # batches per epoch when the run was stopped
         self._states: dict[str, Any] | None = None  # states of torchmetrics before the current validation
         self.smaller = 0
         self._repeats_steps = False  # whether a step can be repeated after memory ran out
         # First batch of the current step, and the buffers before it. None once the optimizer may have changed weights.
         self._before_step: tuple[int, list[Tensor]] | None = None
-        self._flags: Maximum | None = None  # whether any process wants to stop or save, as of the last step
+        self._flags: Maximum | None = None  # whether any process requested a stop or a save in the last step
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        disable_requeue(trainer)  # Lightning would requeue the job with a checkpoint that no resume uses
+        disable_requeue(trainer)  # Lightning would requeue the job with a checkpoint that is never resumed from
         if not self._processes_loaders:
             process_loaders(trainer.strategy, lambda loader: make_resumable(loader, trainer))
             self._processes_loaders = True
@@ -185,7 +185,7 @@ class Saver(Callback):
             setattr(pl_module, name, _call_after(getattr(pl_module, name), look, trainer))
 
     def _check_loader(self, trainer: Trainer) -> None:
-        """Raise UserError if the number of batches changed, and warn if a loader cannot resume in mid-epoch."""
+        """Raise UserError if the number of batches changed, and warn if a loader cannot resume mid-epoch."""
         now = trainer.num_training_batches
         if self._batches not in (None, now):
             raise UserError(
@@ -194,7 +194,7 @@ class Saver(Callback):
             )
         if not all(hasattr(loader, "state_dict") for loader in CombinedLoader(trainer.train_dataloader).flattened):
             print_once(
-                "warning: the dataloader cannot resume in mid-epoch, so the epoch starts again with its first batch"
+                "warning: the dataloader cannot resume mid-epoch, so the epoch starts again with its first batch"
             )
 
     def _defer(self) -> None:
@@ -204,7 +204,7 @@ class Saver(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._trained, self._logged = True, []
         self._seed(trainer, "epoch")
-        number, due = self._agreed(trainer)
+        number, due = self._agree(trainer)
         every = self.checkpoint and self.checkpoint.every_n_epochs
         if number or due or (every and trainer.current_epoch % every == 0):
             self._save_epoch(trainer)
@@ -243,7 +243,7 @@ class Saver(Callback):
             self._logged = []
         if self._postpone_stop(trainer):
             return
-        number, due = self._agreed(trainer, late=True)
+        number, due = self._agree(trainer, late=True)
         self._counters = None
         if not (number or due or self._cut_short):
             return
@@ -269,7 +269,7 @@ class Saver(Callback):
         set_loop_counters(self._counters, moment)
 
     def _postpone_stop(self, trainer: Trainer) -> bool:
-        """Delay a stop within an accumulation window, as gradients are not saved. Return whether a window is open."""
+        """Delay a stop in an accumulation window, because gradients are not saved. Return whether a window is open."""
         last = trainer.is_last_batch
         self._trained = True
         within = ready_batches(trainer) % accumulation_steps(trainer) != 0 and not last
@@ -296,7 +296,7 @@ class Saver(Callback):
     def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         if trainer.state.fn != "fit":
             return
-        number, due = self._agreed(trainer)
+        number, due = self._agree(trainer)
         if (number or due) and not trainer.sanity_checking:
             self._save_within_validation(trainer, pl_module)
         if number:
@@ -304,7 +304,7 @@ class Saver(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         _unwrap_hooks(pl_module)
-        self.signals.number, _ = self._agreed(trainer)
+        self.signals.number, _ = self._agree(trainer)
         if self._trained and self._counters is not None:
             self._save(trainer, "cut short")
         elif self._trained:
@@ -332,8 +332,8 @@ class Saver(Callback):
         elif "more than 1 value per channel" in str(exception):
             exception.add_note(ONE_SAMPLE)
 
-    def _agreed(self, trainer: Trainer, late: bool = False) -> tuple[int, bool]:
-        """Return the signal that any process received, and whether a save is due by rank 0's clock or the steps.
+    def _agree(self, trainer: Trainer, late: bool = False) -> tuple[int, bool]:
+        """Return the signal that any process received, and whether a save is due by rank 0's clock or the step count.
 
         With `late`, several processes act on the signal and the clock of the previous step, so that no step waits for
         the device. Signals and due saves persist until they are handled, so none is lost.
@@ -379,7 +379,7 @@ class Saver(Callback):
             swap_average(one, pl_module)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add state for a resume, and adjust Lightning's counters so that training resumes at the saved moment."""
+        """Add the state needed to resume, and adjust Lightning's counters to the moment of the save."""
         checkpoint["metrics"] = {name: value.cpu() for name, value in trainer.callback_metrics.items()}
         if not isinstance(pl_module, Task):
             states = metric_states(pl_module) if self._states is None else self._states

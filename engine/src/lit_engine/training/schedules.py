@@ -24,7 +24,7 @@ class ScheduleError(UserError):
 
 @dataclass
 class Horizon:
-    """Number of steps until the end of the run (None: no end), and whether a scheduler used it."""
+    """Number of steps until the end of the run (None: unlimited), and whether a scheduler used it."""
 
     steps: int | None
     used: bool = False
@@ -39,12 +39,12 @@ def horizon() -> int:
     Call this in the constructor of your own scheduler if the schedule must end with the run.
 
     Raises:
-        ScheduleError: if the run has no end.
+        ScheduleError: if the length of the run is unlimited.
     """
     current = _horizon.get()
     if current.steps is None:
         raise ScheduleError(
-            "a scheduler that ends with the run requires a run with an end and at least one step: "
+            "a scheduler that ends with the run requires a run of limited length with at least one step: "
             "see trainer.max_epochs, max_steps and limit_train_batches"
         )
     current.used = True
@@ -53,7 +53,7 @@ def horizon() -> int:
 
 @contextmanager
 def horizon_is(steps: int | None) -> Iterator[Horizon]:
-    """Set the value that `horizon()` returns in this context; None for a run without end."""
+    """Set the value that `horizon()` returns in this context; None for an unlimited run."""
     outer, current = _horizon.get(), Horizon(steps)
     token = _horizon.set(current)
     try:
@@ -220,7 +220,7 @@ class Schedule:
 
     Args:
         scheduler: a scheduler of this project or of `torch.optim.lr_scheduler`.
-        interval: unit of its steps: optimizer steps or epochs. Required, because a wrong guess gives a wrong curve.
+        interval: unit of its steps (optimizer steps or epochs). Required, because a wrong unit distorts the schedule.
         frequency: number of intervals per step of the scheduler.
         monitor: the metric that ReduceLROnPlateau monitors, such as `val/loss`.
     """
@@ -232,7 +232,7 @@ class Schedule:
 
 
 def steps_of_epochs(trainer: Trainer, accumulate: int | None = None) -> list[int] | None:
-    """Return the number of optimizer steps in each epoch of the run, or None if the run or its data have no end.
+    """Return the number of optimizer steps in each epoch of the run, or None if the run or its data are unlimited.
 
     `accumulate` is the number of micro-batches per step of a task with manual optimization.
     """
@@ -282,7 +282,7 @@ def build_optimizer(factory: OptimizerFactory, parameters: Iterable[Tensor] | It
         GroupError: if a parameter group has an option that the optimizer does not have.
     """
     given: list[Any] = list(parameters)
-    optimizer = _made("optimizer", factory, given)
+    optimizer = _make("optimizer", factory, given)
     check_options(given, optimizer)
     for group in optimizer.param_groups:
         group["lr"] *= group.pop("lr_factor", 1.0)
@@ -309,9 +309,9 @@ def build_schedulers(
             raise ScheduleError(f"{name}: frequency must be at least 1, got {schedule.frequency}")
         end = length(schedule.interval)
         with horizon_is(None if end is None else -(-end // schedule.frequency)) as seen:
-            scheduler = _made(name, schedule.scheduler, optimizer)
+            scheduler = _make(name, schedule.scheduler, optimizer)
         check_groups(scheduler, rates)
-        # As an attribute, it is saved with the scheduler's state and compared on resume.
+        # An attribute is saved with the scheduler's state, so the length can be compared on resume.
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
             raise ScheduleError(f"{name}: ReduceLROnPlateau needs a metric to monitor, others must not set one")
@@ -332,7 +332,7 @@ def build_schedulers(
     return configs
 
 
-def _made(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
+def _make(where: str, factory: Callable[[Any], Any], argument: Any) -> Any:
     """Call a factory of the config. Errors about its arguments, such as a negative rate, become UserErrors."""
     try:
         return factory(argument)

@@ -34,8 +34,8 @@ from lit_engine.training.layout import (
     CompileOptions,
     checkpoint_in_place,
     compile_in_place,
+    is_wrong_in_channels_last,
     order_as_weights,
-    wrong_in_channels_last,
 )
 from lit_engine.training.metrics import GivenMetrics, Metrics
 from lit_engine.training.parameter_groups import ParameterGroups
@@ -145,7 +145,7 @@ class Task(LightningModule):
             problem = "does not support sharded weights"
         elif any(weight.ndim == 5 for weight in net.parameters()):  # torch would also try to convert these
             problem = "is a format for images (B, C, H, W), but this network has weights with five axes"
-        elif cpu and any(map(wrong_in_channels_last, net.modules())):
+        elif cpu and any(map(is_wrong_in_channels_last, net.modules())):
             problem = (
                 "computes wrong gradients on a CPU for strided 1×1 convolutions with fewer than 16 channels "
                 "(uxlfoundation/oneDNN, issue 6035)"
@@ -181,7 +181,7 @@ class Task(LightningModule):
         if not gradient_clip_val:
             return
         by_value, limit = gradient_clip_algorithm == "value", gradient_clip_val
-        if self._still_scaled(optimizer):
+        if self._is_still_scaled(optimizer):
             if by_value:  # would make infinite gradients finite, so that their step is not skipped
                 raise UserError("16-mixed with a fused optimizer cannot clip by value: set fused: false")
             limit *= loss_scale(self.trainer)
@@ -191,7 +191,7 @@ class Task(LightningModule):
         else:
             clip_norm(gradients(optimizer), limit)
 
-    def _still_scaled(self, optimizer: Any) -> bool:
+    def _is_still_scaled(self, optimizer: Any) -> bool:
         """Return whether gradients still have the loss scale of 16-mixed, which fused optimizers remove themselves."""
         return scales_loss(self.trainer) and unscales_itself(optimizer)
 
@@ -204,17 +204,17 @@ class Task(LightningModule):
         weights_only: bool = True,
         **kwargs: Any,
     ) -> Self:
-        """Load a task from a checkpoint to evaluate or predict. No code in the checkpoint runs, see `classes`.
+        """Load a task from a checkpoint for evaluation or prediction. This never runs code in the checkpoint.
 
         Args:
             checkpoint_path: path of the checkpoint.
             map_location: device for the weights.
             strict: whether the names of the weights must match exactly; defaults to `strict_loading`.
-            weights_only: ignored, because it is always true; Lightning's argument.
+            weights_only: ignored. Lightning has this argument, but loading here is always restricted to weights.
             **kwargs: arguments of the task that replace the ones in the checkpoint, such as an `optimizer`.
 
         Raises:
-            CheckpointError: if the checkpoint is damaged, is of a different task or refers to a forbidden class.
+            CheckpointError: if the checkpoint is damaged, belongs to a different task or refers to a forbidden class.
         """
         return load_module(cls, checkpoint_path, map_location, strict, **kwargs)
 
@@ -232,7 +232,7 @@ class Task(LightningModule):
         """
         if "loss" not in sums:
             sums = {"loss": mean.detach() * count, **sums}
-        if self._counted and not (self.trainer.training and self._computes_again()):
+        if self._counted and not (self.trainer.training and self._may_compute_again()):
             raise ValueError("step was called twice for a batch, which would count it twice: use add_sums instead")
         trainer = trainer_of(self)
         self._counted = trainer is not None
@@ -261,7 +261,7 @@ class Task(LightningModule):
         trainer = trainer_of(self)
         return trainer is not None and getattr(trainer.train_dataloader, "filler", False)
 
-    def _computes_again(self) -> bool:
+    def _may_compute_again(self) -> bool:
         """Return whether a training step may compute its loss several times."""
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
@@ -274,7 +274,7 @@ class Task(LightningModule):
         """Compute the gradient norm before clipping, for steps that are logged."""
         if (self.trainer.global_step + 1) % self._log_every == 0:
             norm = total_norm(gradients(optimizer))
-            if self._still_scaled(optimizer):
+            if self._is_still_scaled(optimizer):
                 norm = norm / loss_scale(self.trainer)
             self._gradient_norm = norm
 
@@ -294,7 +294,7 @@ class Task(LightningModule):
         return build_optimizers(self.parameter_groups(), self.optimizer_factory, self.schedules, self.length)
 
     def length(self, interval: str) -> int | None:
-        """Return the length of the run in optimizer steps or epochs (`interval`: `step`, `epoch`); None if endless."""
+        """Return the length of the run in units of `interval` (`step` or `epoch`), or None if it is unlimited."""
         epochs = steps_of_epochs(self.trainer, self.accumulate)
         if epochs is None:  # endless data may still be limited by the trainer
             limit = self.trainer.max_steps if interval == "step" else self.trainer.max_epochs
@@ -327,7 +327,7 @@ class Task(LightningModule):
         self._log_every = int(getattr(self.trainer, "log_every_n_steps", 50)) or sys.maxsize  # 0: never
         self._done = self.trainer.global_step
         self.running.mark()
-        self._clock.skip()  # on_train_epoch_start is not called on a resume within an epoch
+        self._clock.skip()  # on_train_epoch_start is not called when resuming mid-epoch
         if (changing := accumulation_schedule(self.trainer)) is not None:  # its hook is not called, either
             changing.on_train_epoch_start(self.trainer)
         check_resumed(self.trainer, self.length)
@@ -336,7 +336,7 @@ class Task(LightningModule):
             raise ScheduleError(f"a schedule watches {max(watched)!r}, but the run has no validation")
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the sums of the epoch for a resume within it."""
+        """Save the sums of the epoch, so that the run can resume mid-epoch."""
         checkpoint["running"] = {**self.running.gather(self), "seconds": self._clock.seconds, "rates": self._rates}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -384,7 +384,7 @@ class Task(LightningModule):
 
     def loss_of_step(self, outputs: Any) -> float:
         """Return the mean loss of the last optimizer step over all processes, which must all call this."""
-        loss = self.running.since_mark().reduce(self).means().get("loss")
+        loss = self.running.measure_since_mark().reduce(self).means().get("loss")
         if loss is None:  # the task does not call `step`, and Lightning has divided the loss
             loss = outputs["loss"].item() * self.trainer.accumulate_grad_batches
         return loss
@@ -463,7 +463,7 @@ class Task(LightningModule):
         """
         # On the CPU, because MPS devices have no double.
         exact = {name: torch.tensor(float(value), dtype=torch.double) for name, value in values.items()}
-        # metrics of more than 10 classes would bury the others in loggers; metrics.json contains them all
+        # per-class metrics of more than 10 classes would crowd out all others in loggers; metrics.json has them all
         kinds = Counter(name.rpartition("/")[0] for name in exact if is_detail(name))
         for logged in (True, False):
             part = {n: v for n, v in exact.items() if (kinds[n.rpartition("/")[0]] <= MOST_PARTS) is logged}

@@ -11,7 +11,7 @@ from lit_engine.data.module import Split, SplitData
 from lit_engine.distributed.processes import print_once
 from lit_engine.errors import DataError
 from lit_project.data.parallel_text.batches import EncodedPairs, EncodedText, PairBatch, TokenBatches
-from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, filter_by_length, with_prefix
+from lit_project.data.parallel_text.filters import CLASSIC_PREFIXES, Overlong, filter_by_length, filter_by_prefix
 from lit_project.data.parallel_text.leak_free_split import (
     Pairs,
     drop_shared_sentences,
@@ -46,7 +46,7 @@ class TranslationData(SplitData):
         joint: use one subword vocabulary for both languages.
         min_freq: words that occur less often in the training pairs are unknown.
         max_length: maximum number of tokens per sentence, without BOS and EOS.
-        overlong: how to treat training pairs with a longer side; their number is printed. In official or given
+        overlong: how to treat training pairs that exceed `max_length`; their number is printed. In official or given
             evaluation splits, sources are truncated and no pair is dropped. If evaluation pairs come from the training
             pairs, `drop` filters before the split, counting words and punctuation marks (for subwords: words only).
         lowercase: convert both sides to lower case.
@@ -54,7 +54,7 @@ class TranslationData(SplitData):
         space_punctuation: separate punctuation marks from words by spaces.
         prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these;
             `classic`: I am, he is, …
-        seed: seed for the order of the training pairs; `null` follows `seed_everything`.
+        seed: seed for the order of the training pairs; `null` uses the seed of `seed_everything`.
         vocabularies: the vocabularies of a checkpoint, as returned by the property `vocabularies`. They include the
             preparation and the maximum length, which the data then use.
         keep_vocabularies: with `--init_from`, use the vocabularies of that run, for further training on similar data.
@@ -124,7 +124,7 @@ class TranslationData(SplitData):
         """Return the unprepared pairs of a split as (source, target)."""
         raise NotImplementedError
 
-    def _built(self) -> tuple[Vocabulary, Vocabulary]:
+    def _build(self) -> tuple[Vocabulary, Vocabulary]:
         if self._vocabularies is None:
             languages = self.source, self.target
             self._vocabularies = build(self.pairs("train"), languages, self.options, self.root / "vocabularies")
@@ -132,11 +132,11 @@ class TranslationData(SplitData):
 
     @property
     def source_vocabulary(self) -> Vocabulary:
-        return self._built()[0]
+        return self._build()[0]
 
     @property
     def target_vocabulary(self) -> Vocabulary:
-        return self._built()[1]
+        return self._build()[1]
 
     @property
     def vocabularies(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class TranslationData(SplitData):
         """Return the pairs that start with one of the prefixes."""
         if self.prefixes is None:
             return pairs
-        kept = with_prefix(pairs, self.prefixes, self.source, self.target)
+        kept = filter_by_prefix(pairs, self.prefixes, self.source, self.target)
         if len(kept) < len(pairs):
             print_once(f"prefixes keep {len(kept):,} of {len(pairs):,} pairs")
         return kept

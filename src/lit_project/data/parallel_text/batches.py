@@ -45,8 +45,8 @@ class TokenBatches(EpochBatches):
 
     The pairs are sorted by (target length, source length) and cut into batches. Shuffling permutes pairs of equal
     lengths and the order of the batches, depending on seed and epoch. The sorted lengths are the same in each epoch, so
-    the number and shapes of the batches are, too. Over all processes, each pair occurs exactly once per epoch. The
-    largest batches are split in two until every process has the same number of batches. In each step, all processes
+    the number and shapes of the batches are also the same. Over all processes, each pair occurs exactly once per epoch.
+    The largest batches are split in two until every process has the same number of batches. In each step, all processes
     have batches of similar length, so none waits long for the others.
 
     Args:
@@ -91,12 +91,12 @@ class TokenBatches(EpochBatches):
         self.together = self.step = given[0] * self.num_replicas  # number of positions or pairs
         if batch_tokens or self.parts > 1:  # otherwise it is equivalent to a global batch size
             self.step = f"{given[0]} × {self.num_replicas} × {self.parts // self.num_replicas}"
-        longest = np.maximum(self.lengths_source, self.lengths_target)[self._sorted(0)]
+        longest = np.maximum(self.lengths_source, self.lengths_target)[self._sort(0)]
         bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), given[0])
         self.bounds = _divisible(bounds, self.num_replicas)  # start of each batch in the sorted pairs, and the end
 
     def batches(self) -> list[Tensor]:
-        order = torch.from_numpy(self._sorted(self.epoch))
+        order = torch.from_numpy(self._sort(self.epoch))
         block = self.parts if self.global_batch_size else self.num_replicas  # batches that stay together in a step
         count = (len(self.bounds) - 1) // block
         steps = torch.arange(count)
@@ -109,17 +109,17 @@ class TokenBatches(EpochBatches):
         return self.parts_of(order, (steps[:, None] * block + own).flatten().tolist())
 
     def padding_waste(self) -> tuple[float, float]:
-        """Return the share of padding in source and target batches of an epoch, over all processes."""
+        """Return the fraction of padding in source and target batches of an epoch, over all processes."""
         bounds = np.unique(self.bounds)  # some batches may be empty
-        order, starts, counts = self._sorted(0), bounds[:-1], np.diff(bounds)
+        order, starts, counts = self._sort(0), bounds[:-1], np.diff(bounds)
         waste = []
         for lengths in (self.lengths_source, self.lengths_target):
             positions = (np.maximum.reduceat(lengths[order], starts) * counts).sum()
             waste.append(float(1 - lengths.sum() / positions))
         return waste[0], waste[1]
 
-    def _sorted(self, epoch: int) -> np.ndarray:
-        """Return pair indices sorted by length, int64 `(N,)`. Ties are shuffled by seed and epoch, or ascending."""
+    def _sort(self, epoch: int) -> np.ndarray:
+        """Return pair indices sorted by length, int64 `(N,)`. Ties are shuffled or kept in ascending order."""
         ties = np.arange(self.size)
         if self.shuffle:
             generator = torch.Generator().manual_seed(derive(self.seed, "ties", epoch))

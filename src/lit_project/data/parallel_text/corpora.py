@@ -18,7 +18,7 @@ def read_aligned(source: Path, target: Path) -> list[tuple[str, str]]:
     """Read pairs from two files, where line n of one is the translation of line n of the other.
 
     Raises:
-        DataError: as `read_lines`; also if the numbers of lines differ, a line is empty, or there are no lines.
+        DataError: as in `read_lines`, or the numbers of lines differ, a line is empty, or there are no lines.
     """
     sources, targets = read_lines(source), read_lines(target)
     if len(sources) != len(targets):
@@ -39,7 +39,7 @@ def read_tsv(path: Path) -> list[tuple[str, str]]:
     """Read pairs from a file with lines `sentence<TAB>translation`. Further columns are ignored.
 
     Raises:
-        DataError: as `read_lines`; also if a line has no tab or an empty side, or there are no lines.
+        DataError: as in `read_lines`, or a line has no tab or an empty side, or there are no lines.
     """
     pairs = []
     for number, line in enumerate(read_lines(path), 1):
@@ -62,7 +62,7 @@ def fetch(path: Path, address: str) -> None:
     """Download `address` to `path`, and check that it is a readable archive of UTF-8 text.
 
     Raises:
-        DataError: the download fails or is not readable. The message says where to put the file.
+        DataError: the download fails, or the file is not readable. The message says where to put the file.
     """
     part = path.with_name(f".{os.getpid()}.{path.name}")  # keeps the suffix, which determines how it is read
     print_once(f"downloading {address} to {path}")
@@ -160,7 +160,7 @@ class Multi30k(TranslationData):
 
     The captions are read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without `.gz`, where
     missing files are downloaded. The splits are used unchanged. No test caption occurs in train. One validation source
-    does, and from English to French also three validation targets; the report shows these numbers.
+    does, and so do three validation targets from English to French. The report shows these numbers.
 
     Raises:
         DataError: a file is damaged, or it is missing and cannot be downloaded. The message says where to put it.

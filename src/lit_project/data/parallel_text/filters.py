@@ -62,7 +62,7 @@ CLASSIC_PREFIXES = (
 _PLAIN = Preparation(lowercase=True, strip_accents=True)
 
 
-def with_prefix(pairs: Pairs, prefixes: Sequence[str], source: str, target: str) -> list[tuple[str, str]]:
+def filter_by_prefix(pairs: Pairs, prefixes: Sequence[str], source: str, target: str) -> list[tuple[str, str]]:
     """Return the pairs whose English side, lower-cased and without accents, starts with one of `prefixes`.
 
     Raises:

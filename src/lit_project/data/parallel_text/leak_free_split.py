@@ -21,8 +21,8 @@ Pairs = Sequence[tuple[str, str]]
 def sentence_key(sentence: str) -> str:
     """Return a key that is equal for all spellings of a sentence: its letters and digits, without case and accents.
 
-    It is coarser than any `Preparation`: sentences that become equal by preparation have equal keys. Thus a split by
-    keys is leak-free for all preparations.
+    The key is coarser than any `Preparation`: sentences that are equal after preparation have equal keys. A split by
+    keys is therefore leak-free for all preparations.
     """
     folded = sentence.lower()
     if not folded.isascii():

@@ -8,7 +8,7 @@ from lit_project.data.parallel_text.leak_free_split import Pairs, overlap
 from lit_project.text.preparation import Preparation
 from lit_project.text.vocabulary import EOS, UNK
 
-MANY_UNKNOWN = 0.2  # share of the tokens of a split
+MANY_UNKNOWN = 0.2  # fraction of the tokens of a split
 
 
 def pair_texts(pairs: Pairs, train: Pairs, preparation: Preparation) -> list[PairText]:
@@ -41,7 +41,7 @@ def describe(
         pairs: prepared pairs by split.
         encoded: encoded pairs by split, only for splits that are set up.
         counts: number of pairs that were "dropped" and "truncated", by split.
-        padding: share of padding in training batches, for source and target.
+        padding: fraction of padding in training batches, for source and target.
         left_out: number of pairs that are not in any split, by reason.
     """
     return {
@@ -58,7 +58,7 @@ def describe(
 
 
 def _unknown(text: EncodedText) -> float:
-    """Return the share of unknown tokens, without counting BOS and EOS."""
+    """Return the fraction of unknown tokens, without counting BOS and EOS."""
     tokens = ((text.flat > EOS) | (text.flat == UNK)).sum()
     return float((text.flat == UNK).sum() / tokens.clamp(min=1))
 

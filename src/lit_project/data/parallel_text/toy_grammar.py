@@ -213,7 +213,7 @@ def _actions(subject: Subject) -> Iterator[tuple[str, str]]:
 
 @cache  # generating them takes a second
 def sentences(size: int) -> list[tuple[str, str]]:
-    """Return the same English-French pairs in each call, a third with each kind of predicate.
+    """Return English-French pairs, a third of them for each kind of predicate. Each call returns the same pairs.
 
     Raises:
         DataError: `size` is not between 3 and the number of sentences in the grammar.
@@ -224,7 +224,7 @@ def sentences(size: int) -> list[tuple[str, str]]:
     for number, kind in enumerate((_motions, _states, _actions)):
         own = [pair for subject in subjects for pair in kind(subject)]
         generator.shuffle(own)
-        # if a kind has too few sentences, the next ones fill its share
+        # if a kind has too few sentences, later kinds supply more
         chosen += own[: (size - len(chosen)) // (3 - number)]
     if size < 3 or len(chosen) < size:
         raise DataError(f"size must be between 3 and {len(chosen)} pairs for this grammar, got {size}")

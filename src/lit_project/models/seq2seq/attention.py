@@ -16,7 +16,7 @@ def attention_weights(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Base class. It scores source states by dot product, unless a subclass overrides `keys` or `scores`."""
+    """Base class for attention. The score is a dot product, unless a subclass overrides `keys` or `scores`."""
 
     def keys(self, states_BSD: Tensor) -> Tensor:
         """Return the keys `(B, S, K)` to compare queries with. They are computed once per source."""
@@ -54,7 +54,7 @@ class GeneralAttention(Attention):
         self.project = nn.Linear(state_size, query_size, bias=False)
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """Return W state, `(B, S, H)`."""
+        """Return the states multiplied by W, `(B, S, H)`."""
         return self.project(states_BSD)
 
 
@@ -68,7 +68,7 @@ class AdditiveAttention(Attention):
         self.score = nn.Linear(query_size, 1, bias=False)
 
     def keys(self, states_BSD: Tensor) -> Tensor:
-        """Return U state, `(B, S, H)`."""
+        """Return the states multiplied by U, `(B, S, H)`."""
         return self.key(states_BSD)
 
     def scores(self, query_BTH: Tensor, keys_BSH: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ class LocationAttention(Attention):
         if states_BSD.shape[1] > self.max_source_length:
             raise ValueError(
                 f"a source of {states_BSD.shape[1]} tokens is longer than the {self.max_source_length} positions of "
-                "location attention: raise max_source_length, or use a different attention"
+                "location attention: increase max_source_length, or use a different attention"
             )
         return states_BSD[..., :0]
 

@@ -83,7 +83,7 @@ class Seq2Seq(nn.Module):
     """
 
     shared_embeddings = False
-    # prefixes of the names of weights that have one row per token of a vocabulary
+    # name prefixes of weights that have one row per token of a vocabulary
     vocabulary_weights: ClassVar[dict[str, tuple[str, ...]]] = {
         "source": ("source_embedding.", "encoder.embedding."),
         "target": ("target_embedding.", "output."),

@@ -111,7 +111,7 @@ class RNNDecoder(nn.Module):
     Sizes: embedding E, hidden state H, source states D, and input of the output layer O.
     """
 
-    FEEDS: ClassVar[bool]  # whether the RNN receives the contexts, and `combine` the embedded inputs
+    FEEDS: ClassVar[bool]  # whether contexts are inputs of the RNN, and embedded inputs are inputs of `combine`
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class AttentionBefore(RNNDecoder):
 
     With additive attention, it is the decoder of Bahdanau et al. 2015. With location attention, it is the decoder of
     the classic PyTorch tutorial, whose query also includes the embedded input. The loop uses the weights of `self.rnn`
-    and computes only what depends on previous steps, but no gradients of large matrices.
+    and computes only what depends on previous steps. `Repeated` computes the gradients of large matrices.
     """
 
     FEEDS = True

@@ -151,7 +151,7 @@ def translated(
 
 
 def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bool) -> None:
-    """Write one translation per sentence, or with `scores` all of them, with an empty line between sentences.
+    """Write one translation per sentence. With `scores`, write all, with an empty line between sentences.
 
     Raises:
         UserError: the file cannot be written.

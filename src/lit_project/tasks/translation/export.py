@@ -1,4 +1,4 @@
-"""Export of translators: the encoder and one decoder step as tensor functions, and search with the exported files."""
+"""Exports the encoder and one decoder step of translators as tensor functions, and searches with the exported files."""
 
 from collections.abc import Mapping
 from copy import copy

@@ -112,7 +112,7 @@ class Translations(Callback):
             self._look(trainer, pl_module)
 
     def _look(self, trainer: Trainer, task: Any) -> None:
-        """Compute the attention of the first sentences of this process."""
+        """Compute the attention weights for the first sentences that this process evaluates."""
         if not fast_dev_run(trainer):
             for row in first_of_each_source(getattr(task, "rows", []))[: self.sentences]:
                 row.attention = task.attention(row.text.source, row.tokens)
@@ -148,7 +148,7 @@ class Translations(Callback):
         save_figure(trainer, f"{split}_bleu_by_length", bleu_by_length(task.by_length, title), caption=about)
         if not self.samples:
             return
-        samples = tables(ranked_samples(rows, self.samples, task.target_language))
+        samples = tables(rank_samples(rows, self.samples, task.target_language))
         file = Path(trainer.default_root_dir) / "predictions" / f"{split}_samples.json"
         write_text(file, json.dumps(samples, indent=2, ensure_ascii=False) + "\n")
         columns = ["which", "BLEU", "source", "translation", "references"]
@@ -172,7 +172,7 @@ def _rows(trainer: Trainer, task: Any) -> list[Row]:
     return first_of_each_source(getattr(task, "rows", []))
 
 
-def ranked_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dict[str, list[tuple[float, Row]]]:
+def rank_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dict[str, list[tuple[float, Row]]]:
     """Return the best, worst and random translations with their smoothed sentence BLEU.
 
     The random samples are the same whenever the same sentences are evaluated, so that checkpoints can be compared.
@@ -184,7 +184,7 @@ def ranked_samples(rows: Sequence[Row], samples: int, language: str = "en") -> d
 
 
 def tables(samples: Mapping[str, Sequence[tuple[float, Row]]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the table rows for each kind of `ranked_samples`, with several references joined by newlines."""
+    """Return the table rows for each kind of `rank_samples`, with several references joined by newlines."""
     names = ("BLEU", "source", "translation", "references")
     values = {
         which: [(round(score, 1), row.text.source, row.hypothesis, "\n".join(row.text.references)) for score, row in of]

@@ -70,7 +70,7 @@ class Translator(Task):
         net: model that maps tokens to logits of the next token.
         optimizer: creates the optimizer for the parameters.
         vocabularies: plain data that convert text to tokens and back; set from the data and stored in the checkpoint.
-        label_smoothing: share of the target spread evenly over the vocabulary (Szegedy et al. 2016).
+        label_smoothing: fraction of the target spread evenly over the vocabulary (Szegedy et al. 2016).
         teacher_forcing_ratio: probability that the decoder's input in training is the true token instead of its own
             prediction (scheduled sampling, Bengio et al. 2015). Either a number or points [optimizer step, ratio] with
             linear interpolation, such as [[0, 1.0], [5000, 0.5]].
@@ -127,7 +127,7 @@ class Translator(Task):
         """Shard the model, which must then run each of its parts exactly once per step.
 
         Raises:
-            UserError: teacher_forcing_ratio is below 1, which runs the decoder once per token.
+            UserError: `teacher_forcing_ratio` is below 1, because the decoder then runs once per token.
         """
         if self.device_mesh is not None and min(ratio for _, ratio in self.forcing_points) < 1:
             raise UserError("sharding does not support teacher_forcing_ratio below 1: set it to 1.0")
@@ -138,7 +138,7 @@ class Translator(Task):
         return self.net(source_BS, lengths_B, inputs_BT)
 
     def teacher_forcing(self, step: int) -> float:
-        """Return the probability of a true token as decoder input at an optimizer step, counted from 0."""
+        """Return the probability that the decoder receives the true token at an optimizer step, counted from 0."""
         steps, ratios = zip(*self.forcing_points, strict=True)
         return float(np.interp(step, steps, ratios))
 
@@ -222,7 +222,7 @@ class Translator(Task):
         return exported(self, batch)
 
     def served(self, text: str) -> dict[str, Any]:
-        """Return translation, score, notes (unknown words, truncation) and attention map for `serve`."""
+        """Return the translation, score, notes (unknown words, truncation) and attention map for `serve`."""
         from lit_project.tasks.translation.command import translated
         from lit_project.tasks.translation.figures import attention_map
 

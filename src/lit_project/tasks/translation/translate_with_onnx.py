@@ -1,4 +1,4 @@
-"""`python translate.py "A sentence."` or lines on stdin. Needs numpy, onnxruntime (and sentencepiece for subwords)."""
+"""Translates its arguments or stdin. Needs numpy, onnxruntime and, for subwords, sentencepiece."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""`doubts REPEAT`: lists likely label errors and near-duplicates, and writes a table to correct and a page."""
+"""`doubts REPEAT`: lists likely label errors and near-duplicates, and writes a page and a table for corrections."""
 
 import argparse
 import csv
@@ -16,7 +16,7 @@ from lit_engine.project import program
 from lit_engine.tools.json_output import HELP, json_document
 from lit_engine.tools.runs.command import write
 
-# Reason in the table → title, and number of successive rows that belong together.
+# Reason in the table → section title, and number of consecutive rows that belong together.
 REASONS = {
     "label": ("Likely label errors", 1),
     "different labels": ("Near-duplicates with different labels", 2),
@@ -26,7 +26,7 @@ REASONS = {
 
 def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `doubts`."""
-    what = "Finds likely label errors and near-duplicates after `repeat --folds`, and writes a table to correct."
+    what = "Finds likely label errors and near-duplicates after `repeat --folds`, and writes a table for corrections."
     parser = OptionParser("doubts", what)
     add = parser.add_argument
     add("repeat", type=Path, metavar="REPEAT", help="folder of a repeat over folds")
@@ -56,7 +56,7 @@ def doubts(args: Sequence[str]) -> int:
         lines = [f"{total:,} samples, estimated label errors: {errors:,} ({100 * errors / total:.1f} %)"]
         lines += [f"{title}: {counts[reason] // size:,}" for reason, (title, size) in REASONS.items()]
         if samples.features is None:
-            lines.append("near-duplicates were not searched: the network has no linear layer with an output per class")
+            lines.append("near-duplicates: unknown, because the network has no linear layer with one output per class")
         print("\n".join(lines))
         text = io.StringIO()
         writer = csv.DictWriter(text, list(rows[0]) if rows else ["correction", "id"], lineterminator="\n")
@@ -72,9 +72,9 @@ def doubts(args: Sequence[str]) -> int:
 
 
 def list_doubts(samples: Any, first: int | None) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows of the table, the most doubtful first for each reason, and the estimated number of label errors.
+    """Return the rows of the table, grouped by reason, and the estimated number of label errors.
 
-    Near-duplicates are in two successive rows.
+    The most doubtful rows of each group come first. Each pair of near-duplicates has two consecutive rows.
     """
     from lit_engine.tools.doubts.statistics import label_errors, near_duplicates
 

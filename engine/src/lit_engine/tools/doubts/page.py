@@ -1,4 +1,4 @@
-"""The page of `doubts`: a gallery of images, or tables of other samples."""
+"""Creates the page of `doubts`, with galleries of images or tables of other samples."""
 
 import io
 from collections import Counter
@@ -18,8 +18,8 @@ ABOUT = {
     "label": "Ranked by the probability of the label, from networks that were not trained on the sample. Confident "
     "learning estimates how many labels are wrong (Northcutt et al. 2021).",
     "different labels": "At least one label of each pair is wrong, or the classes overlap. Closest pairs first.",
-    "different folds": "One of them is tested while the other trains the network, so test scores are too high. Closest "
-    "pairs first.",
+    "different folds": "One sample of each pair is tested while the other is used for training, so test scores are too "
+    "high. Closest pairs first.",
 }
 
 
@@ -43,7 +43,7 @@ def render_page(found: Samples, rows: Sequence[dict[str, Any]], lines: Sequence[
 
 
 def _images(found: Samples, rows: Sequence[dict[str, Any]]) -> dict[tuple[int, int], bytes]:
-    """Return the images as PNG files by fold and index. Empty if the data are not on this machine."""
+    """Return the images as PNG files by fold and index, or nothing if the data are not on this machine."""
     images: dict[tuple[int, int], bytes] = {}
     for fold, run in enumerate(found.runs):
         if wanted := sorted({row["index"] for row in rows if row["fold"] == fold}):
@@ -58,7 +58,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _gallery(images: dict[tuple[int, int], bytes], rows: Sequence[dict[str, Any]], size: int) -> str:
-    """Return the images of `size` successive rows side by side."""
+    """Return a gallery in which the images of `size` consecutive rows are side by side."""
     figures = []
     for start in range(0, len(rows), size):
         group = rows[start : start + size]

@@ -1,4 +1,4 @@
-"""Reads the samples of a repeat over folds, with predictions of the networks that were not trained on them."""
+"""Reads the samples of a repeat over folds, with predictions from networks that were not trained on them."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class Samples:
-    """N samples of K classes. `rows` contains the id, the fold, the index in `predictions.csv` and the description.
+    """N samples of K classes. Each of the `rows` contains an id, fold, index in `predictions.csv` and description.
 
     `probabilities` `(N, K)` are means over the seeds. `features` `(N, D)` are the inputs of the last linear layer of
     one network, or None if it has no such layer. `runs` are the directories of the first run of each fold.
@@ -81,7 +81,7 @@ def read_samples(folder: Path) -> Samples:
 
 
 def _runs_by_fold(folder: Path) -> list[list[Path]]:
-    """Return the directories of the runs. Raises RunError if there are no folds, or a run has not finished."""
+    """Return the run directories of each fold. Raises RunError if there are no folds or a run has not finished."""
     file = folder / "summary.json"
     runs = list(json.loads(file.read_text(encoding="utf-8"))["runs"].values()) if file.is_file() else []
     if not runs or not all("data.fold" in run for run in runs):
@@ -95,7 +95,7 @@ def _runs_by_fold(folder: Path) -> list[list[Path]]:
 
 
 def _unreadable(runs: list[RunDir]) -> list[str]:
-    """Return the unreadable files of the first run that exists, which has the same files as the others."""
+    """Return the unreadable data files of the first existing run. All runs use the same files."""
     data: Any = next((_set_up(load_data(run), "fit") for run in runs if run.config_file.exists()), None)
     found = []
     for split in SPLITS if data else ():
@@ -106,7 +106,7 @@ def _unreadable(runs: list[RunDir]) -> list[str]:
 
 
 def _set_up(data: Any, stage: str) -> Any:
-    """Load the splits of a stage. Raises UserError if the samples have no single class."""
+    """Load the splits of a stage. Raises UserError unless each sample has a single class."""
     data.prepare_data()
     data.setup(stage)
     if not hasattr(data, "class_names") or any(classes_of(split) is None for split in data.splits.values()):
@@ -122,7 +122,7 @@ def _batches(data: Any, split: Split, device: torch.device) -> Iterator[Any]:
 
 @torch.inference_mode()
 def _probabilities(task: Any, data: Any, device: torch.device) -> Floats:
-    """Return the probabilities `(N, K)` for the test split. Raises UserError if `predict_step` returns none."""
+    """Return the probabilities `(N, K)` for the test split. Raises UserError if `predict_step` does not."""
     task.all_probabilities = True
     found = []
     for number, batch in enumerate(_batches(data, "test", device)):
@@ -139,7 +139,7 @@ def _probabilities(task: Any, data: Any, device: torch.device) -> Floats:
 
 @torch.inference_mode()
 def _features(task: Any, data: Any, device: torch.device) -> dict[str, Floats]:
-    """Return the inputs `(D,)` of the last linear layer with an output for each class, by the id of the sample."""
+    """Map sample ids to the inputs `(D,)` of the last linear layer with one output per class."""
     _set_up(data, "fit")
     seen: list[Tensor] = []
     for module in task.modules():

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.integer[Any]]
 
-NEAR = 0.13  # near-duplicates are closer than this share of the median distance to the nearest sample, as in cleanlab
-BLOCK = 1024  # samples whose similarities to all others are in memory at once
+# Near-duplicates are closer than this fraction of the median distance to the nearest sample, as in cleanlab.
+NEAR = 0.13
+BLOCK = 1024  # number of samples that are compared with all others at once
 
 
 def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int]:
@@ -38,7 +39,7 @@ def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int
 def near_duplicates(features: Floats, labels: Integers, folds: Integers) -> list[tuple[int, int, float]]:
     """Return pairs of near-duplicates with different labels or in different folds, and their distance, closest first.
 
-    The distance is 1 − cosine similarity. For each sample, only the closest such sample is considered.
+    The distance is 1 − cosine similarity. For each sample, only the closest match counts.
 
     Args:
         features: features `(N, D)`, all from the same network.

@@ -1,7 +1,7 @@
 """Exports a trained model to files that run without this project, and compares each with `predict`.
 
 %(prog)s runs/quickstart/first                                   pt2, which needs only torch
-%(prog)s runs/quickstart/first --format onnx,safetensors         ONNX, which needs no torch, and only the weights
+%(prog)s runs/quickstart/first --format onnx,safetensors         ONNX (needs no torch) and the weights only
 """
 
 import argparse

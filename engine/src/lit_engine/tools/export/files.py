@@ -13,7 +13,7 @@ from lit_engine.load import load_for_prediction
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
 from lit_engine.tools.export.formats import run_in_two_batches, trace, write_onnx, write_pt2, write_safetensors
-from lit_engine.tools.export.parts import Exported, Run, example_of, of_forward
+from lit_engine.tools.export.parts import Exported, Run, example_of, export_forward
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
 MOST = 1e-4  # maximum difference from `predict`; float32 rounding errors are smaller
@@ -61,7 +61,7 @@ class Exporter:
             UserError: the model cannot be exported, or the outputs of a file differ from `predict`.
         """
         task: Any = self.task
-        make = getattr(task, "exported", None) or partial(of_forward, task)
+        make = getattr(task, "exported", None) or partial(export_forward, task)
         made: Exported = make(self.seen[0][0])
         about = {
             "task": type(task).__name__,
@@ -88,7 +88,7 @@ class Exporter:
                     name: run_in_two_batches(WRITERS[format](p, part, text, folder / file))
                     for (name, p), part, file in parts
                 }
-            notes |= dict.fromkeys(files, self._compared(made, runs, format))
+            notes |= dict.fromkeys(files, self._compare(made, runs, format))
         for name, content in {"model.json": text, **(made.with_onnx if "onnx" in formats else {})}.items():
             (folder / name).write_text(content, encoding="utf-8")
             notes[name] = ""
@@ -99,7 +99,7 @@ class Exporter:
             return sum(len(rows["index"]) for _, rows in self.seen)
         return sum(len(next(iter(example_of(self.task, batch).values()))) for batch, _ in self.seen)
 
-    def _compared(self, made: Exported, runs: Mapping[str, Run], format: str) -> str:
+    def _compare(self, made: Exported, runs: Mapping[str, Run], format: str) -> str:
         found = torch.tensor([made.difference(runs, batch, rows) for batch, rows in self.seen])
         compared = "`predict`" if hasattr(self.task, "exported") else "`forward`"
         what = f"differs from {compared} by at most {found.max():.1g} ({made.unit}; {self._samples()} samples)"

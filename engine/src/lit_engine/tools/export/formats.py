@@ -20,8 +20,8 @@ from lit_engine.tools.export.parts import Part, Run
 LENGTHS = {"batch": 2, "source": 3, "past": 4}  # example lengths of free axes; the traced graph accepts any length
 
 
-def _quietly(what: str, make: Callable[[], Any]) -> Any:
-    """Return the result of a verbose torch call, in which recurrent layers are traced for any sequence length.
+def _call_quietly(what: str, make: Callable[[], Any]) -> Any:
+    """Return the result of a verbose torch call without its output. Recurrent layers are traced for any length.
 
     Raises:
         UserError: the call failed. The message contains the reason.
@@ -54,7 +54,7 @@ def trace(name: str, part: Part) -> ExportedProgram:
         )
         return torch.export.export(part, examples, dynamic_shapes=(shapes,))
 
-    program = _quietly(name, make)
+    program = _call_quietly(name, make)
     used: set[Any] = set()
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # it contains local paths
@@ -77,7 +77,7 @@ def write_onnx(program: ExportedProgram, part: Part, about: str, file: Path) -> 
 
     names, axes = list(part.inputs), tuple(dict(enumerate(free)) for free in part.free.values())
     options: Any = {"input_names": names, "output_names": part.outputs, "dynamic_shapes": (axes,)}
-    made = _quietly(f"file {file.name}", lambda: torch.onnx.export(program, dynamo=True, verbose=False, **options))
+    made = _call_quietly(f"file {file.name}", lambda: torch.onnx.export(program, dynamo=True, verbose=False, **options))
     made.model.metadata_props["about"] = about
     made.save(str(file), external_data=False)
     session = InferenceSession(str(file))
@@ -90,7 +90,7 @@ def write_onnx(program: ExportedProgram, part: Part, about: str, file: Path) -> 
 
 
 def write_safetensors(net: nn.Module, about: str, file: Path) -> None:
-    """Write the net's state dict with the text of `about`, and return a net that was loaded from the file."""
+    """Write the net's state dict with the text of `about`, and load the file back into the net."""
     from safetensors.torch import load_file, save
 
     # Tied weights are written twice, because the format does not support sharing.
@@ -102,7 +102,7 @@ def write_safetensors(net: nn.Module, about: str, file: Path) -> None:
 
 
 def run_in_two_batches(run: Run) -> Run:
-    """Return a function that runs the first sample separately, so that no batch has the traced size by chance."""
+    """Return a function that runs the first sample separately, to test a batch size that was not traced."""
 
     def both(*inputs: Tensor) -> Sequence[Tensor]:
         if inputs[0].shape[0] == 1:

@@ -58,7 +58,7 @@ class Exported:
     """The result of a task's `exported` method for a batch of `predict`.
 
     Args:
-        parts: the parts by the stem of their file name.
+        parts: the parts, keyed by the stem of their file name.
         difference: returns the largest difference between the outputs of the files and the rows of `predict`.
         unit: unit of the difference.
         about: information for users of the files, as plain data. Values that the task gets from the data are added.
@@ -77,7 +77,7 @@ def example_of(task: LightningModule, batch: Any) -> dict[str, Tensor]:
     return inputs_of(task, batch if task.example_input_array is None else task.example_input_array)
 
 
-def of_forward(task: LightningModule, batch: Any) -> Exported:
+def export_forward(task: LightningModule, batch: Any) -> Exported:
     """Return the default export for a task without an `exported` method: the inputs and outputs of `forward`."""
     inputs = example_of(task, batch)
     names = list(inputs)
@@ -108,7 +108,7 @@ def tensors_in(outputs: Any) -> dict[str, Tensor]:
     """Return the tensors that `forward` returned, by name: `outputs`, `outputs_0`…, or the keys of a dict.
 
     Raises:
-        UserError: if `forward` returned anything else.
+        UserError: `forward` returned anything else.
     """
     if isinstance(outputs, Tensor):
         return {"outputs": outputs}

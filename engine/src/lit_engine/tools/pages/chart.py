@@ -36,7 +36,7 @@ class Series(NamedTuple):
 
     order: int  # number of the series, which determines its colour
     name: str
-    points: Sequence[tuple[float, float]]  # (x, y), by x
+    points: Sequence[tuple[float, float]]  # (x, y), sorted by x
     sds: Sequence[float] = ()  # half the height of the band or error bar at each point
     dots: bool = False  # separate points instead of a curve
 
@@ -53,13 +53,13 @@ def stroke(order: int) -> str:
 
 
 def swatch(order: int) -> str:
-    """Return a short piece of the line of a series."""
+    """Return a short sample of the line of a series."""
     line = f'<path d="M0 5H26" stroke-width="3" {stroke(order)}/>'
     return Html(f'<svg class="swatch" viewBox="0 0 26 10" aria-hidden="true">{line}</svg>')
 
 
 def legend(names: Sequence[str]) -> str:
-    """Return checkboxes that hide curves, and the CSS that connects them, the curves and the rows of a table."""
+    """Return checkboxes that hide curves, and the CSS that links them to the curves and the rows of a table."""
     labels, rules = [], []
     for order, name in enumerate(names):
         box = f'<input type="checkbox" id="show{order}" checked>'
@@ -74,7 +74,7 @@ def legend(names: Sequence[str]) -> str:
 
 
 def choice(label: str, kind: str, names: Sequence[str], checked: Sequence[int], key: str) -> str:
-    """Return radio buttons or checkboxes. Elements of the class `KEY-2` are shown while the third one is checked."""
+    """Return radio buttons or checkboxes. Elements of class `KEY-2` are shown while the third box is checked."""
     boxes = [
         f'<label><input type="{kind}" name="{key}" id="{key}{n}"{" checked" * (n in checked)}> {escape(name)}</label>'
         for n, name in enumerate(names)
@@ -166,7 +166,7 @@ class Axis:
 
 
 def positions(values: Sequence[object]) -> tuple[list[float], bool, list[str]]:
-    """Return where the values of an option are on an axis, whether it is logarithmic, and its categories, if any."""
+    """Return the positions of an option's values on an axis, whether the axis is logarithmic, and its categories."""
     numeric = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(numeric) == len(values):
         return numeric, min(numeric) > 0 and max(numeric) >= 10 * min(numeric), []

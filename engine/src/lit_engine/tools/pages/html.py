@@ -113,7 +113,7 @@ def link(text: str, file: Path, folder: Path) -> str:
 
 
 def heading(text: str, level: int = 2, within: str = "") -> str:
-    """Return a heading that links to itself, of a section by default. `within` is the section of a lower heading."""
+    """Return a heading that links to itself. For lower levels than sections, `within` is the section title."""
     anchor = re.sub(r"\W+", "-", f"{within} {text}".strip().lower())
     return f'<h{level} id="{anchor}"><a href="#{anchor}">{escape(text)}</a></h{level}>'
 
@@ -141,7 +141,7 @@ def folded(summary: str, part: str) -> str:
 
 
 def figures(files: Iterable[Path], folder: Path | None = None) -> str:
-    """Return the PNG files of a run (see `save_figure`) with their captions or else their names, charts first.
+    """Return the PNG files of a run (see `save_figure`) with their captions, or else their names. Charts come first.
 
     A click on a figure opens its file if the `folder` of the page is given.
     """

@@ -1,4 +1,4 @@
-"""Averages of per-class metrics, and 95 % confidence intervals for the choice of the evaluated samples."""
+"""Averages of per-class metrics, with 95 % confidence intervals that reflect the choice of evaluated samples."""
 
 import math
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Writes the page of a run, `RUN/index.html`, and its model card, `RUN/README.md`.
 
-`write(RUN)` creates both from the run directory only. Data that the run does not contain is left out.
+`write(RUN)` creates both from the run directory only. Sections without data in the run are omitted.
 """
 
 import json
@@ -96,7 +96,7 @@ def render_page(run: Run) -> str:
 
 
 def _hyperparameters(run: Run) -> list[list[Cell]]:
-    """Return the options of the config that are set, without those that have the default of Lightning or of a class."""
+    """Return the options that the config sets to something other than the default of Lightning or of a class."""
     from lightning.pytorch import Trainer
 
     defaults = {f"trainer.{name}": one.default for name, one in signature(Trainer).parameters.items()}
@@ -114,7 +114,7 @@ def _hyperparameters(run: Run) -> list[list[Cell]]:
 
 
 def _without_defaults(value: Any) -> Any:
-    """Return a config without the arguments that have the default of their class, if its package is imported."""
+    """Return a config without arguments that equal the default of their class, if its package has been imported."""
     if isinstance(value, list):
         return [_without_defaults(one) for one in value]
     if not isinstance(value, dict):
@@ -145,7 +145,7 @@ def _short(run: Run, key: str) -> str:
 
 
 def _summary(run: Run) -> str:
-    """Return a line with the model, the data, the size and duration of the training, and the state of the run."""
+    """Return a line with the model, the data, the size and duration of the training run, and its state."""
     what = " of ".join(filter(None, (_short(run, "model"), _short(run, "model.net"))))
     last = run.rows[-1] if run.rows and run.state != "finished" else {}
     known = {name: float(last[name]) + (name == "epoch") for name in ("epoch", "step") if last.get(name)}

@@ -15,7 +15,7 @@ from lit_engine.errors import RunError, UserError
 from lit_engine.project import current, package_folder, program
 from lit_engine.run.directory import RunDir
 
-# A package in requirements.lock with its version and marker. torch itself pins those that are left out.
+# A package in requirements.lock with its version and marker. The excluded packages are pinned by torch.
 PIN = re.compile(r"^(?!nvidia-|cuda-|triton)([\w.-]+)==[^\\\n]*", re.MULTILINE)
 
 
@@ -48,7 +48,7 @@ def checkout(run: RunDir, git: Mapping[str, Any], folder: Path) -> Iterator[Code
     try:
         if any(line.startswith("diff --git ") for line in changes):
             _git(run, tree, "apply", str(patch.absolute()))
-        inside = tree / package.relative_to(root)  # unless the package is installed as a wheel
+        inside = tree / package.relative_to(root)  # does not exist if the package is installed as a wheel
         inside = inside if inside.is_dir() else tree / "src" / package.name
         if not inside.is_dir():
             raise impossible(run, f"its commit has no package {package.name}")
@@ -94,7 +94,7 @@ def create_environment(run: RunDir, recorded: Mapping[str, str | None], project:
         ["pip", "install", "--python", str(python), *(["--torch-backend", local] if local else []),
          "--requirements", str(requirements), "--editable", str(project)],
     ):  # fmt: skip
-        # `--project /` ignores uv's settings in this folder, such as `exclude-newer`
+        # With `--project /`, uv ignores the settings of this folder, such as `exclude-newer`.
         done = subprocess.run([uv, "--quiet", "--project", "/", *words], capture_output=True, text=True)
         if done.returncode:
             why = shorten(" ".join(re.sub(r"[×╰─▶│├]", " ", done.stderr).split()), 300)

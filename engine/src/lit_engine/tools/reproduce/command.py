@@ -1,4 +1,4 @@
-"""`reproduce RUN`: trains a run again with its code, versions, options and data, and reports whether it is the same."""
+"""`reproduce RUN`: trains a run again with the same code, versions, options and data, and compares the results."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ def option_parser() -> argparse.ArgumentParser:
     """Return the argument parser of `reproduce`."""
     what = (
         "Trains a run again from its commit, with the recorded versions, options and data, and compares the results.\n"
-        "Exit status 0 if they are bit-identical or equal within rounding, 3 if they are different."
+        "The exit status is 0 if they are bit-identical or equal within rounding, and 3 if they are different."
     )
     parser = OptionParser("reproduce", what)
     parser.add_argument("run", metavar="RUN", help="a finished run, or `latest`")
@@ -70,7 +70,7 @@ def reproduce(args: Sequence[str]) -> int:
 
 
 def check(run: RunDir) -> dict[str, Any]:
-    """Return the entry of a run in provenance.json.
+    """Check that a run can be reproduced, and return its entry in provenance.json.
 
     Raises:
         RunError: the run cannot be reproduced.
@@ -99,7 +99,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
     """Train a run again in the folder `reproductions` and return the new run.
 
     Raises:
-        RunError: the data or the parent of a fork have changed, or `fit` fails.
+        RunError: the data or the run that was forked have changed, or `fit` fails.
     """
     fork = entry["fork"]
     source, number = Path(fork["run"]) if fork else run.path, 1
@@ -114,7 +114,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
         words += [f"--init_from={entry['init_from']}", f"--init_prefixes={json.dumps(entry['init_prefixes'])}"]
     if run.config().get("trainer", {}).get("logger"):
         words.append("--trainer.logger=null")  # metrics.csv is enough
-    # PYTHONSAFEPATH: the package in the working folder must not replace the one of the commit
+    # Without PYTHONSAFEPATH, Python would import the package in the working folder instead of the commit's package.
     environment = {**os.environ, "PYTHONPATH": python_path, "PYTHONSAFEPATH": "1"}
     if entry.get("processes", 1) == 1 and "cpu_threads" in entry:  # several processes share the cores
         environment["OMP_NUM_THREADS"] = str(entry["cpu_threads"])
@@ -139,7 +139,7 @@ def fit_again(run: RunDir, entry: dict[str, Any], python: Path, python_path: str
 
 
 def _check_start(run: RunDir, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Print the differences when training starts, and raise RunError if the parent of a fork or the data differ."""
+    """Print the differences when training starts. Raises RunError if the forked run or the data have changed."""
     if before["fork"] and before["fork"]["step"] != now["fork"]["step"]:
         raise impossible(run, f"{before['fork']['run']} has been trained further since the fork")
     known, found = before.get("data") or {}, now.get("data") or {}

@@ -1,4 +1,4 @@
-"""Compares the results of a run and of its reproduction, and finds reasons for differences."""
+"""Compares the results of a run and its reproduction, and suggests a reason for differences."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ class Outcome:
 
     Attributes:
         metrics: the differences between metrics, in the order of training.
-        weights: distance between the weights of each checkpoint that both runs have, relative to their norm.
+        weights: for each checkpoint of both runs, the distance between the weights relative to their norm.
     """
 
     metrics: list[Difference]
@@ -56,7 +56,7 @@ class Outcome:
 
     def lines(self) -> Iterator[str]:
         """Yield the verdict and the differences."""
-        metrics = f"{len(self.metrics):,} values of metrics differ" if self.metrics else "all recorded metrics agree"
+        metrics = f"{len(self.metrics):,} metric values differ" if self.metrics else "all recorded metrics agree"
         distances = ", ".join(f"{size:.2g} in {name}" for name, size in self.weights.items() if size)
         same = f"all weights agree in {', '.join(self.weights)}" if self.weights else "no checkpoints to compare"
         yield f"{self.verdict}: {metrics}; {f'relative distance of the weights: {distances}' if distances else same}"
@@ -67,7 +67,7 @@ class Outcome:
 def compare_results(run: RunDir, again: RunDir) -> Outcome:
     """Compare metrics.csv, the final metrics, and the weights in the checkpoints that both runs have."""
     before, now = _values(run), _values(again)
-    if before.get(TESTED) != now.get(TESTED) or "changed" in run.metrics().get("test", {}):  # tested in another way
+    if before.get(TESTED) != now.get(TESTED) or "changed" in run.metrics().get("test", {}):  # tested differently
         before = {key: value for key, value in before.items() if key[0] != "test"}
     largest: dict[str, float] = {}
     for (_, metric), value in before.items():
@@ -80,7 +80,7 @@ def compare_results(run: RunDir, again: RunDir) -> Outcome:
 
 
 def _values(run: RunDir) -> dict[tuple[str, str], str]:
-    """Return the recorded metrics by place and name, without timings and metrics of single classes."""
+    """Return the recorded metrics by place and name, excluding timings and per-class metrics."""
     found: dict[tuple[str, str], Any] = {}
     for row in run.history()[1]:
         place = f"step {row['step']}" + (f" (epoch {row['epoch']})" if row.get("epoch") else "")
@@ -101,7 +101,7 @@ def _size(value: str) -> float:
 
 
 def _relative(before: str, now: str, largest: float) -> float:
-    """Return the relative difference of two different values, which is infinite unless both are finite numbers."""
+    """Return the relative difference between two unequal values. It is infinite unless both are finite numbers."""
     try:
         size = abs(float(now) - float(before)) / max(largest, _size(now))
     except (ValueError, ZeroDivisionError):  # text, or 0 and -0
@@ -110,7 +110,7 @@ def _relative(before: str, now: str, largest: float) -> float:
 
 
 def _distance(before: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]) -> float:
-    """Return the distance between the weights, relative to their norm; 0 only if all bits are the same."""
+    """Return the distance between the weights relative to their norm. It is 0 only if all bits are equal."""
     if [(name, x.shape, x.dtype) for name, x in before.items()] != [(n, x.shape, x.dtype) for n, x in now.items()]:
         return math.inf
     bits = [[x.contiguous().reshape(-1).view(torch.uint8) for x in one.values()] for one in (before, now)]

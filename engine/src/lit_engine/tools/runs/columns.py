@@ -26,7 +26,7 @@ class Column(NamedTuple):
     sds: Sequence[float] = ()  # standard deviations, if the rows are groups
 
     def is_constant(self) -> bool:
-        """Return whether several rows all have the same value, so that the column tells nothing about them."""
+        """Return whether there are several rows and all have the same value, so that the column is redundant."""
         texts = [cell if isinstance(cell, str) else cell[0] for cell in self.cells]
         return len(texts) > 1 and len(set(texts)) == 1
 
@@ -140,7 +140,7 @@ def number(value: float, sd: float = math.nan) -> str:
 
 
 def duration(seconds: float) -> Cell:
-    """Return a duration as text such as `3 h 05 min`, and in seconds. The text is empty if it is unknown (nan)."""
+    """Return a duration as text such as `3 h 05 min`, and in seconds. For nan, the text is empty."""
     if math.isnan(seconds):
         return "", None
     minutes = round(seconds / 60)

@@ -40,7 +40,7 @@ def option_parser() -> argparse.ArgumentParser:
 
 
 def compare(args: Sequence[str]) -> int:
-    """Compare runs, print the table, write the page and return the exit status, see `STATUS` for `--test`.
+    """Compare runs, print the table, write the page and return the exit status. For `--test`, see `STATUS`.
 
     Raises:
         UserError: a run, option or metric does not exist, or a file cannot be written.
@@ -79,7 +79,7 @@ def _test(options: argparse.Namespace, footer: str, document: dict[str, Any]) ->
 
 
 def _folder(paths: Sequence[Path]) -> Path:
-    """Return the common folder of paths, relative to the working folder if it is inside it."""
+    """Return the common folder of paths, as a relative path if it is inside the working folder."""
     folder = common_folder(paths)
     return Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
 
@@ -96,7 +96,7 @@ def _document(found: Comparison, file: Path) -> dict[str, Any]:
 
 
 def write(what: str, option: str, file: Path, text: str) -> None:
-    """Write a file and print its path. Raises UserError if `--option` should name a different file."""
+    """Write a file and print its path. Raises UserError if it cannot be written, and suggests `--option`."""
     try:
         write_text(file, text)
     except OSError as error:

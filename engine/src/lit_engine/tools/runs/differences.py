@@ -26,7 +26,7 @@ class Row:
 
     @property
     def counted(self) -> list[Run]:
-        """The runs that enter the statistics: in a group, only the finished ones."""
+        """The runs included in the statistics. In a group, these are the finished runs."""
         return [run for run in self.runs if run.state == "finished"] if self.grouped else self.runs
 
     def metric(self, name: str) -> tuple[float, float, int]:
@@ -34,7 +34,7 @@ class Row:
         return mean_sd([run.metrics[name] for run in self.counted if name in run.metrics])
 
     def pooled(self, name: str) -> tuple[float, str, float] | None:
-        """Return the mean over all samples of several folds, their unit (samples, tokens or pixels) and number."""
+        """Return the mean over all samples of several folds, with their unit (samples, tokens or pixels) and count."""
         runs = [run for run in self.counted if name in run.metrics]
         unit = next(
             (u for u in ("test/tokens", "test/pixels") if any(u in run.metrics for run in runs)), "test/samples"
@@ -68,7 +68,7 @@ class Comparison:
         runs: the runs to compare.
         over: options in which the runs of a group may differ. Without them, each run is a row of its own.
         chosen: metrics to show, such as `accuracy` for the validation and test accuracy. By default, the monitored
-            metric of both and others that differ or are missing in some runs; for groups, all except counts.
+            metric on both splits, and metrics that differ or are missing in some runs. Groups show all except counts.
 
     Attributes:
         rows: the rows, best first if all runs monitor the same metric.

@@ -89,7 +89,7 @@ class Run:
 
 
 def lower_is_better(run: Run, name: str) -> bool:
-    """Return whether lower values of a metric are better: as the run monitors it, or else judged by its name."""
+    """Return whether lower values of a metric are better. If the run does not monitor it, its name decides."""
     is_monitored = run.monitor is not None and base_of(run.monitor) == base_of(name)
     return not run.maximize if is_monitored else bool(LOWER_IS_BETTER.search(name))
 
@@ -152,7 +152,7 @@ def _runs_in(folder: Path) -> Iterator[Path]:
 
 
 def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float | None) -> Numbers:
-    """Return the metrics of the first best validation in metrics.csv, or the last one if no metric is monitored."""
+    """Return the metrics of the best validation in metrics.csv, or of the last one if no metric is monitored."""
     watched = {number: float(row[monitor]) for number, row in enumerate(rows) if row.get(monitor)}
     finite = {number: value for number, value in watched.items() if math.isfinite(value)}
     names = [name for name in (rows[0] if rows else ()) if name and stage_of(name) == "val"]
@@ -174,7 +174,7 @@ def numbers(section: Mapping[str, Any], stage: str = "") -> Numbers:
 def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
     """Return metrics by class (`test/class_accuracy/cat`) or by length (`"bleu_by_length": {"1–5": 40.2}`).
 
-    The calibration, which is by confidence, is left out because a figure shows it.
+    Calibration by confidence is excluded, because a figure shows it.
     """
     found: dict[str, Numbers] = {}
     for name, value in section.items():

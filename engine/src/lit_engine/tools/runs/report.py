@@ -13,8 +13,8 @@ from lit_engine.tools.pages.html import Cell, Html, heading, link, page, paragra
 from lit_engine.tools.runs.columns import Column, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
-CHANGES = 6  # number of classes with the largest gains, and likewise with the largest losses
-PANELS = 4  # number of curves shown at first, and of metrics next to an option
+CHANGES = 6  # maximum number of classes shown as gains, and as losses
+PANELS = 4  # number of curves shown at first, and of metrics plotted for each option
 POINTS = 100  # per curve
 X = ("epoch", "step", "minutes")
 ROUNDING = 1e-5  # smaller changes are float32 rounding errors
@@ -41,7 +41,7 @@ def page_of(found: Comparison, title: str, footer: str, folder: Path) -> str:
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path, marked: bool = False) -> str:
-    """Return a table in which each run links to its page. If it is `marked`, its rows belong to the curves."""
+    """Return a table in which each run links to its page. With `marked`, rows show the colours of the curves."""
     cells = [list(line) for line in zip(*(column.cells for column in columns), strict=True)]
     marked = marked and len(cells) == len(rows)
     for order, (line, row) in enumerate(zip(cells, rows, strict=False)):
@@ -56,9 +56,10 @@ def _table(columns: Sequence[Column], rows: Sequence[Row], folder: Path, marked:
 
 
 def curves(found: Comparison) -> list[str]:
-    """Return the curves of all metrics by epoch, step and time, and controls to select them; nothing if tasks differ.
+    """Return the curves of all metrics by epoch, step and time, and controls to select them.
 
     A group is drawn as the mean of its finished runs, where all have a value, with a band of one standard deviation.
+    Nothing is returned if the tasks differ.
     """
     wanted = [name for name in found.chosen if stage_of(name) != "test"] or found.monitors
     wanted = wanted or [name for name in found.metrics if stage_of(name) == "val" and base_of(name) == "loss"]

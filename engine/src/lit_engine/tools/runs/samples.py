@@ -27,7 +27,7 @@ SHARED = ("target", "references", "source", "true/")  # columns that do not depe
 
 @dataclass(frozen=True)
 class Samples:
-    """Statistics `(N, K)` of the same samples for two models, and the score of sums of them.
+    """Statistics `(N, K)` of two models for the same samples, and a function that computes scores from their sums.
 
     `values` are the scores `(N,)` of single samples. If `is_binary`, they are 0 or 1 and the score is their mean.
     """
@@ -43,7 +43,7 @@ class Samples:
 
 
 class Table:
-    """The test predictions of a run by index: the first one for each sample, and for each source text."""
+    """The test predictions of a run by index. Only the first prediction for each sample or source text is kept."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -71,7 +71,7 @@ class Table:
         try:
             return np.array([self.column(name) for name in names], float).T
         except ValueError as error:
-            raise RunError(f"the predictions of {self.run.path} are no numbers in {', '.join(names)}") from error
+            raise RunError(f"the predictions of {self.run.path} are not numeric in {', '.join(names)}") from error
 
     def labels(self) -> tuple[list[set[str]], list[set[str]]]:
         """Return the predicted and the true classes of each sample."""
@@ -88,7 +88,7 @@ def check_same_samples(a: Table, b: Table) -> None:
     both = f"{a.run.path} and {b.run.path} have different test sets"
     if a.rows.keys() != b.rows.keys():
         index = min(a.rows.keys() ^ b.rows.keys())
-        raise RunError(f"{both}: {len(a.rows)} and {len(b.rows)} samples; index {index} is in one of them only")
+        raise RunError(f"{both}: {len(a.rows)} and {len(b.rows)} samples; only one of them contains index {index}")
     for name in [name for name in a.names if name in b.names and name.startswith(SHARED)]:
         for index, row in a.rows.items():
             if row[name] != (other := b.rows[index][name]):
@@ -151,7 +151,7 @@ def _classes(kind: str, a: Table, b: Table) -> Samples:
 
 
 def _mean_ratio(above: Floats, below: Floats) -> Floats:
-    """Return the mean ratio along the last axis over the places where the denominator is positive."""
+    """Return the mean ratio along the last axis over the elements with a positive denominator."""
     counted = below > 1e-12
     ratios = np.divide(above, below, out=np.zeros_like(below), where=counted)
     return ratios.sum(axis=-1) / np.maximum(counted.sum(axis=-1), 1)

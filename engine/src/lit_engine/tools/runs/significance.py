@@ -23,7 +23,7 @@ LEVEL = 0.05  # a difference with a smaller p-value is distinguishable
 POWER = 0.8  # probability of finding the observed difference with the `needed` number of samples
 Z = NormalDist().inv_cdf(1 - LEVEL / 2)
 MEMORY = 2**24  # maximum number of random numbers to draw at a time
-PERMUTED = 6  # number of pairs from which the smallest p-value of a permutation test is below `LEVEL`
+PERMUTED = 6  # minimum number of pairs for which a permutation test can reach `LEVEL`
 EXACT = 14  # maximum number of pairs for which all permutations are computed
 
 
@@ -33,7 +33,7 @@ class Outcome:
 
     Attributes:
         n: number of pairs.
-        needed: number of pairs that detect this difference with 80 % power; None if unknown or there is no difference.
+        needed: number of pairs needed to detect this difference with 80 % power; None if undefined.
         method: name of the test that determines the p-value.
         others: p-values of other tests of the same difference.
     """
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def mcnemar(a: Sequence[bool] | Floats, b: Sequence[bool] | Floats) -> Outcome:
-    """Test whether one of two models is right more often, with an exact binomial test of the differing samples.
+    """Test whether one of two models is right more often, using an exact binomial test on the differing samples.
 
     The interval is the adjusted Wald interval for paired proportions (Bonett & Price 2012).
     """
@@ -71,19 +71,19 @@ def mcnemar(a: Sequence[bool] | Floats, b: Sequence[bool] | Floats) -> Outcome:
 
 
 def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: int = 12345) -> Outcome:
-    """Test the difference of a score that depends on sums over samples.
+    """Test the difference between two models in a score that depends on sums over samples.
 
     The p-value is from approximate randomization: in each trial, the outputs of a random half of the samples are
-    swapped. Trials with the same difference count as well, unlike in sacrebleu, so that equal outputs have p = 1.
-    The interval consists of percentiles of the paired bootstrap, whose p-value is computed as in sacrebleu. It
-    is too small (11 % false positives in a simulation with 40 samples), so it does not decide.
+    swapped. Unlike in sacrebleu, trials with exactly the observed difference count, so that equal outputs have p = 1.
+    The interval consists of percentiles of the paired bootstrap, whose p-value is computed as in sacrebleu. This
+    p-value is too small (11 % false positives in a simulation with 40 samples), so it does not determine the verdict.
 
     Args:
         a: statistics `(N, K)` of the samples of model A.
         b: statistics of model B for the same samples.
         score: computes the score from the sums of the statistics.
         resamples: number of trials and of bootstrap samples.
-        seed: seed of the random numbers; the default is sacrebleu's.
+        seed: random seed; the default is sacrebleu's.
     """
     n, change = len(a), b - a
     score_a, score_b = float(score(a.sum(axis=0))), float(score(b.sum(axis=0)))
@@ -110,15 +110,15 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
 def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overlap: float | None = None) -> Outcome:
     """Test the mean difference of at least two pairs of runs.
 
-    The interval is Student's. The p-value is from a permutation test if there are six pairs or more, otherwise from the
-    t test.
+    The interval is based on Student's t distribution. The p-value is from a permutation test if there are at least six
+    pairs, otherwise from the t test.
 
     Args:
-        a: metric of the runs of A.
-        b: metric of the runs of B with the same seeds or folds.
+        a: metric value of each run of A.
+        b: metric value of each run of B, with the same seeds or folds.
         overlap: for folds, the number of test samples divided by the number of training samples of a run. The training
-            sets of folds overlap, which the variance by Nadeau & Bengio (2003) takes into account. Permutations would
-            not, and more folds are not a larger sample, so there is no permutation test and no `needed`.
+            sets of folds overlap, which the variance estimator of Nadeau & Bengio (2003) takes into account. A
+            permutation test would not, and more folds are not a larger sample, so both it and `needed` are omitted.
     """
     differences = np.subtract(b, a)
     n, mean, sd = len(differences), float(differences.mean()), float(differences.std(ddof=1))
@@ -137,7 +137,7 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
 
 
 def _permutation_p(differences: Floats) -> float:
-    """Return the share of sign changes for which the mean is at least as far from 0."""
+    """Return the fraction of sign assignments whose mean is at least as far from 0 as the observed mean."""
     n = len(differences)
     if n <= EXACT:
         signs = np.array(list(itertools.product((-1, 1), repeat=n)))
@@ -155,7 +155,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def t_test_p(t: float, df: int) -> float:
-    """Return the two-sided p-value of Student's t for a whole number of degrees (Abramowitz & Stegun, 26.7.3–4)."""
+    """Return the two-sided p-value of t with `df` degrees of freedom (Abramowitz & Stegun, 26.7.3–4)."""
     sine, cosine = abs(t) / math.hypot(t, math.sqrt(df)), math.sqrt(df) / math.hypot(t, math.sqrt(df))
     start = 1 if df % 2 else 0
     orders = range(start + 1, df - 1, 2)
@@ -168,7 +168,7 @@ def t_test_p(t: float, df: int) -> float:
 
 
 def _t_quantile(df: int) -> float:
-    """Return the t whose two-sided p-value is `LEVEL`, by bisection."""
+    """Return the value of t whose two-sided p-value is `LEVEL`, found by bisection."""
     low, high = 0.0, 100.0
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
@@ -177,13 +177,13 @@ def _t_quantile(df: int) -> float:
 
 
 def _needed(n: int, effect: float, error: float) -> int | None:
-    """Return the number of pairs that detect an effect, given its standard error for n pairs."""
+    """Return the number of pairs needed to detect an effect, given its standard error for n pairs."""
     if effect == 0 or not error:
         return None
     return math.ceil(n * ((Z + NormalDist().inv_cdf(POWER)) * error / effect) ** 2)
 
 
 def _chunks(rows: int, width: int) -> Iterator[int]:
-    """Split `rows` into chunks, so that each chunk of this width fits in memory."""
+    """Yield the sizes of chunks of `rows`, each of which fits in memory at this width."""
     step = max(1, MEMORY // width)
     yield from (min(step, rows - first) for first in range(0, rows, step))

@@ -97,12 +97,12 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
     outcome, lower = measured.outcome(), lower_is_better(a, name)
     gains = (measured.values[1] - measured.values[0]) * (-1 if lower else 1)
     order, indices = gains.argsort(kind="stable"), list(first.rows)
-    notes = ["this compares two models with one seed each; to compare the methods, compare folders of several seeds"]
+    notes = ["this compares two models with one seed each; to compare methods, compare folders of several seeds"]
     for run, value in ((a, outcome.a), (b, outcome.b)):
         known = run.metrics.get(recorded_name(name, "test"))
         if known is not None and abs(known - value) > 1e-4 * max(abs(known), abs(value)):
             notes.append(f"warning: metrics.json of {run.path} has {name} {number(known)}, but its predictions "
-                         f"{number(value)}: run `{program()} predict --run {run.path}` again")  # fmt: skip
+                         f"have {number(value)}: run `{program()} predict --run {run.path}` again")  # fmt: skip
     won = [indices[place] for place in order[::-1] if gains[place] > 0]
     lost = [indices[place] for place in order if gains[place] < 0]
     return Finding(name, str(a.path), str(b.path), outcome, "samples", lower, notes, (first, second), won, lost)
@@ -175,7 +175,7 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
 
 
 def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
-    """Return the predictions for some samples, in a column for each model if they differ."""
+    """Return a table of predictions for some samples, with one column per model where their values differ."""
     columns: dict[str, list[Cell]] = {}
     for name in [name for name in tables[0].names if name in tables[1].names and name not in ("rank", "class_name")]:
         a, b = ([_cell(one.rows[index][name]) for index in shown] for one in tables)
@@ -201,7 +201,7 @@ def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, by
 
 
 def images_of(run: Path, indices: Sequence[int]) -> dict[int, bytes]:
-    """Return test images as PNG files. Empty if the samples are no images, or the data are not on this machine."""
+    """Return test images as PNG files by index, or nothing if the samples are not images or not on this machine."""
     try:
         import torch
         from torchvision.io import encode_png

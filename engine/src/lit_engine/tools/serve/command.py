@@ -144,4 +144,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log no requests."""
+        """Suppress the log of requests."""

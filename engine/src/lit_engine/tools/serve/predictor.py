@@ -123,7 +123,7 @@ class Predictor:
         return table.rows
 
     def _look(self, task: Any, inputs: tuple[Any, ...]) -> None:
-        """Store the first image of the first `(B, C, H, W)` in [0, 1] that is passed to the task, as a data URL."""
+        """Store a data URL of the first image in the first batch `(B, C, H, W)` in [0, 1] that the task receives."""
         images: Any = inputs[0] if inputs and self.kind == "images" and self.seen is None else None
         if getattr(images, "ndim", 0) == 4 and len(images):  # none if the file is damaged
             pixels = (255 * images[0].float().clamp(0, 1)).round().byte().cpu().numpy()  # (C, H, W)
@@ -140,9 +140,9 @@ class Predictor:
 
 
 def _columns(data: Any) -> dict[str, float | list[str]]:
-    """Return the columns of a table that are features: name → the mean of its numbers, or its words.
+    """Map the name of each feature column of a table to the mean of its numbers, or to its words.
 
-    They are `feature_names` and `feature_mean` of the data, or else `columns`: name → [mean, std] or a list of words.
+    They come from `feature_names` and `feature_mean` of the data, or else `columns`: name → [mean, std] or words.
     """
     if names := getattr(data, "feature_names", ()):
         return dict(zip(names, getattr(data, "feature_mean", None) or [0.0] * len(names), strict=True))

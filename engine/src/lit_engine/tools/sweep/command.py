@@ -5,7 +5,7 @@
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       print commands that cover all values and limits
 
 `fit` options apply to each trial: `-c OVERLAY.yaml`, `--seed_everything=1`, and all options with a dot, such as
-`--trainer.max_epochs=2`. Pass the same ones each time.
+`--trainer.max_epochs=2`. Pass the same options each time.
 """
 
 import argparse

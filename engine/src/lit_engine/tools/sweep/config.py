@@ -140,7 +140,7 @@ def _pruner(section: Any) -> BasePruner:
 def _command(given: Any, overrides: Sequence[str]) -> list[str]:
     """Return the part of the command that starts with `fit`. The words before it tell W&B how to start this program.
 
-    Overrides are placed after all other words except the parameter macros, so that swept values win over an overlay.
+    Overrides and then the parameter macros are moved to the end, so that swept values take precedence over overlays.
     """
     words = [str(word) for word in given] if isinstance(given, list) else []
     _need("fit" in words[1:], f"command must be a list such as [{program()}, fit, ...], got {given}")

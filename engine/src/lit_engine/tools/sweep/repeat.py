@@ -1,10 +1,10 @@
 """Repeats the same `fit` for several seeds or test folds, and reports the mean and standard deviation.
 
 %(prog)s -c configs/quickstart.yaml --seeds 1 2 3 --workers 2     run again to continue, or with more seeds to add them
-%(prog)s -c configs/quickstart.yaml --folds 5                     with --seeds as well, every fold runs all seeds
+%(prog)s -c configs/quickstart.yaml --folds 5                     add --seeds to run every fold with each seed
 
-`fit` options apply to each run: `-c OVERLAY.yaml`, `--init_from RUN`, and all options with a dot. Pass the same ones
-each time.
+`fit` options apply to each run: `-c OVERLAY.yaml`, `--init_from RUN`, and all options with a dot. Pass the same
+options each time.
 """
 
 import argparse

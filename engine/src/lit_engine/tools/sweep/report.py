@@ -18,7 +18,7 @@ from lit_engine.tools.runs.columns import duration, short_names
 from lit_engine.tools.sweep.study import Study, Trial
 
 SHOWN = 10  # rows of the printed table
-IMPORTANT = 20  # finished trials from which parameter importance is estimated; fewer give mere noise
+IMPORTANT = 20  # minimum number of finished trials for estimating parameter importance
 IMPORTANCE = "The influence of each parameter on whether a trial is among the best (PED-ANOVA; Watanabe et al. 2023)."
 
 
@@ -49,7 +49,7 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
             writer.writerow([row.number, row.state, row.value, *values, row.seconds, row.run, row.host, row.error])
     best = study.folder / "best.yaml"
     best.unlink(missing_ok=True)
-    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # may be removed or on another machine
+    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # the run may be removed or on another machine
         config = (rows[0].run / "config.yaml").read_text(encoding="utf-8").partition("\n")[2]  # without its header
         config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials skip the test
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"

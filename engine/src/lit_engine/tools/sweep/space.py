@@ -66,7 +66,7 @@ def parameters_of(section: Any) -> list[Parameter]:
         UserError: a distribution or key is unknown, limits are missing or invalid, a list is empty, or a name repeats.
     """
     found: dict[str, Parameter] = {}
-    for name, content in _ungrouped(section):
+    for name, content in _ungroup(section):
         if name in found:
             raise UserError(f"parameter {name} is given twice: remove one of the two")
         try:
@@ -76,13 +76,13 @@ def parameters_of(section: Any) -> list[Parameter]:
     return list(found.values())
 
 
-def _ungrouped(section: Any, group: str = "") -> Iterator[tuple[str, Any]]:
+def _ungroup(section: Any, group: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the name and content of each parameter; `{NAME: {parameters: {…}}}` is a group, as in W&B."""
     if not isinstance(section, Mapping) or not section:
         raise UserError(f"{group}parameters must be a mapping from names to distributions")
     for name, content in section.items():
         if isinstance(content, Mapping) and content.keys() == {"parameters"}:
-            yield from _ungrouped(content["parameters"], f"{group}{name}.")
+            yield from _ungroup(content["parameters"], f"{group}{name}.")
         else:
             yield f"{group}{name}", content
 

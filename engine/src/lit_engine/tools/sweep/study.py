@@ -81,19 +81,19 @@ class Study:
             raise UserError(f"{folder} was started with different {', '.join(changed)}: choose another --dir")
 
     def connect(self) -> optuna.Study:
-        """Return the Optuna study. Each thread needs its own, because drawing values sets the sampler."""
+        """Return the Optuna study. Each thread needs its own, because sampling values sets the sampler."""
         return optuna.load_study(study_name=self.name, storage=self.storage, pruner=self.config.pruner)
 
     def attempts(self) -> list[FrozenTrial]:
         return self.storage.get_all_trials(self.storage.get_study_id_from_name(self.name), deepcopy=False)
 
     def begin(self, trial: optuna.Trial, name: str, most: float = math.inf) -> int:
-        """Give a new attempt its number, its values, and a run directory in the folder `name`.
+        """Assign a number, values, and a run directory in the folder `name` to a new attempt.
 
         The number is the count of earlier trials, in the order of the storage.
 
         Raises:
-            TrialEnded: `most` trials exist. Another machine, which has its own lock, has started the last one.
+            TrialEnded: `most` trials exist, because another machine, which has its own lock, has started the last one.
         """
         if "values" not in trial.user_attrs:
             attempts = self.attempts()
@@ -151,7 +151,7 @@ def _storage(url: str, lost_after: int) -> RDBStorage:
 
 def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> dict[str, Any]:
     """Return the values of a trial, suggested by Optuna."""
-    # With the sum of both numbers, adjacent seeds would share draws.
+    # If the two numbers were added instead, adjacent seeds would share draws.
     seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
     sampler: BaseSampler = RandomSampler(seed)
     if config.method == "grid":

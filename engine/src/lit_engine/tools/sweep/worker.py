@@ -36,9 +36,9 @@ def fit_command() -> list[str]:
 
 
 class Workers:
-    """Threads that run trials until the study has `most`. The runs are stored in the folder `name` of the study.
+    """Threads that run trials until the study contains `most` trials.
 
-    The runs include the test only if `tests` is true.
+    Runs are stored in the folder `name` of the study, and include the test only if `tests` is true.
     """
 
     def __init__(self, study: Study, name: str, workers: int, most: int, tests: bool = False) -> None:
@@ -69,7 +69,7 @@ class Workers:
         study = self.study.connect()
         try:
             while not self.status:
-                # Lock until an attempt has begun, because SQLite gives a waiting trial to all workers that ask at once.
+                # Lock until an attempt has begun, because SQLite returns a waiting trial to all workers that ask.
                 with self.study.lock:
                     optuna.storages.fail_stale_trials(study)
                     attempts = self.study.attempts()
@@ -120,7 +120,7 @@ class Workers:
             printed = log.read_bytes()[start:].decode(errors="replace").strip().splitlines()
             known = [line.removeprefix("error: ") for line in printed if line.startswith("error: ")]
             error = (known or [f"exit status {status}: {''.join(printed[-1:])}"])[-1]
-            error = "killed twice, maybe because memory ran out" if killed else error
+            error = "killed twice, possibly because memory ran out" if killed else error
             error = error if status else f"{metric} was never finite"
             trial.set_user_attr("error", error)
             print(f"{title} failed: {error} ({log})", flush=True)
