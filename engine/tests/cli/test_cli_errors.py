@@ -43,6 +43,9 @@ CASES = {
     f"{Q} -c stops.yaml": ["EarlyStopping monitors val/accuracy without a mode: set max"],
     f"{Q} --trainer.gradient_clip_val=-1": ["trainer.gradient_clip_val must not be negative, got -1"],
     f"{Q} --trainer.accumulate_grad_batches=0": ["trainer.accumulate_grad_batches must be at least 1, got 0"],
+    f"{Q} --trainer.deterministic=true --trainer.benchmark=true": ["deterministic has no effect", "benchmark=false"],
+    f"{Q} --trainer.matmul_precision=hi": ["trainer.matmul_precision", "'highest', 'high', 'medium'", "hi"],
+    f"{Q} --model.compile={{'mode':'fast'}}": ["model.compile", "'max-autotune'", "fast"],
     f"{Q} --trainer.val_check_interval=0": ["trainer.val_check_interval must be above 0"],
     f"{Q} --trainer.val_check_interval=999": ["`val_check_interval` (999) must be less than or equal to the number"],
     f"fit -c configs/overlays/ema.yaml {Q.removeprefix('fit ')}": [

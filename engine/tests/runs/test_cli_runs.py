@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from PIL import Image
 
 from helpers import TINY, same_weights
 from lit_engine.checkpoints.io import read
-from lit_engine.data.images import DatasetImages
+from lit_engine.data.images import DatasetImages, ImageBatch
+from lit_engine.data.module import SplitData
 from lit_engine.run.directory import RunDir
 
 
@@ -164,6 +166,21 @@ def test_processes_load_the_images_to_predict_on(tmp_path):
     data.predict_from(tmp_path)
     workers = data.predict_dataloader().workers
     assert (workers.num_workers, workers.pin_memory) == (2, True)
+
+
+@pytest.mark.parametrize(("tensors", "option", "device", "pins"), [
+    ("cpu", None, "cuda", True), ("cpu", None, "cpu", False), ("cpu", False, "cuda", False),
+    ("meta", None, "cuda", False), ("meta", True, "cuda", False),
+])  # fmt: skip
+def test_batches_are_pinned_for_cuda(tensors, option, device, pins):
+    data = SplitData()
+    data.batch, data.pin_memory = ImageBatch, option
+    data.splits["train"] = torch.zeros(8, 1, 4, 4, device=tensors), torch.zeros(8, device=tensors)
+    data.trainer = MagicMock(overfit_batches=0, world_size=1, global_rank=0)
+    data.trainer.strategy.root_device = torch.device(device)
+    data.rank_settings = lambda: {"seed": 1}
+    workers = data.train_dataloader().workers
+    assert (workers is not None and workers.pin_memory) == pins
 
 
 def test_numbers_that_slow_down_a_cpu_become_zero(lit, trained):

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
 from lit_engine.checkpoints.io import read
+from lit_engine.errors import UserError
+from lit_engine.training.layout import compile_in_place
 
 
 def test_a_missing_compiler_is_one_line(lit, workspace, monkeypatch):
@@ -20,6 +23,44 @@ def test_compiled_training_leaves_no_trace_in_the_checkpoint(lit):
     plain, compiled = (read(run / "checkpoints" / "last.ckpt")["state_dict"] for run in runs)
     assert plain.keys() == compiled.keys()
     assert all(torch.allclose(plain[name].float(), compiled[name].float(), atol=1e-5) for name in plain)
+
+
+def test_arguments_of_torch_compile(lit, monkeypatch):
+    given = []
+    monkeypatch.setattr(nn.Module, "compile", lambda net, **options: given.append(options))
+    fit = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
+    assert lit(fit, "--model.compile.mode=max-autotune --model.compile.fullgraph=true").status == 0
+    assert given[0] == {"mode": "max-autotune", "fullgraph": True}
+
+
+@pytest.mark.parametrize(("net", "options", "error"), [
+    (nn.Linear(2, 2), {"backend": "indctor"}, "no backend 'indctor'; did you mean inductor"),
+    (nn.Linear(2, 2), {"backend": "eager", "mode": "max-autotune"}, "'eager' has no modes: remove mode"),
+    (nn.Sequential(nn.GRU(2, 2)), {"fullgraph": True}, "nn.GRU and nn.LSTM: set fullgraph to false"),
+])  # fmt: skip
+def test_impossible_options_are_errors(net, options, error):
+    with pytest.raises(UserError, match=error):
+        compile_in_place(net, options)
+
+
+def test_a_recurrent_network_prints_a_note(capsys):
+    for net, lines in ((nn.Linear(2, 2), 0), (nn.LSTM(2, 2), 1)):
+        compile_in_place(net, {"backend": "eager"})
+        assert capsys.readouterr().err.count("so only the rest of LSTM is compiled") == lines
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="does not support RNN"):  # the reason for the note
+        torch.compile(nn.Sequential(nn.LSTM(2, 2)), backend="eager", fullgraph=True)(torch.zeros(1, 1, 2))
+
+
+def test_precision_of_matrix_products(lit, monkeypatch):
+    given = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", given.append)
+    fit = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
+    run = lit(fit).run
+    assert given == []  # torch's own setting stays
+    assert lit(fit, "--trainer.matmul_precision=high --run_name=high").status == 0
+    lit("test --run runs/quickstart/high")
+    assert given == ["high", "high"]
+    assert "matmul_precision: null" in (run / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize("options", [

@@ -46,6 +46,7 @@ OPTIONS = (
     Option("probabilities", bool, False, "Add a column with the probability of each class.", ("predict",)),
 )  # fmt: skip
 CKPT_PATH = "Checkpoint to evaluate: `best` (default), `last`, `average`, a name in RUN/checkpoints, or a file."
+MATMUL_PRECISION = "Precision of float32 matrix products: `high` uses TF32 on a GPU. Default: `highest`, torch's own."
 FLAGS = tuple(option.name for option in OPTIONS if option.type is bool)
 
 # Short option → full option.

@@ -13,8 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 from textwrap import shorten
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
@@ -26,7 +27,7 @@ from lit_engine._jsonargparse import actions_of, reason_in, subcommand_parsers
 from lit_engine._lightning import ParsingCLI
 from lit_engine.classes.names import check_config, drop_weights, resolve_class_name, resolve_class_paths
 from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, pairs, place_of
-from lit_engine.cli.options import CKPT_PATH, FLAGS, OPTIONS
+from lit_engine.cli.options import CKPT_PATH, FLAGS, MATMUL_PRECISION, OPTIONS
 from lit_engine.data.module import build_datamodule
 from lit_engine.distributed.processes import is_first
 from lit_engine.errors import UserError, did_you_mean
@@ -240,6 +241,11 @@ def check(subcommand: str, options: Namespace) -> None:
         raise UserError(f"trainer.gradient_clip_val must not be negative, got {trainer.gradient_clip_val}")
     if trainer.accumulate_grad_batches < 1:
         raise UserError(f"trainer.accumulate_grad_batches must be at least 1, got {trainer.accumulate_grad_batches}")
+    if trainer.deterministic and trainer.benchmark:
+        raise UserError(
+            "trainer.deterministic has no effect with trainer.benchmark, which may choose other algorithms in each "
+            "run: set trainer.benchmark=false"
+        )
     if trainer.val_check_interval == 0:
         raise UserError("trainer.val_check_interval must be above 0; limit_val_batches=0 turns off validation")
     if not 0 <= options.seed_everything < 2**32:
@@ -318,6 +324,8 @@ class LitCLI(ParsingCLI):
         for action in actions_of(parser):
             if action.dest == "ckpt_path":
                 action.help = CKPT_PATH
+        kind = Literal["highest", "high", "medium"] | None
+        add("--trainer.matmul_precision", type=kind, default=None, help=MATMUL_PRECISION)
         for source, target in self.links.items():
             parser.link_arguments(f"data.{source}", f"model.init_args.{target}", apply_on="instantiate")
 
@@ -405,9 +413,12 @@ class LitCLI(ParsingCLI):
             self.model.save_hyperparameters(self.hyper_parameters, logger=False)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Create the trainer from the config and the run's own arguments."""
+        """Create the trainer from the config and the run's own arguments, and set torch's `matmul_precision`."""
+        config = self.config_init[self.subcommand].trainer
+        if precision := config.pop("matmul_precision"):
+            torch.set_float32_matmul_precision(precision)
         try:
-            return super().instantiate_trainer(**self.parts(self.config_init[self.subcommand].trainer), **kwargs)
+            return super().instantiate_trainer(**self.parts(config), **kwargs)
         except RuntimeError as error:  # SLURM variables are set, but srun was not used
             raise UserError(f"{error} To run a single process without srun, unset SLURM_NTASKS.") from error
         except MisconfigurationException as error:  # the message may have several lines

@@ -253,7 +253,7 @@ class ImageData(SplitData):
         eval_transforms: transforms for validation, test and prediction. All of them receive the whole batch.
         on_device: keep tensors on the accelerator to avoid copying batches; they need one byte per value there.
         num_workers: number of processes that load the batches of a dataset; 0 uses the main process, as for tensors.
-        pin_memory: copy the batches of a dataset through page-locked memory for a faster transfer to a GPU.
+        pin_memory: copy batches through page-locked memory for a faster transfer to a GPU; by default, on CUDA.
         **kwargs: arguments of `SplitData`.
     """
 
@@ -271,7 +271,7 @@ class ImageData(SplitData):
         eval_transforms: Sequence[nn.Module] | None = None,
         on_device: bool = False,
         num_workers: int = 2,
-        pin_memory: bool = False,
+        pin_memory: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -346,8 +346,8 @@ class ImageData(SplitData):
 
     def batches(self, dataset: Any, split: Split) -> Loader:
         """Return a loader, which uses `num_workers` processes if the images are not in memory."""
-        workers = () if isinstance(dataset, Rows) else (self.num_workers, self.pin_memory)
-        return Loader(dataset, self.batch_sampler(dataset, split), *workers)
+        workers = 0 if isinstance(dataset, Rows) else self.num_workers
+        return Loader(dataset, self.batch_sampler(dataset, split), workers, self.pins(dataset))
 
     def predict_from(self, folder: str | Path) -> dict[int, dict[str, str]]:
         """Let `predict` classify the image files in a folder, or a single image file, instead of the test split.

@@ -97,6 +97,7 @@ class SplitData(LightningDataModule):
 
     default_batch_size: ClassVar[int] = 64
     official_test: ClassVar[bool] = False  # if True, `folds` is rejected before anything is downloaded
+    pin_memory: bool | None = None  # see `pins`; None: on CUDA
     batch: Callable[..., Any]  # builds a NamedTuple of tensors and indices, see `Rows`
 
     def __init__(
@@ -229,7 +230,14 @@ class SplitData(LightningDataModule):
 
     def batches(self, dataset: Any, split: Split) -> Loader:
         """Return a loader for the batches of a dataset, in the order used for a split."""
-        return Loader(dataset, self.batch_sampler(dataset, split))
+        return Loader(dataset, self.batch_sampler(dataset, split), pin_memory=self.pins(dataset))
+
+    def pins(self, dataset: Any) -> bool:
+        """Return whether batches pass through page-locked memory, from which copying to CUDA does not block the CPU."""
+        if any(tensor.device.type != "cpu" for tensor in getattr(dataset, "tensors", ())):
+            return False
+        on_cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        return on_cuda if self.pin_memory is None else self.pin_memory
 
     def train_dataloader(self) -> Loader:
         """Return the loader of the training batches, which continues at the saved position when a run is resumed."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
 from types import MethodType
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -14,20 +14,38 @@ from torch.utils.checkpoint import checkpoint
 
 from lit_engine._lightning import has_bfloat16_units
 from lit_engine._lightning import scales_loss as scales_loss
+from lit_engine.distributed.processes import warn_once
 from lit_engine.errors import UserError, did_you_mean
 
 
-def compile_in_place(net: nn.Module, backend: str) -> None:
+class CompileOptions(TypedDict, total=False):
+    """Arguments of `torch.compile`."""
+
+    backend: str
+    mode: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+    fullgraph: bool
+    dynamic: bool
+
+
+def compile_in_place(net: nn.Module, options: CompileOptions) -> None:
     """Compile a network in place with `torch.compile`, which keeps the names of its submodules.
 
     Raises:
-        UserError: if torch has no such backend.
+        UserError: if torch has no such backend, or it has no modes, or the network cannot be compiled as one graph.
     """
+    backend = options.get("backend", "inductor")
     known = torch.compiler.list_backends(exclude_tags=())  # includes debugging backends such as aot_eager
     if backend not in known:
         usual = ", ".join(torch.compiler.list_backends())
         raise UserError(f"torch.compile has no backend {backend!r}{did_you_mean(backend, known)}; available: {usual}")
-    net.compile(backend=backend)
+    if "mode" in options and backend != "inductor":
+        raise UserError(f"compile: the backend {backend!r} has no modes: remove mode, or use inductor")
+    if any(isinstance(module, nn.RNNBase) for module in net.modules()):
+        why = "torch.compile does not support nn.RNN, nn.GRU and nn.LSTM"
+        if options.get("fullgraph"):
+            raise UserError(f"compile: {why}: set fullgraph to false")
+        warn_once(f"note: {why}, so only the rest of {type(net).__name__} is compiled, which may not make it faster")
+    net.compile(**options)
 
 
 def checkpoint_in_place(net: nn.Module) -> None:

@@ -31,6 +31,7 @@ from lit_engine.errors import CheckpointError, UserError
 from lit_engine.run.metric_names import is_detail
 from lit_engine.training.exact import Clock, StepMean, Totals
 from lit_engine.training.layout import (
+    CompileOptions,
     checkpoint_in_place,
     compile_in_place,
     is_wrong_in_channels_last,
@@ -85,7 +86,7 @@ class Task(LightningModule):
             rounding. By default, this is used on a CPU with oneDNN and in half precision, where it is faster, except
             for networks whose gradients oneDNN computes incorrectly on a CPU.
         compile: compile `net` with this backend of `torch.compile`, usually `inductor` (it needs a C++ compiler on
-            CPUs). Checkpoints stay the same.
+            CPUs), or with these arguments, such as `{mode: max-autotune, fullgraph: true}`. Checkpoints stay the same.
         metrics: torchmetrics for each evaluation: a list, logged as `val/multiclass_f1_score`…, or a dict by name.
             `metric_inputs` returns their inputs. The task sets `num_classes` or `num_labels` if omitted.
         checkpoint_blocks: recompute the activations of each block of `net` in the backward pass instead of storing
@@ -110,7 +111,7 @@ class Task(LightningModule):
         schedulers: Sequence[Schedule] | None = None,
         parameter_groups: ParameterGroups | None = None,
         channels_last: bool | None = None,
-        compile: str | None = None,
+        compile: CompileOptions | str | None = None,
         metrics: GivenMetrics | None = None,
         checkpoint_blocks: bool = False,
     ) -> None:
@@ -118,7 +119,7 @@ class Task(LightningModule):
         self.optimizer_factory = optimizer
         self.grouping = parameter_groups
         self.schedules = list(schedulers or [])
-        self.channels_last, self.backend, self.checkpoint_blocks = channels_last, compile, checkpoint_blocks
+        self.channels_last, self.compilation, self.checkpoint_blocks = channels_last, compile, checkpoint_blocks
         self.running = Totals()
         self.evaluated = Totals()
         self.notes = {}
@@ -158,8 +159,9 @@ class Task(LightningModule):
         net.to(memory_format=torch.channels_last if last else torch.contiguous_format)
         if self.checkpoint_blocks:
             checkpoint_in_place(net)
-        if self.backend is not None and not is_compiled(net):
-            compile_in_place(net, self.backend)
+        if self.compilation is not None and not is_compiled(net):
+            options = self.compilation
+            compile_in_place(net, {"backend": options} if isinstance(options, str) else options)
 
     def configure_model(self) -> None:
         """Shard the task's submodules if the strategy is `Sharded`."""
