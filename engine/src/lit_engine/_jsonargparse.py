@@ -19,7 +19,7 @@ _FRAME = (
 
 
 def reason_in(message: str) -> str:
-    """Return the innermost and most specific reason in a nested message. All expected types form one reason."""
+    """Return the innermost, most specific reason in a nested message, or one reason that names all expected types."""
     own = message[max(message.rfind("Problem with given class_path"), 0) :]  # skips types that were tried before
     lines = [re.sub(r"^\s*(- )?(Parser key .*: (?=\w)|.* callable class: )?", "", line) for line in own.splitlines()]
     kept = [line.partition(". Got value: Namespace")[0] for line in lines if line and not line.startswith(_FRAME)]

@@ -1,4 +1,4 @@
-"""Import of torchmetrics without the metrics that nobody uses.
+"""Imports torchmetrics without loading metrics that are not used.
 
 `import torchmetrics` imports all of its metrics, and with them torchvision, transformers, scipy and pandas if they are
 installed. This is half of the time that Lightning takes to start.

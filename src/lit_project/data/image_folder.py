@@ -21,7 +21,7 @@ class Pictures(Dataset):
     Args:
         folder: folder with one subfolder per class.
         class_names: expected names of the class folders; default: any names.
-        image_size: size in pixels to which images are resized later; JPEG files are decoded at least twice as large.
+        image_size: size in pixels to which images are resized later; JPEG files are decoded at twice this size or more.
 
     Raises:
         DataError: the classes differ from `class_names`, there are fewer than two, or a class has no images.
@@ -152,7 +152,7 @@ def _read_splits(root: Path, class_names: list[str] | None, image_size: int) -> 
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """Return the subfolders of a folder, sorted by name, without hidden ones."""
+    """Return the visible subfolders of a folder, sorted by name."""
     return sorted((p for p in folder.iterdir() if p.is_dir() and p.name[0] != "."), key=lambda path: path.name)
 
 

@@ -260,7 +260,7 @@ def _first_convolution(backbone: nn.Module) -> tuple[str, nn.Conv2d]:
 
 
 def _create_like(old: nn.Conv2d, channels: int, **changes: Any) -> nn.Conv2d:
-    """Create a convolution with different inputs or size, initialised for the same output variance as the old one."""
+    """Create a convolution with other input channels or kernel size, initialised for the same output variance."""
     shape = {name: getattr(old, name) for name in ("kernel_size", "stride", "padding")}
     new = nn.Conv2d(channels, old.out_channels, **{**shape, **changes}, bias=old.bias is not None)
     inputs = new.weight[0].numel() / old.weight[0].numel()

@@ -70,7 +70,7 @@ class ProgressLines(Callback):
         print_once(f"{epoch_of(trainer)}  {found}  {seconds:.1f} s{mark}")
 
     def _is_best(self, trainer: Trainer) -> bool:
-        """Return whether the monitored metric is better than in all earlier epochs, even before resuming."""
+        """Return whether the monitored metric is better than in all earlier epochs, including those before a resume."""
         callback = best_checkpoint(trainer)
         value = None if callback is None else trainer.callback_metrics.get(str(callback.monitor))
         if callback is None or value is None:

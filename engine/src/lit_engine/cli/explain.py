@@ -22,7 +22,7 @@ from lit_engine.project import program
 
 CONFIG = "--config"
 SUBCOMMANDS = ("fit", "validate", "test", "predict")
-# Modules that are searched for suggestions, besides the project and the library, if a class lacks its module.
+# Besides the project and the library, these modules are searched for a class that is given without its module.
 CLASS_MODULES = (
     "torch.optim", "torch.optim.lr_scheduler", "lightning.pytorch.callbacks", "lightning.pytorch.loggers",
     "torchmetrics.classification", "torchmetrics.regression",

@@ -251,7 +251,7 @@ def quiet_lightning() -> None:
         r"torch\.distributed\.nn\.functional\.all_gather is deprecated.*",  # used inside Lightning
         r".*Checkpoint directory .* exists and is not empty.*",  # normal for a resumed run
         r"The `srun` command is available on your system but is not used.*",  # one process on a login node is fine
-        r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # for evaluation, the weights are the averages
+        r".*using `ckpt_path`.* callbacks: \['(EMA|SWA)'\]",  # averaged weights are used for evaluation anyway
     ):
         warnings.filterwarnings("ignore", message)
 
@@ -261,7 +261,7 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 
 
 def _leave(statuses: list[int]) -> None:
-    """End the process without spending seconds on destroying each object of the imported modules.
+    """End the process without destroying all objects of the imported modules, which would take seconds.
 
     If SIGTERM stopped a trial of a W&B agent, the trial terminates with this signal, because the agent gives up after a
     few trials with exit status 143.

@@ -426,7 +426,7 @@ class LitCLI(ParsingCLI):
 
 
 def _options_in(word: str) -> dict[str, Any]:
-    """Return the options that a word of the command line sets. For `--config`, these are all options of the config."""
+    """Return the options that a command-line argument sets. For `--config`, these are all options of the config."""
     name, _, value = word[2:].partition("=")
     content = {name: _parse_text(value)} if f"--{name}" != CONFIG else content_of(value) or _parse_text(value)
     return {key.replace(".init_args", "").replace("+", ""): value
@@ -496,7 +496,7 @@ def describe_missing_link(model: dict[str, Any], data: dict[str, Any], links: Ma
     try:
         known = build_datamodule(data)
         missing = [s for s, a, _ in _iterate_links(model, links) if a.default is a.empty and not hasattr(known, s)]
-    except Exception:  # the data module itself cannot be created, which the original error reports
+    except Exception:  # the original error reports that the data module cannot be created
         return None
     needs = f"{data['class_path']} must have {', '.join(missing)}, which {model['class_path']} or a part of it needs"
     return needs if missing else None

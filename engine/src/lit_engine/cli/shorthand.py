@@ -66,7 +66,7 @@ def _replace_dashes(args: Sequence[str]) -> Iterator[str]:
 
 
 def _positional(word: str, configs: dict[str, Path], command: str) -> str:
-    """Return the full option for a positional word."""
+    """Return the full option for a positional argument."""
     if re.match(r"[A-Za-z_]\w*(\.\w+)*\+?=", word):
         raise UserError(f"{word} is not an option. Write --{word}")
     if command == "sweep":  # the argument of `sweep` is the sweep file

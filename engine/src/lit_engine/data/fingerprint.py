@@ -1,4 +1,4 @@
-"""Fingerprints of the splits of a run, which show later whether the data are still the same."""
+"""Fingerprints of the splits of a run, which reveal later changes of the data."""
 
 import hashlib
 import os
@@ -38,7 +38,7 @@ def fingerprints(trainer: Trainer, known: Container[str] = ()) -> dict[str, str]
 def fingerprint(data: Any) -> str:
     """Return the SHA-256 of arrays, plain values and files in nested containers and in public attributes of objects.
 
-    A string that is the path of a file stands for the name, the size and the content of the file. Folders are ignored,
+    If a string is the path of a file, the name, size and content of the file are hashed. Folders are ignored,
     so that data can be moved. Contents of files are read last.
     """
     found, files, seen = hashlib.sha256(), list[str](), dict[int, Any]()

@@ -82,7 +82,7 @@ class SplitData(LightningDataModule):
         sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often,
             `{CLASS: 3}` draws samples of a class three times as often as others, and a file contains a weight for each
             training sample, one per line. Epochs keep their length. Other splits are not resampled.
-        corrections: CSV file with corrected labels of training samples, which `doubts` writes. Validation and test
+        corrections: CSV file written by `doubts`, with corrected labels of training samples. Validation and test
             samples keep their labels.
 
     Attributes:

@@ -267,7 +267,7 @@ class Loader:
         self.samples = dataset  # not `dataset`, for which Lightning would create a sampler to overfit batches
         self.sampler = sampler  # Lightning calls its set_epoch before each epoch
         self.batch_sampler = None  # Lightning also reads this
-        self.position = self.epoch = 0  # number of batches yielded, and their epoch; workers are ahead
+        self.position = self.epoch = 0  # batches yielded so far (workers are ahead), and their epoch
         self.recut = False  # whether the resumed run had a different batch size
         self.workers: DataLoader | None = None
         if num_workers or pin_memory:
@@ -315,7 +315,7 @@ class Loader:
             set_worker_iterator(self.workers, iterator)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the epoch, its number of yielded batches, and the global numbers of samples per batch and step."""
+        """Return the epoch, its number of yielded batches, and the global numbers of samples per batch and per step."""
         sampler, epoch = self.sampler, self.sampler.epoch
         position = self.position % len(self) if epoch == self.epoch else 0  # the epoch may not have started
         return {"epoch": epoch, "position": position, "batch": sampler.together, "step": sampler.step}

@@ -18,7 +18,7 @@ from lit_engine.errors import DataError, did_you_mean
 
 TAB = "\t"
 LARGEST = torch.finfo(torch.float32).max  # networks compute in float32
-# Tables are float64, which Apple's GPUs lack. In float32, Unix times within a quarter of an hour have only nine values.
+# Tables are float64, which Apple's GPUs lack. In float32, Unix times are rounded to 128 seconds.
 WIDE = torch.float if torch.backends.mps.is_available() else torch.double
 
 
@@ -42,7 +42,7 @@ class CSVFile:
         names: names of the columns.
 
     Raises:
-        DataError: if the file is missing, empty or damaged. Messages number the lines as an editor does.
+        DataError: if the file is missing, empty or damaged. Line numbers in messages start at 1.
     """
 
     def __init__(self, file: str | Path, delimiter: str = ",") -> None:
@@ -264,7 +264,7 @@ class TabularData(SplitData):
     def predict_from(self, file: str | Path) -> dict[int, dict[str, str]]:
         """Let `predict` read the rows of a CSV file instead of the test split.
 
-        The columns may be in any order, and other columns are ignored. Targets are read if no row lacks any of them.
+        The columns may be in any order, and other columns are ignored. Targets are read if all rows contain them.
 
         Returns:
             The columns of each row by its number in the file, for the table of predictions.

@@ -82,7 +82,7 @@ class Sharded(ModelParallelStrategy):
             of_device = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)  # since torch 2.8
             if in_closure or isinstance(error, of_device | torch.OutOfMemoryError | torch.distributed.DistError):
                 raise  # not caused by the type of the optimizer
-            # Show torch's first sentence, without its advice to developers.
+            # Show only the first sentence, because the rest of torch's message is for developers.
             reason = str(error).splitlines()[0].partition(", need to")[0].partition(". ")[0]
             hint = "; set fused: false" if optimizer.param_groups[0].get("fused") else ""
             raise UserError(f"{refusal}: {reason}{hint}") from error

@@ -52,7 +52,7 @@ class TensorBoardExtras(Callback):
             try:
                 for writer in writers:
                     writer.add_graph(pl_module, images[:1])
-            except Exception as error:  # torch cannot trace every model, such as a compiled one
+            except Exception as error:  # some models cannot be traced, such as compiled ones
                 print(f"note: no model graph for TensorBoard: {str(error).strip().splitlines()[0]}", flush=True)
             finally:
                 for module, training in modes.items():

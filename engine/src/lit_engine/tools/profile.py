@@ -1,4 +1,4 @@
-"""Measures where the time of a fit goes: prints a table and advice, and writes `profile.json` and `trace.json`."""
+"""Measures how a fit spends its time: prints a table and advice, and writes `profile.json` and `trace.json`."""
 
 import json
 import os
@@ -72,7 +72,7 @@ class Profile(Callback):
 
     The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but no
     element-wise operations or fused recurrent layers (cuDNN, oneDNN). The batches after it are traced. The times
-    exclude all these batches. In a task with several optimizers, everything after `backward` counts as optimizer.
+    exclude all these batches. With several optimizers, the time after `backward` is attributed to the optimizers.
 
     Args:
         traced: number of batches in `trace.json`, which can be opened in ui.perfetto.dev; 0 for no trace.

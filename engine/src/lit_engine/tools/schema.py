@@ -106,7 +106,7 @@ class SchemaBuilder(ParserJsonschema):
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
-        """Add an optional key, because another file or the data may set it. Lists also get `key+`, which appends."""
+        """Add an optional key. Another file or the data may set it. Lists also get `key+`, which appends."""
         lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)
@@ -147,7 +147,7 @@ class SchemaBuilder(ParserJsonschema):
         }
 
     def reachable_defs(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Return all definitions, and one for each base class that accepts the arguments of all its subclasses."""
+        """Return all definitions. Each base class has one that accepts the arguments of its subclasses."""
         for name, paths in self.fitting.items():
             found: dict[str, list[Any]] = {}
             for path in paths:

@@ -266,7 +266,7 @@ class Task(LightningModule):
         return not self.automatic_optimization or isinstance(self.optimizers(use_pl_optimizer=False), LBFGS)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
-        """Rescale the gradients to the gradient of the mean loss over the whole step."""
+        """Rescale the gradients so that they equal the gradient of the mean loss over the whole step."""
         self._step_mean.rescale(optimizer, self.trainer)
         self._note_norm(optimizer)
 

@@ -51,7 +51,7 @@ class TranslationData(SplitData):
             pairs, `drop` filters before the split, counting words and punctuation marks (for subwords: words only).
         lowercase: convert both sides to lower case.
         strip_accents: remove accents from both sides.
-        space_punctuation: separate punctuation marks from words by spaces.
+        space_punctuation: insert spaces between words and punctuation marks.
         prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these;
             `classic`: I am, he is, …
         seed: seed for the order of the training pairs; `null` uses the seed of `seed_everything`.
@@ -59,7 +59,7 @@ class TranslationData(SplitData):
             preparation and the maximum length, which the data then use.
         keep_vocabularies: with `--init_from`, use the vocabularies of that run, for further training on similar data.
             Otherwise they are built from the new data, and embeddings of different vocabularies are not loaded.
-        folds: number of folds of a corpus without a test split; they share no sentence.
+        folds: number of folds of a corpus without a test split; no sentence is in two folds.
         fold: number of the fold used as the test split, from 0.
 
     Raises:

@@ -139,7 +139,7 @@ def _cut(longest: list[int], batch_tokens: int) -> list[int]:
 
 
 def _divisible(bounds: list[int], count: int) -> list[int]:
-    """Split the largest batches until their number is a multiple of `count`."""
+    """Split the largest batches until the number of batches is a multiple of `count`."""
     bounds = list(bounds)
     for _ in range(-(len(bounds) - 1) % count):
         largest = int(np.argmax(np.diff(bounds)))

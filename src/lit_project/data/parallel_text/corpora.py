@@ -97,7 +97,7 @@ class ParallelText(CarvedData):
     Args:
         train: file or files of the training pairs.
         val: file or files of the validation pairs; null takes `val_size` pairs from the training pairs.
-        test: file or files of the test pairs; null takes `test_size` pairs from the training pairs.
+        test: path or paths of the test pairs; null takes `test_size` pairs from the training pairs.
         **kwargs: arguments of `CarvedData` and `TranslationData`; `source` and `target` are the languages.
 
     Raises:

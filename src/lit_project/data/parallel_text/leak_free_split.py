@@ -102,7 +102,7 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
 
 
 def leak_free_folds(pairs: Pairs, folds: int) -> torch.Tensor:
-    """Return the fold of each pair, `(N,)`, from 0. The folds share no sentence and have about the same size.
+    """Return the fold of each pair, `(N,)`, from 0. No sentence is in two folds, and all folds are about equally large.
 
     Components are assigned to the smallest fold so far, starting with the largest component.
 

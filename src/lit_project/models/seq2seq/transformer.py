@@ -55,7 +55,7 @@ def attend(
 class EncoderLayer(nn.Module):
     """Self-attention and a feed-forward network, both with pre-norm. See `DecoderLayer` for the arguments.
 
-    The results are the same as in `nn.TransformerEncoderLayer`. This layer is faster, because the backward pass of
+    The results are the same as with `nn.TransformerEncoderLayer`. This layer is faster, because the backward pass of
     `nn.MultiheadAttention` fills and adds a separate tensor for each of query, key and value.
     """
 

@@ -121,7 +121,7 @@ class Translator(Task):
         self.rows: list[Row] = []  # results of the last evaluation, sorted by index
         self.by_length: list[tuple[str, float, int]] = []  # BLEU by length in the last `validate` or `test`
         self._found: dict[str, Hypothesis] = {}  # translates each distinct source only once
-        self._baselines: dict[int, dict[str, float]] = {}  # baseline scores by a hash of the texts
+        self._baselines: dict[int, dict[str, float]] = {}  # hash of the texts → baseline scores
 
     def configure_model(self) -> None:
         """Shard the model, which must then run each of its parts exactly once per step.

@@ -41,7 +41,7 @@ def doubts(args: Sequence[str]) -> int:
     """Find doubtful samples, write the table and the page, and return the exit status.
 
     Raises:
-        UserError: the folder is not a complete repeat over folds of a classification task, or the table was edited.
+        UserError: the folder does not contain all folds of a classification task, or the table was edited.
     """
     options = option_parser().parse_args(list(args))
     file = options.csv or options.repeat / "doubts.csv"

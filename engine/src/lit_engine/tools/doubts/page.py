@@ -1,4 +1,4 @@
-"""Creates the page of `doubts`, with galleries of images or tables of other samples."""
+"""Creates the page of `doubts`, with image galleries, or tables for other samples."""
 
 import io
 from collections import Counter

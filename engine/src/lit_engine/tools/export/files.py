@@ -17,7 +17,7 @@ from lit_engine.tools.export.parts import Exported, Run, example_of, export_forw
 
 WRITERS = {"pt2": write_pt2, "onnx": write_onnx}
 MOST = 1e-4  # maximum difference from `predict`; float32 rounding errors are smaller
-# Trainer settings under which `predict` computes like the exported files.
+# Trainer settings with which `predict` returns the same results as the exported files.
 TRAINER = {
     "accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "precision": "32-true", "logger": False,
     "enable_progress_bar": False, "enable_checkpointing": False, "limit_predict_batches": 2, "inference_mode": False,

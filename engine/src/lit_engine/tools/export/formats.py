@@ -21,7 +21,7 @@ LENGTHS = {"batch": 2, "source": 3, "past": 4}  # example lengths of free axes; 
 
 
 def _call_quietly(what: str, make: Callable[[], Any]) -> Any:
-    """Return the result of a verbose torch call without its output. Recurrent layers are traced for any length.
+    """Run a verbose torch call without its output. Recurrent layers are traced for any length.
 
     Raises:
         UserError: the call failed. The message contains the reason.

@@ -38,7 +38,7 @@ class Part(nn.Module):
         self.free = {name: (free or {}).get(name, "batch").split() for name in inputs}
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the outputs as a tuple. Inputs of a wrong type are rejected here and in the exported file."""
+        """Return the outputs as a tuple. Inputs of the wrong type are rejected here and in the exported file."""
         for name, value in zip(self.inputs, inputs, strict=True):
             torch._assert_tensor_metadata(value, dtype=self.inputs[name].dtype)
         found = self.function(*inputs)

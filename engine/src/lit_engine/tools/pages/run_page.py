@@ -114,7 +114,7 @@ def _hyperparameters(run: Run) -> list[list[Cell]]:
 
 
 def _without_defaults(value: Any) -> Any:
-    """Return a config without arguments that equal the default of their class, if its package has been imported."""
+    """Return a config without the default arguments of classes whose packages have been imported."""
     if isinstance(value, list):
         return [_without_defaults(one) for one in value]
     if not isinstance(value, dict):

@@ -38,7 +38,7 @@ class Column(NamedTuple):
 
 
 def columns_of(found: Comparison, rows: Sequence[Row], keys: Sequence[str]) -> list[Column]:
-    """Return the columns: row label, state, the given options, other facts that differ, metrics and duration."""
+    """Return the columns of the table: label, state, `options`, other differing facts, metrics and duration."""
     grouped = any(row.grouped for row in rows)
     count = [(str(len(row.counted)), len(row.counted)) for row in rows]
     first = Column("n", count) if grouped else Column("run", names_of(rows))
@@ -85,7 +85,7 @@ def in_terminal(columns: Sequence[Column]) -> list[str]:
 
 
 def as_csv(columns: Sequence[Column]) -> str:
-    """Return the table as CSV with all digits, including the standard deviations of groups."""
+    """Return the table as CSV with full precision, including the standard deviations of groups."""
     whole = []
     for column in columns:
         whole.append([column.name, *(cell if isinstance(cell, str) else cell[1] for cell in column.cells)])

@@ -74,8 +74,8 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
     """Test the difference between two models in a score that depends on sums over samples.
 
     The p-value is from approximate randomization: in each trial, the outputs of a random half of the samples are
-    swapped. Unlike in sacrebleu, trials with exactly the observed difference count, so that equal outputs have p = 1.
-    The interval consists of percentiles of the paired bootstrap, whose p-value is computed as in sacrebleu. This
+    swapped. Unlike sacrebleu, this counts trials with exactly the observed difference, so equal outputs have p = 1. The
+    interval consists of percentiles of the paired bootstrap, whose p-value is computed as in sacrebleu. This
     p-value is too small (11 % false positives in a simulation with 40 samples), so it does not determine the verdict.
 
     Args:

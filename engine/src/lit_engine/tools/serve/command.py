@@ -144,4 +144,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Suppress the log of requests."""
+        """Do not log requests."""

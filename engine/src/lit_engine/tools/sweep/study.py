@@ -138,7 +138,7 @@ class Study:
 
 
 def is_first_attempt(trial: FrozenTrial) -> bool:
-    """Return whether an attempt is the first one at its trial."""
+    """Return whether this is the first attempt at a trial."""
     return "failed_trial" not in trial.system_attrs and "surplus" not in trial.user_attrs
 
 
