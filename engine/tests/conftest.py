@@ -13,8 +13,9 @@ from toy.__main__ import PROJECT, main
 
 
 @pytest.fixture(autouse=True)
-def _toy(_no_project):
-    """Use the toy project, even if another one is installed."""
+def _toy(_no_project, monkeypatch):
+    """Use the toy project, even if another one is installed. Subprocesses can import it."""
+    monkeypatch.setenv("PYTHONPATH", str(TOY.parent), prepend=os.pathsep)
     use(PROJECT)
 
 
@@ -25,9 +26,8 @@ def command_line():
 
 @pytest.fixture
 def workspace(tmp_path, monkeypatch):
-    """An empty working folder with the toy project's configs. Subprocesses can import the project."""
+    """An empty working folder with the toy project's configs."""
     shutil.copytree(TOY / "configs", tmp_path / "configs")
-    monkeypatch.setenv("PYTHONPATH", str(TOY.parent), prepend=os.pathsep)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -188,6 +188,12 @@ def test_exit_status_tells_the_verdict(make_run, say):
     assert (first["won"], sorted(second["lost"])) == ([8, 7, 6, 5, 4, 3, 2, 1, 0], [9, 10, 11])
 
 
+def test_equal_differences_of_few_runs_decide_nothing():
+    found = paired_runs([0.90, 0.80], [0.885, 0.785])
+    assert found.p == 0.5
+    assert paired_runs([0.9, 0.8], [0.9, 0.8]).p == 1
+
+
 def test_seeds_are_paired(make_run, say):
     for name, best in (("a", 0.3), ("b", 0.2)):
         for seed in range(6):

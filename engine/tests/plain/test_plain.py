@@ -320,6 +320,15 @@ class StatefulStream(Data):
     def train_dataloader(self):
         return StatefulDataLoader(Sized(), batch_size=32)
 
+class Persistent(Data):
+    def train_dataloader(self):
+        dataset = super().train_dataloader().dataset
+        return torch.utils.data.DataLoader(dataset, batch_size=8, num_workers=2, persistent_workers=True)
+
+class Quiet(Classifier):
+    def validation_step(self, batch, batch_idx):
+        self.log("val_acc", 0.5)
+
 class Positional(Data):
     def test_dataloader(self):
         return torch.utils.data.DataLoader(super().test_dataloader().dataset, 32)
@@ -353,7 +362,8 @@ def test_unusual_code_works_or_gets_one_line(lit, unusual):
     vector = lit(f"{fit} --model unusual.Vector --data metric_objects.Data")
     assert "the tensor must have a single element" in line_of_error(vector)
     run = lit(f"{fit} --model metric_objects.Classifier --data unusual.Positional").run
-    assert "pass its arguments by name (batch_size=32)" in line_of_error(lit(f"predict --run {run}"))
+    for again in (f"predict --run {run}", f"export {run}"):
+        assert "pass its arguments by name (batch_size=32)" in line_of_error(lit(again))
 
 
 def test_an_iterable_dataset_starts_over(lit, unusual):
@@ -379,6 +389,26 @@ def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, dat
     resumed = lit(f"fit --run {cut.run} --trainer.callbacks=null")
     assert "cannot resume mid-epoch" not in resumed.out
     assert differences(whole.run, resumed.run) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_does_not_wait_for_its_workers(unusual, workspace, number):
+    words = "fit --model metric_objects.Classifier --data unusual.Persistent --trainer.max_epochs=500 --run_name a"
+    child = subprocess.Popen([sys.executable, "-m", "toy", *words.split()], stdout=subprocess.PIPE, text=True)
+    for line in child.stdout:
+        if line.startswith("epoch 1 "):
+            child.send_signal(number)
+    assert child.wait(60) == 128 + number
+
+
+def test_the_learning_rate_of_a_module_without_a_config(lit):
+    run = lit("fit --model metric_objects.Classifier --data metric_objects.Data --lr 0.5 --epochs 1").run
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"]["init_args"]["learning_rate"] == 0.5
+
+
+def test_without_a_validation_loss_a_line_says_how_to_keep_the_best_checkpoint(lit, unusual):
+    result = lit("fit --model unusual.Quiet --data metric_objects.Data --epochs 2")
+    assert result.out.count("no best checkpoint is kept, because the validation logs no loss") == 1
 
 
 def test_two_processes_predict_what_one_predicts(lit):

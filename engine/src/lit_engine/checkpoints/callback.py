@@ -10,6 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_engine._lightning import logged_values, save_after_validation
+from lit_engine.distributed.processes import print_once
 from lit_engine.errors import UserError
 from lit_engine.run.metric_names import base_of
 
@@ -117,6 +118,11 @@ class LossCheckpoint(Checkpoint):
                 name for name in logged_values(trainer) if base_of(name.partition("/dataloader_idx")[0]) == "loss"
             )
             self._follow(next(losses, None))
+            if self.monitor is None and trainer.current_epoch == 0:
+                print_once(
+                    "no best checkpoint is kept, because the validation logs no loss: add the callback Checkpoint with "
+                    "a monitor and a mode"
+                )
         super().on_validation_end(trainer, pl_module)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ Other commands:
   compare      compare runs: options, metrics, curves
   reproduce    train a run again, and report whether the result is the same
   doubts       find label errors and near-duplicates after repeat --folds
-  export       export a model to ONNX, TorchScript or other formats
+  export       export a model for torch, ONNX or other programs
   serve        try out a run in the browser
   examples     list the configs
   completion   print a completion script for your shell
@@ -108,6 +108,7 @@ def run_program(project: Project) -> None:
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # runs after all other handlers, because it is registered first
     statuses.append(main(project, sys.argv[1:]))
+    atexit.register(_kill_workers)
     sys.exit(statuses[0])
 
 
@@ -258,6 +259,18 @@ def quiet_lightning() -> None:
 
 def _is_wanted(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(_ADVERTISEMENTS)
+
+
+def _kill_workers() -> None:
+    """Kill the workers of data loaders that are left after an interruption.
+
+    Python would terminate them and wait for their end, but workers ignore the first SIGTERM.
+    """
+    if multiprocessing := sys.modules.get("multiprocessing"):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report an error
+        for worker in multiprocessing.active_children():
+            if worker.daemon:
+                worker.kill()
 
 
 def _leave(statuses: list[int]) -> None:

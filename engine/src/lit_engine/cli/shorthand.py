@@ -4,8 +4,11 @@
 `fit --config=configs/quickstart.yaml --model.optimizer.lr=0.01 --run_name=a`. This imports neither torch nor Lightning.
 """
 
+import inspect
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import yaml
@@ -106,6 +109,11 @@ def _learning_rate_option(words: Sequence[str], configs: dict[str, Path]) -> str
         UserError: the model has several optimizers.
     """
     for option, value in pairs(words):
+        if option == "--model" and value and "." in value:
+            module, _, name = value.rpartition(".")
+            with suppress(ImportError, AttributeError, TypeError, ValueError):  # the parser reports these
+                known = inspect.signature(getattr(import_module(module), name)).parameters
+                return next((f"model.{one}" for one in ("lr", "learning_rate") if one in known), SHORT["lr"])
         file = _config_file(value if option == CONFIG and value else option, configs)
         if option == "--fork" and value:
             file = str(RunDir.to_fork(value)[0].config_file)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lit_engine.errors import UserError
+from lit_engine.errors import POSITIONAL, UserError
 from lit_engine.load import load_for_prediction
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
@@ -50,7 +51,10 @@ class Exporter:
             return self.seen[-1][1]
 
         self.task.predict_step = predict_step  # type: ignore[method-assign]
-        trainer.predict(self.task, data, return_predictions=False)
+        try:
+            trainer.predict(self.task, data, return_predictions=False)
+        except MisconfigurationException as error:
+            raise UserError(POSITIONAL if "than one `__init__` argument" in str(error) else str(error)) from error
         self.task.eval()
 
     @torch.no_grad()

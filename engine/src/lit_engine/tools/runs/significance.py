@@ -111,7 +111,7 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     """Test the mean difference of at least two pairs of runs.
 
     The interval is based on Student's t distribution. The p-value is from a permutation test if there are at least six
-    pairs, otherwise from the t test.
+    pairs or all differences are equal, otherwise from the t test.
 
     Args:
         a: metric value of each run of A.
@@ -124,7 +124,8 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     n, mean, sd = len(differences), float(differences.mean()), float(differences.std(ddof=1))
     error = sd * math.sqrt(1 / n + (overlap or 0))
     half = _t_quantile(n - 1) * error
-    p = float(mean == 0) if error == 0 else t_test_p(mean / error, n - 1)
+    # If all differences are equal, which happens with few runs and test samples, the variance tells nothing.
+    p = _permutation_p(differences) if sd <= 1e-9 * abs(mean) else t_test_p(mean / error, n - 1)
     means = float(np.mean(a)), float(np.mean(b)), mean - half, mean + half
     if overlap is not None:
         return Outcome(*means, p, n, None, "corrected t test for folds")
