@@ -394,7 +394,11 @@ def test_a_stateful_dataloader_of_torchdata_resumes_to_the_bit(lit, unusual, dat
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_does_not_wait_for_its_workers(unusual, workspace, number):
     words = "fit --model metric_objects.Classifier --data unusual.Persistent --trainer.max_epochs=500 --run_name a"
-    child = subprocess.Popen([sys.executable, "-m", "toy", *words.split()], stdout=subprocess.PIPE, text=True)
+    # A background job of a shell may ignore SIGINT.
+    child = subprocess.Popen(
+        [sys.executable, "-m", "toy", *words.split()], stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     for line in child.stdout:
         if line.startswith("epoch 1 "):
             child.send_signal(number)
