@@ -209,6 +209,12 @@ def test_an_axis_has_a_few_round_ticks(values, log, expected):
     assert all(0 <= axis(tick) <= 100 for tick in ticks)
 
 
+def test_different_data_are_reported_unless_they_are_folds(make_run):
+    data = [{"train": "a", "val": "c"}, {"train": "b", "val": "c"}]
+    runs = [make_run(f"one/{number}", entry={"data": found}) for number, found in enumerate(data)]
+    assert "the runs have different data: train" in Comparison([Run.read(run) for run in runs]).notes()
+
+
 def test_different_tasks_share_no_curve(make_run):
     regressor = {**make_run.config, "model": {"class_path": "p.Regressor"}}
     make_run("a"), make_run("b", config=regressor)

@@ -12,7 +12,7 @@ QUICK = "fit -c configs/quickstart.yaml -c configs/overlays/debug.yaml"
 
 KEEP = """
 trainer:
-  callbacks: # instead of those of the config
+  callbacks:
     - class_path: lit_engine.checkpoints.callback.Checkpoint
       init_args: {monitor: val/loss, mode: min, keep_last: 2}
 """

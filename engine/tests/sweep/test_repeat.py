@@ -62,9 +62,9 @@ def test_runs_are_those_of_fit_by_hand_and_go_on_where_they_stopped(lit, inline)
     inline["seed-2"] = stopped
     first = lit(f"repeat {QUICK} --seeds 1 2")
     assert (first.status, first.out.splitlines()[-1]) == (130, "interrupted; run the same command to continue")
-    begun = "repeat: 2 runs, 1 at a time\nrepeat: repeats/quickstart (2 of 2 runs left)\nseed 1 started\n"
-    assert first.out.startswith(begun)
-    assert "left out of the mean: seed-2 (not begun)\n" in first.out
+    started = "repeat: 2 runs, 1 at a time\nrepeat: repeats/quickstart (2 of 2 runs left)\nseed 1 started\n"
+    assert first.out.startswith(started)
+    assert "left out of the mean: seed-2 (not started)\n" in first.out
     assert summary()["metrics"]["test/loss"]["n"] == 1
     again = lit(f"repeat {QUICK} --seeds 1 2")
     assert (again.status, again.out.splitlines()[-1]) == (0, "page: repeats/quickstart/compare.html"), again.err

@@ -86,7 +86,7 @@ def test_each_of_two_processes_measures_and_the_first_one_prints(tmp_path):
 
 
 class Sleepy(Dataset):
-    """Dataset of 40 images, each of which takes 10 ms."""
+    """Dataset of 40 images that takes 10 ms to load an image."""
 
     def __len__(self):
         return 40

@@ -86,13 +86,13 @@ def prepare(args: Sequence[str]) -> Invocation:
             words.append(f"{option}=true" if option.removeprefix("--") in FLAGS else option)
             if option in SUBCOMMANDS and source is not None and not has_config:
                 has_config = True
-                words += _config(str(source.config_file), alone=True)
+                words += _config(str(source.config_file), is_first=True)
         elif option == CONFIG:
             if has_config and source is None and is_complete(value):
                 raise UserError(
                     f"{value} is a complete config and would replace the one before it: pass only one, then overlays"
                 )
-            words += _config(value, alone=not has_config)
+            words += _config(value, is_first=not has_config)
             has_config = True
         elif option == "--notify":
             words.append(f"{option}+={value}")
@@ -113,14 +113,14 @@ def prepare(args: Sequence[str]) -> Invocation:
     return Invocation(words, run, source.path.absolute().parent.name if source else name_of(first_config))
 
 
-def _config(file: str, alone: bool) -> list[str]:
-    """Return the options for a config file or the text of a config. If `alone`, no other config precedes it."""
+def _config(file: str, is_first: bool) -> list[str]:
+    """Return the options that pass a config file, or the text of a config, to the parser."""
     content = content_of(file)
     if content is None:
         return [f"{CONFIG}={file}"]
     found = resolve_class_paths(content)
     words = [f"{CONFIG}={file if found == content else _text(found)}"]
-    return words if alone or not _has_mappings(found) else [f"{CONFIG}={_text(_empty_lists(found))}", *words]
+    return words if is_first or not _has_mappings(found) else [f"{CONFIG}={_text(_empty_lists(found))}", *words]
 
 
 def name_of(config: str | None) -> str:

@@ -173,9 +173,9 @@ class Rendezvous:
                 refusal = describe_version_mismatch(self._infos(range(self.size)))
             except UserError as error:
                 refusal = str(error)
-            self.part.set("begun", refusal)
+            self.part.set("started", refusal)
         self._wait(self._join)
-        if refusal := self.part.get("begun").decode():
+        if refusal := self.part.get("started").decode():
             self.part.add("left", 1)
             until = time.monotonic() + 5
             while self.rank == 0 and self.part.add("left", 0) < self.part.add("joined", 0) and time.monotonic() < until:
@@ -195,12 +195,12 @@ class Rendezvous:
         name = self.store.get("newest").decode() if self.store.check(["newest"]) else ""
         if name != self.name:
             self.name, self.part = name, dist.PrefixStore(name, self.store)
-            if self.part.check(["begun"]):  # by processes before a restart
+            if self.part.check(["started"]):  # by processes before a restart
                 self.part = None
             else:
                 self.part.set(str(self.rank), json.dumps(self.here))
                 self.part.add("joined", 1)
-        return self.part is not None and self.part.check(["begun"])
+        return self.part is not None and self.part.check(["started"])
 
     def _wait(self, ready: Callable[[], Any]) -> None:
         while True:

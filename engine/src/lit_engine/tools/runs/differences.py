@@ -138,6 +138,11 @@ class Comparison:
         mixed = [name for name in self.facts if any(len(row.facts(name)) > 1 for row in self.rows)]
         if mixed:
             notes.append(f"runs of one group differ in: {', '.join(mixed)}")
+        splits = {
+            split: {run.data[split] for run in self.runs if split in run.data} for split in ("train", "val", "test")
+        }
+        if changed := [split for split, fingerprints in splits.items() if len(fingerprints) > 1]:
+            notes.append(f"the runs have different data: {', '.join(changed)}")
         return notes
 
 

@@ -40,6 +40,7 @@ class Run:
     metrics: Numbers  # test metrics, validation metrics of the best epoch, training metrics of the last epoch
     parts: dict[str, Numbers]  # test metrics by class or length, such as `class_accuracy`
     rows: list[dict[str, str]]  # rows of metrics.csv
+    data: dict[str, str]  # fingerprint of each split, unless the run trains on a fold
 
     @classmethod
     def read(cls, path: Path) -> "Run":
@@ -79,6 +80,7 @@ class Run:
                 metrics={**validated, **numbers(test, "test"), **trained},
                 parts=parts_of(test),
                 rows=rows,
+                data=(entries[-1].get("data") or {}) if entries and "data.fold" not in options else {},
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path} is broken: its files have unexpected content ({error!r})") from error

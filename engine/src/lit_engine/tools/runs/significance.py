@@ -124,9 +124,10 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     n, mean, sd = len(differences), float(differences.mean()), float(differences.std(ddof=1))
     error = sd * math.sqrt(1 / n + (overlap or 0))
     half = _t_quantile(n - 1) * error
-    # If all differences are equal, which happens with few runs and test samples, the variance tells nothing.
-    p = _permutation_p(differences) if sd <= 1e-9 * abs(mean) else t_test_p(mean / error, n - 1)
     means = float(np.mean(a)), float(np.mean(b)), mean - half, mean + half
+    if sd <= 1e-9 * abs(mean):  # equal differences, which happen with few runs and few samples: the variance is unknown
+        return Outcome(*means, _permutation_p(differences), n, None, "permutation test")
+    p = t_test_p(mean / error, n - 1)
     if overlap is not None:
         return Outcome(*means, p, n, None, "corrected t test for folds")
     needed = _needed(n, mean, error)
@@ -185,6 +186,6 @@ def _needed(n: int, effect: float, error: float) -> int | None:
 
 
 def _chunks(rows: int, width: int) -> Iterator[int]:
-    """Yield the sizes of chunks of `rows`, each of which fits in memory at this width."""
+    """Split a number of rows of this width into chunks that fit in memory. Yield the size of each chunk."""
     step = max(1, MEMORY // width)
     yield from (min(step, rows - first) for first in range(0, rows, step))

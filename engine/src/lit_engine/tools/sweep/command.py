@@ -121,8 +121,8 @@ def _run(study: "Study", workers: int, most: int) -> int:
     from lit_engine.cli.parser import prepare
     from lit_engine.tools.sweep.worker import Workers
 
-    begun = len(study.rows())
-    more = f", {begun} already started" if begun else ""
+    started = len(study.rows())
+    more = f", {started} already started" if started else ""
     print(f"sweep: {study.folder} ({most} trials, {workers} at a time{more})", flush=True)
     name = prepare(study.config.command).config_name
     try:

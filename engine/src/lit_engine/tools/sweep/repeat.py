@@ -152,8 +152,8 @@ def _plan(study: "Study", name: str, points: dict[str, dict[str, int]]) -> int:
 def _report(study: "Study", name: str, over: list[str], command: str) -> bool:
     """Print the tables, write summary.json and the page, and return whether all runs have finished."""
     trials = sorted(study.rows(), key=lambda trial: trial.number)
-    begun = [str(trial.run) for trial in trials if RunDir(trial.run).config_file.exists()]
-    group = Row(read_runs(begun) if begun else [], grouped=True)
+    started = [str(trial.run) for trial in trials if RunDir(trial.run).config_file.exists()]
+    group = Row(read_runs(started) if started else [], grouped=True)
     counted = {run.path.name for run in group.counted}
     found = Comparison(group.runs, over) if counted else None
     if found is not None:

@@ -35,7 +35,7 @@ class Trial(NamedTuple):
     """A trial as users see it, with all its attempts combined."""
 
     number: int
-    state: str  # finished, stopped early (by hyperband), failed; running, stopped, killed, not begun
+    state: str  # finished, stopped early (by hyperband), failed; running, stopped, killed, not started
     value: float  # best value of the metric; nan if it was never logged
     values: dict[str, Any]
     seconds: float | None  # duration of the last attempt
@@ -134,7 +134,7 @@ class Study:
         if run.config_file.exists():
             state = run.state()
             return state if state in ("running", "killed") else "stopped"
-        return "running" if trial.state == TrialState.RUNNING else "not begun"
+        return "running" if trial.state == TrialState.RUNNING else "not started"
 
 
 def is_first_attempt(trial: FrozenTrial) -> bool:

@@ -69,7 +69,7 @@ class Workers:
         study = self.study.connect()
         try:
             while not self.status:
-                # Lock until an attempt has begun, because SQLite returns a waiting trial to all workers that ask.
+                # Hold a lock until the attempt starts, because SQLite offers a waiting trial to all workers.
                 with self.study.lock:
                     optuna.storages.fail_stale_trials(study)
                     attempts = self.study.attempts()
@@ -169,8 +169,8 @@ class Workers:
         file = self.folder / "values" / f"{number:04d}.json"
         write_text(file, json.dumps(values, indent=2) + "\n")
         shown = "  ".join(f"{key.rpartition('.')[2]}={short(value)}" for key, value in values.items())
-        begun = f"{title_of(run)} {'resumed' if run.path.exists() else 'started'}"
-        print(begun if self.tests else f"{begun}: {shown}", flush=True)
+        message = f"{title_of(run)} {'resumed' if run.path.exists() else 'started'}"
+        print(message if self.tests else f"{message}: {shown}", flush=True)
         place = [f"--runs_dir={self.folder}", f"--run_name={run.path.name}", "--resume=true"]
         return [*self.config.words(values, file), *place, f"--test_after_fit={str(self.tests).lower()}"]
 
