@@ -209,10 +209,12 @@ def test_an_axis_has_a_few_round_ticks(values, log, expected):
     assert all(0 <= axis(tick) <= 100 for tick in ticks)
 
 
-def test_different_data_are_reported_unless_they_are_folds(make_run):
-    data = [{"train": "a", "val": "c"}, {"train": "b", "val": "c"}]
-    runs = [make_run(f"one/{number}", entry={"data": found}) for number, found in enumerate(data)]
-    assert "the runs have different data: train" in Comparison([Run.read(run) for run in runs]).notes()
+@pytest.mark.parametrize("folds", [None, 2])
+def test_different_data_are_reported_unless_they_are_folds(make_run, folds):
+    for fold, name in enumerate("ab"):
+        config = {**make_run.config, "data": {"class_path": "p.Data", "init_args": {"folds": folds, "fold": fold}}}
+        make_run(name, config=config, data={"train": name, "val": "same"})
+    assert ("the runs have different data: train" in compared().notes()) == (folds is None)
 
 
 def test_different_tasks_share_no_curve(make_run):
