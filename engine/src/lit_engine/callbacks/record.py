@@ -5,7 +5,6 @@ import csv
 import io
 import math
 import re
-import resource
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -14,7 +13,6 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, TextIO
 
-import torch
 import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
@@ -24,7 +22,7 @@ from torch import Tensor
 
 from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
 from lit_engine.data.fingerprint import fingerprints
-from lit_engine.distributed.processes import print_once
+from lit_engine.distributed.processes import peak_memory, print_once
 from lit_engine.errors import NonFiniteError, RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import INTERVAL, base_of, is_detail, recorded_name, split_stage
@@ -295,7 +293,8 @@ class RunRecord(Callback):
         """Record the exit status of `fit`, unless the run had already finished or the disk is full."""
         with contextlib.suppress(OSError, RunError):
             if self.provenance is not None and self.started:
-                measured = {"seconds": round(perf_counter() - self._start, 2), "peak_memory_gb": _peak_memory()}
+                peak = (memory := peak_memory()).get("cuda", memory["process"])
+                measured = {"seconds": round(perf_counter() - self._start, 2), "peak_memory_gb": round(peak / 1e9, 3)}
                 self.run.end(status, **measured, data=self.provenance["data"])
             elif self.provenance is not None and status == 0:  # an earlier process was killed after the last step
                 self.run.end(0)
@@ -331,14 +330,6 @@ class RunRecord(Callback):
         checkpoint = str(self.checkpoint) if self.checkpoint else None
         changed = {"changed": self.changed} if self.changed else {}
         self.run.record(section, {"checkpoint": checkpoint, **changed, **values, **getattr(pl_module, "notes", {})})
-
-
-def _peak_memory() -> float:
-    """Return the peak memory in GB used by tensors on the GPU or, if no GPU is used, by the whole process."""
-    if torch.cuda.is_initialized():
-        return round(torch.cuda.max_memory_allocated() / 1e9, 3)
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, 3)
 
 
 def _samples(trainer: Trainer, before: int) -> str:

@@ -1,6 +1,7 @@
 """Ranks of processes, reductions over processes, and the signals that end them."""
 
 import contextlib
+import resource
 import signal
 import sys
 from typing import Any, NamedTuple
@@ -34,6 +35,15 @@ def first_if_alone(trainer: Any) -> None:
     with contextlib.suppress(RuntimeError, ValueError, MisconfigurationException):  # the real trainer raises this error
         if Trainer(**given, strategy=strategy, logger=False, enable_checkpointing=False).world_size == 1:
             set_rank(0)
+
+
+def peak_memory() -> dict[str, int]:
+    """Return the peak memory in bytes of this process and, if CUDA is in use, of tensors on its device."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    found = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    if torch.cuda.is_initialized():
+        found["cuda"] = torch.cuda.max_memory_allocated()
+    return found
 
 
 def print_once(text: str) -> None:

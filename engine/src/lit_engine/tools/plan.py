@@ -15,12 +15,11 @@ from lit_engine._lightning import limit_loops, reconfigure, skip_sanity_check
 from lit_engine.callbacks.progress import ProgressLines
 from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.data.module import accumulation_steps
-from lit_engine.distributed.processes import print_once
+from lit_engine.distributed.processes import peak_memory, print_once
 from lit_engine.errors import UserError
 from lit_engine.session import Session, accumulating
 from lit_engine.tools.json_output import json_document
 from lit_engine.tools.lr_finder import PlanDone
-from lit_engine.tools.profile import peak_memory
 from lit_engine.tools.runs.columns import duration
 from lit_engine.training.exact import totals_of
 from lit_engine.training.saver import is_out_of_memory
@@ -213,7 +212,7 @@ def attempt(session: Session, is_brief: bool = False) -> Meter:
         if trainer.world_size > 1 or not is_out_of_memory(error):
             raise
         meter.fits = False
-    meter.peak = peak_memory(device)
+    meter.peak = peak_memory()
     gc.collect()
     return meter
 

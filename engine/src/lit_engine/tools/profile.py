@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
@@ -17,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_engine._lightning import reconfigure
 from lit_engine.data.module import Rows
+from lit_engine.distributed.processes import peak_memory
 
 # Lightning's name for an action, without the class → the phase of the fit to which the action belongs.
 PARTS = {
@@ -139,7 +139,7 @@ class Profile(Callback):
             "measuring_seconds": measuring,
             "batches": self.batches,
             "percent": {name: round(100 * part / total, 1) for name, part in seconds.items()},
-            "peak_bytes": peak_memory(device),
+            "peak_bytes": peak_memory(),
             **data_set(trainer),
         }
         timed = self.batches - 1 - self.traced
@@ -204,19 +204,6 @@ def data_set(trainer: Trainer) -> dict[str, Any]:
         found = found.dataset
     workers = None if in_memory else getattr(data, "num_workers", getattr(loader, "num_workers", None))
     return {"data": type(data if in_memory else found).__name__, "num_workers": workers}
-
-
-def peak_memory(device: torch.device) -> dict[str, int]:
-    """Return the peak memory in bytes of this process, if the system reports it, and of the CUDA device."""
-    found = {}
-    if sys.platform != "win32":
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        found["process"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    if device.type == "cuda":
-        found["cuda"] = torch.cuda.max_memory_allocated(device)
-    return found
 
 
 def matrix_product(device: torch.device, precision: str) -> tuple[float, str]:
