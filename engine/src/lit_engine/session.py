@@ -254,7 +254,8 @@ class Session:
                     name = type(datamodule).__name__
                     raise UserError(f"{name} cannot predict on {what}: define predicts_on = {kind!r} and predict_from")
                 table.inputs = datamodule.predict_from(self.options[kind])
-                table.file = table.file.with_name(f"{datamodule.predict_source}.csv")
+                source = getattr(datamodule, "predict_source", kind)
+                table.file = table.file.with_name(f"{source}.csv")
         trainer.predict(
             model, datamodule=datamodule, ckpt_path=self.checkpoint, weights_only=True, return_predictions=False
         )

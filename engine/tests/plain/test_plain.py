@@ -94,12 +94,6 @@ class StopAfter(Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-@pytest.fixture(autouse=True)
-def _here(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # for the fits of repeat and sweep
-
-
 def command(name, **options):
     kind = KINDS[name]
     extra = " ".join(f"--{key}={value}" for key, value in options.items())

@@ -320,7 +320,9 @@ class Figures(DrawsEvaluation):
             return
         if (scores := _scores_of(outputs)) is not None:
             self._scores.append(scores)
-        if not self.wrong_images or "logits" not in outputs or batch[0].ndim != 4:
+        if not self.wrong_images or not {"logits", "targets"} <= outputs.keys() or not isinstance(batch, tuple | list):
+            return
+        if batch[0].ndim != 4:  # not images
             return
         confidence, predicted = outputs["logits"].softmax(dim=1).max(dim=1)
         targets = outputs["targets"]

@@ -7,6 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import options_of
@@ -38,8 +39,8 @@ class TensorBoardExtras(Callback):
             # unlike add_hparams, this adds no run; HPARAMS then shows the last values of the metrics
             for summary in hparams(options, dict.fromkeys(filter(None, watched))):
                 writer.file_writer.add_summary(summary)
-        images = batch[0]
-        if images.ndim != 4:  # not images, but sentences or a table
+        images = batch[0] if isinstance(batch, list | tuple) else batch
+        if not isinstance(images, Tensor) or images.ndim != 4:  # not images, but sentences or a table
             return
         from torchvision.utils import make_grid
 

@@ -79,6 +79,8 @@ class Meter(Callback):
         self._last = self._since = self._validated = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if pl_module.automatic_optimization:  # schedules depend on the length of the actual run
+            trainer.strategy.lr_scheduler_configs = []
         self._last = _now(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

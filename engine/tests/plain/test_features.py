@@ -1,0 +1,201 @@
+"""Features of plain modules in the table of docs/lightning.md that test_plain.py does not cover."""
+
+import csv
+import json
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from collection import Collected
+from lightning.pytorch import LightningDataModule, LightningModule
+from metric_objects import Classifier, Data
+from test_plain import KINDS, command, sections_of
+from torch.utils.data import DataLoader, TensorDataset
+
+from helpers import run_in
+from lit_engine.callbacks import figures, progress
+from lit_engine.checkpoints.io import read
+from lit_engine.run.metric_names import base_of
+from lit_engine.training.saver import Signals
+
+
+class Labelled(Classifier):
+    """Predicts columns that can be compared."""
+
+    def predict_step(self, batch, batch_idx):
+        return {"prediction": self(batch[0]).argmax(dim=1), "target": batch[1]}
+
+
+class Returning(Collected):
+    """Returns logits and targets from test_step, as in tutorials. Its batches are dicts."""
+
+    def test_step(self, batch, batch_idx):
+        super().test_step(batch, batch_idx)
+        return {"logits": self(batch["x"]), "targets": batch["y"]}
+
+
+class FromFiles(Data):
+    """Predicts on a folder of files, each with the 20 values of a sample."""
+
+    predicts_on = "images"
+
+    def predict_from(self, folder):
+        self.files = sorted(Path(folder).glob("*.txt"))
+        return {number: {"file": file.name} for number, file in enumerate(self.files)}
+
+    def predict_dataloader(self):
+        samples = torch.stack([torch.from_numpy(np.loadtxt(file, dtype=np.float32)) for file in self.files])
+        return DataLoader(TensorDataset(samples), batch_size=2)
+
+
+class FromTable(FromFiles):
+    """Predicts on a table without a header, with one sample per line."""
+
+    predicts_on = "table"
+
+    def predict_from(self, file):
+        self.files = [Path(file)]
+        return {number: {"line": line} for number, line in enumerate(Path(file).read_text().splitlines())}
+
+    def predict_dataloader(self):
+        return DataLoader(TensorDataset(torch.from_numpy(np.loadtxt(self.files[0], dtype=np.float32))), batch_size=2)
+
+
+class Mean(LightningModule):
+    """Estimates a mean by gradient descent from 0 with a learning rate of 0.1."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch, batch_idx):
+        return (self.mean - batch[0]).pow(2).mean()
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_value", batch[0].mean(), sync_dist=True)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Three(LightningDataModule):
+    """Three samples in two batches of unequal size."""
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.tensor([0.0, 0.0, 3.0])), batch_size=2)
+
+    def val_dataloader(self):
+        return DataLoader(TensorDataset(torch.tensor([1.0, 2.0, 3.0, 6.0])), batch_size=1)
+
+
+def rows_of(file):
+    with file.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_the_bar_shows_the_metrics_that_are_logged_with_prog_bar(lit, monkeypatch):
+    shown = set()
+    monkeypatch.setattr("lit_engine.session.ProgressLines", lambda: progress.TerminalProgress(Signals()))
+    monkeypatch.setattr(progress, "SECONDS", 0)
+    monkeypatch.setattr(progress, "display", lambda *args: shown.update(re.findall(r"[a-z_]+(?= \d)", args[-1])) or "")
+    assert lit(command("metric_objects")).status == 0
+    assert {"train_loss_step", "val_loss"} <= shown  # val_loss selects the best checkpoint
+    assert not shown & {"train_acc", "val_acc"}
+
+
+def test_learning_curves_have_one_plot_for_the_training_and_validation_values_of_a_metric(lit, monkeypatch):
+    drawn, draw = {}, figures.learning_curves
+    monkeypatch.setattr(figures, "learning_curves", lambda curves, best: drawn.update(curves) or draw(curves, best))
+    run = lit(command("metric_objects"), "--trainer.callbacks+=Figures").run
+    assert {name: set(curves) for name, curves in drawn.items()} == {"loss": {"train", "val"}, "acc": {"train", "val"}}
+    recorded = [float(row["val_acc"]) for row in rows_of(run / "metrics.csv") if row["val_acc"]]
+    assert [value for _, value in drawn["acc"]["val"]] == recorded
+    assert (run / "figures" / "learning_curves.png").exists()
+
+
+@pytest.mark.parametrize("name", ["collection", "vae"])  # batches are dicts, or tuples with images
+def test_figures_and_tensorboard(lit, name):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = lit(command(name), "-c configs/overlays/tensorboard.yaml --trainer.callbacks+=Figures")
+    assert done.status == 0, done.err
+    events = EventAccumulator(str(done.run / "tensorboard")).Reload()
+    assert {metric for metric in KINDS[name].fit if base_of(metric) != "loss"} <= set(events.Tags()["scalars"])
+    assert ("train/images" in events.Tags()["images"]) == (name == "vae")
+
+
+def test_values_returned_from_a_test_step_are_not_drawn_unless_they_can_be(lit):
+    fit = "fit --model test_features.Returning --data collection.Data --epochs 1 --trainer.callbacks+=Figures"
+    done = lit(fit, "--test_after_fit=true")
+    assert done.status == 0, done.err
+    assert {path.name for path in (done.run / "figures").iterdir()} == {"learning_curves.png"}
+
+
+def test_predictions_on_new_samples(lit):
+    samples = np.random.default_rng(0).normal(size=(3, 20))
+    Path("new").mkdir()
+    for number, sample in enumerate(samples):
+        np.savetxt(f"new/{number}.txt", sample)
+    np.savetxt("new.csv", samples)
+    found = []
+    for data, option in (("FromFiles", "--images new"), ("FromTable", "--table new.csv")):
+        run = lit(f"fit --model test_features.Classifier --data test_features.{data} --epochs 1").run
+        assert lit(f"predict --run {run} {option}").status == 0
+        found.append(rows_of(run / "predictions" / f"{option[2:].split()[0]}.csv"))
+    assert [row["file"] for row in found[0]] == [f"{number}.txt" for number in range(3)]
+    model = Classifier()
+    model.load_state_dict(read(run / "checkpoints" / "last.ckpt")["state_dict"])
+    expected = model.eval()(torch.from_numpy(samples).float()).softmax(dim=1)
+    for rows in found:
+        probabilities = [[float(row[f"prediction_{k}"]) for k in range(3)] for row in rows]
+        np.testing.assert_allclose(probabilities, expected.detach(), rtol=1e-5)
+
+
+def test_columns_named_prediction_and_target_are_compared(lit):
+    runs, accuracies = [], []
+    for lr in (0.001, 0.1):
+        runs.append(lit(f"fit --model test_features.Labelled --data metric_objects.Data --lr {lr} --epochs 1").run)
+        assert lit(f"predict --run {runs[-1]}").status == 0
+        rows = rows_of(runs[-1] / "predictions" / "test.csv")
+        accuracies.append(np.mean([row["prediction"] == row["target"] for row in rows]))
+    (found,) = json.loads(lit(f"compare {runs[0]} {runs[1]} --test accuracy --json").out)["tests"]
+    assert (found["a"], found["b"]) == pytest.approx(tuple(accuracies))
+    assert found["n"] == 100
+
+
+def test_accumulated_gradients_are_the_mean_of_the_batch_means(lit):
+    run = lit("fit --model test_features.Mean --data test_features.Three --epochs 1 "
+              "--trainer.accumulate_grad_batches=2").run  # fmt: skip
+    mean = read(run / "checkpoints" / "last.ckpt")["state_dict"]["mean"]
+    assert mean == pytest.approx(0.1 * 2 * (0 + 3) / 2)  # and not / 3
+
+
+def test_two_processes_average_gradients_and_metrics(workspace):
+    fit = "fit --model test_features.Mean --data test_features.Three --epochs 1 --name two --trainer.devices=2"
+    run_in(workspace, *f"{fit} --trainer.strategy=ddp --trainer.accelerator=cpu".split())
+    run = workspace / "runs" / "unnamed" / "two"
+    assert sections_of(run)["fit"]["val_value"] == 3.0
+    assert sections_of(run)["fit"]["steps"] == 1
+
+
+def test_figures_and_provenance(lit):
+    run = lit(command("vae", seed_everything=3), "--epochs 1").run
+    assert (run / "figures" / "decoded_origin.png").exists()
+    assert "figures/decoded_origin.png" in (run / "index.html").read_text()
+    (entry,) = json.loads((run / "provenance.json").read_text())
+    assert entry["seed"] == 3
+    assert "trainer.max_epochs" in str(entry["changed"])
+    assert entry["versions"]["torch"] == version("torch")
+
+
+def test_a_fork_and_a_plan(lit):
+    planned = lit(command("metric_objects"), "--plan --json")
+    assert planned.status == 0, planned.err
+    assert json.loads(planned.out)["steps"] == 20
+    parent = lit(command("metric_objects", run_name="parent")).run
+    forked = lit(f"fit --fork {parent}@best --trainer.max_epochs=3 --name child")
+    assert forked.status == 0, forked.err
+    assert sections_of(forked.run)["fit"]["epochs"] == 3
