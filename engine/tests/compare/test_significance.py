@@ -224,6 +224,7 @@ def test_folds_are_paired_and_their_seeds_averaged(make_run, say):
         ("a other --test accuracy", "different test sets: the target of index 1 is 0 and 1"),
         ("a short --test accuracy", "different test sets: 2 and 1 samples"),
         ("a short --test acuracy", "different test sets"),
+        ("bare bare --test error", "may have different test sets, because their predictions have no column target"),
         ("a a --test acuracy", "did you mean accuracy?"),
         ("a a --test bleu", "the predictions of runs/x/a have no column references"),
         ("a a --test val/accuracy", "use --test accuracy"),
@@ -235,7 +236,11 @@ def test_mistakes_are_explained(make_run, say, command, message):
     write(make_run("a"), "index,prediction,target", ["0,0,0", "1,1,0"])
     write(make_run("other"), "index,prediction,target", ["0,0,0", "1,1,1"])
     write(make_run("short"), "index,prediction,target", ["0,0,0"])
+    write(make_run("bare"), "index,error", ["0,0.5", "1,0.25"])
     make_run("none"), make_run("pair/1", seed=1), make_run("pair/2", seed=2)
-    words = [f"runs/x/{word}" if word in ("a", "none", "other", "short", "pair") else word for word in command.split()]
+    words = [
+        f"runs/x/{word}" if word in ("a", "bare", "none", "other", "short", "pair") else word
+        for word in command.split()
+    ]
     status, _, err = say(" ".join(["compare", *words]))
     assert (status, message in err) == (2, True), err

@@ -84,12 +84,16 @@ class Table:
 
 
 def check_same_samples(a: Table, b: Table) -> None:
-    """Raise RunError unless both tables describe the same samples, with the same targets and texts."""
+    """Raise RunError unless columns such as the target show that both tables describe the same samples."""
     both = f"{a.run.path} and {b.run.path} have different test sets"
     if a.rows.keys() != b.rows.keys():
         index = min(a.rows.keys() ^ b.rows.keys())
         raise RunError(f"{both}: {len(a.rows)} and {len(b.rows)} samples; only one of them contains index {index}")
-    for name in [name for name in a.names if name in b.names and name.startswith(SHARED)]:
+    shared = [name for name in a.names if name in b.names and name.startswith(SHARED)]
+    if not shared:
+        raise RunError(f"{a.run.path} and {b.run.path} may have different test sets, because their predictions have no "
+                       "column target, references or source: return one of them from predict_step")  # fmt: skip
+    for name in shared:
         for index, row in a.rows.items():
             if row[name] != (other := b.rows[index][name]):
                 raise RunError(f"{both}: the {name} of index {index} is {row[name]!r} and {other!r}")
