@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -327,6 +328,8 @@ class Session:
             return
         if self.existing_run is None and not self.has_content:
             shutil.rmtree(self.run.path, ignore_errors=True)
+            with suppress(OSError):  # the folder contains other runs
+                self.run.path.parent.rmdir()
         elif hasattr(self, "record"):
             if self.command == "fit" and status not in (0, 2) and self.run.checkpoints.is_dir():
                 how = "interrupted" if status > 128 else "failed"

@@ -1,5 +1,6 @@
 """Suggestions of `--find`."""
 
+import logging
 import math
 from functools import partial
 
@@ -79,10 +80,15 @@ def test_find_lr_from_the_command_line_trains_nothing(lit):
     assert lit(f"fit -c configs/quickstart.yaml {TINY} {option} --trainer.max_epochs=1").status == 0
 
 
-def test_find_batch_size_ends_at_the_samples_there_are(lit):
+def test_find_batch_size_ends_at_the_samples_there_are(lit, monkeypatch):
+    messages, handler = [], logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
+    monkeypatch.setattr(logging.getLogger("lightning.pytorch"), "handlers", [handler])
     result = lit(f"fit -c configs/quickstart.yaml {TINY} --data.batch_size=256 --data.drop_last=true --find batch_size")
     assert result.status == 0
     assert "suggested: --data.batch_size=1024 (" in result.out  # 1,257 training samples
+    assert any("succeeded" in message for message in messages)
+    assert not [message for message in messages if "will continue" in message or "weights_only" in message]
 
 
 def test_there_is_nothing_else_to_find(lit, trained):

@@ -31,6 +31,10 @@ _ELSEWHERE = {
     "--ckpt_path": "fit has no --ckpt_path: use --run DIR to resume, or --init_from FILE to load weights",
     "--lr_scheduler": "schedulers belong to the task: model.init_args.schedulers in the config",
     "--optimizer": "the optimizer belongs to the task: model.init_args.optimizer in the config",
+    **dict.fromkeys(
+        ("--gpus", "trainer.gpu"),
+        "set the number of GPUs with trainer.devices, and require GPUs with trainer.accelerator=gpu",
+    ),
     "arguments are required: ": "a config with data and model is missing, such as -c configs/quickstart.yaml",
 }
 

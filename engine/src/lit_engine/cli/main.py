@@ -88,6 +88,8 @@ _ADVERTISEMENTS = (
     "[rank: ",  # start of the message about the seed in runs with several processes
     "Restoring states",
     "Found current_model_state",
+    "Finished batch size finder, will continue",  # `--find batch_size` does not continue
+    "`weights_only` was not set",
     "Restored all states",
     "Loaded model weights",
     "Loading `train_dataloader`",
@@ -242,7 +244,8 @@ def version(args: Sequence[str]) -> int:
 def quiet_lightning() -> None:
     """Hide advertisements, and messages that the command line prints in its own words."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero",
-                 "lightning.fabric.utilities.seed"):  # fmt: skip
+                 "lightning.fabric.utilities.seed", "lightning.pytorch.tuner.batch_size_scaling",
+                 "lightning.pytorch.trainer.connectors.checkpoint_connector"):  # fmt: skip
         logging.getLogger(name).addFilter(_is_wanted)
     for message in (
         r"You requested to overfit but .*",  # `SplitData.shuffles` handles it
