@@ -35,7 +35,7 @@ from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
 from lit_engine.distributed.processes import first_if_alone, is_first, print_once, warn_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
-from lit_engine.errors import POSITIONAL, NonFiniteError, UserError, first_of, no_access
+from lit_engine.errors import NonFiniteError, UserError, first_of, no_access
 from lit_engine.project import Project, is_debugging, program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
@@ -95,8 +95,6 @@ def _shorten(error: Exception, args: Sequence[str]) -> str | None:
     # raised by torch's inductor
     if re.search(r"No working C\+\+ compiler|Failed to find C compiler", str(error)):
         return "torch.compile needs a C++ compiler: install g++, or set model.compile to null"
-    if "than one `__init__` argument can be passed" in str(error):
-        return POSITIONAL
     # `self.log` was called with an invalid value, such as a tensor with several elements
     if isinstance(error, ValueError) and str(error).startswith("`self.log("):
         return str(error)

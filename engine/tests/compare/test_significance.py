@@ -2,12 +2,14 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn import metrics
 
+from html_pages import Page
 from lit_engine.tools.runs.significance import holm, mcnemar, paired_runs, resample, t_test_p
 
 
@@ -169,6 +171,14 @@ def test_scores_of_a_regression_are_those_of_scikit_learn(make_run, say):
     assert first_score(say, "r2") == pytest.approx(metrics.r2_score(true, found[0]))
     assert first_score(say, "mae/v") == pytest.approx(metrics.mean_absolute_error(true[:, 1], found[0][:, 1]))
     assert first_score(say, "rmse/u") == pytest.approx(metrics.root_mean_squared_error(true[:, 0], found[0][:, 0]))
+
+
+def test_the_columns_of_the_page_are_labelled_with_the_names_of_the_runs(make_run, say):
+    for name, prediction in (("a/1", 0), ("b/1", 1)):
+        write(make_run(name), "index,prediction,target", [f"0,{prediction},1", "1,1,1"])
+    *_, page = say("compare runs/x/a/1 runs/x/b/1 --test accuracy")[1].splitlines()
+    (table,) = Page(Path(page.removeprefix("page: ")).read_text()).tables
+    assert table[0] == ["index", "prediction (a/1)", "prediction (b/1)", "target"]
 
 
 def test_exit_status_tells_the_verdict(make_run, say):

@@ -134,9 +134,11 @@ def pairs(args: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield option, None if not rest or re.match(r"-[^\d.]", rest[-1]) else rest.pop()
 
 
-def explain(error: Exception, args: Sequence[str]) -> str:
+def explain(error: Exception, args: Sequence[str] = ()) -> str:
     """Return a short message for an error. For a UsageError, it contains the innermost reason and a hint."""
     message = str(error)
+    if "than one `__init__` argument can be passed" in message:  # raised by Lightning
+        return "Lightning cannot replace the sampler of a DataLoader: pass its arguments by name (batch_size=32)"
     if not isinstance(error, UsageError):
         return message
     keys, nested = re.findall(r'Parser key "([^"]*)"', message), re.findall(r"NestedArg\(key='([^']*)'", message)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from lit_engine.errors import POSITIONAL, UserError
+from lit_engine.cli.explain import explain
+from lit_engine.errors import UserError
 from lit_engine.load import load_for_prediction
 from lit_engine.project import current
 from lit_engine.run.directory import RunDir
@@ -54,7 +55,7 @@ class Exporter:
         try:
             trainer.predict(self.task, data, return_predictions=False)
         except MisconfigurationException as error:
-            raise UserError(POSITIONAL if "than one `__init__` argument" in str(error) else str(error)) from error
+            raise UserError(explain(error)) from error
         self.task.eval()
 
     @torch.no_grad()

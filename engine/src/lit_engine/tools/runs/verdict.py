@@ -177,10 +177,18 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
 def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
     """Return a table of predictions for some samples, with one column per model where their values differ."""
     columns: dict[str, list[Cell]] = {}
+    labels = _labels(tables)
     for name in [name for name in tables[0].names if name in tables[1].names and name not in ("rank", "class_name")]:
         a, b = ([_cell(one.rows[index][name]) for index in shown] for one in tables)
-        columns |= {name: a} if a == b else {f"{name} of A": a, f"{name} of B": b}
+        columns |= {name: a} if a == b else {f"{name} ({labels[0]})": a, f"{name} ({labels[1]})": b}
     return table([*columns], zip(*columns.values(), strict=True))
+
+
+def _labels(tables: Sequence[Table]) -> tuple[str, str]:
+    """Return the shortest ends of the two runs' paths that differ."""
+    a, b = (one.run.path.parts for one in tables)
+    same = next((n for n in range(min(len(a), len(b))) if a[-1 - n] != b[-1 - n]), max(len(a), len(b)))
+    return "/".join(a[-1 - same :]), "/".join(b[-1 - same :])
 
 
 def _cell(value: Any) -> Cell:
@@ -190,11 +198,11 @@ def _cell(value: Any) -> Cell:
 def _gallery(tables: Sequence[Table], shown: Sequence[int], images: dict[int, bytes]) -> str:
     """Return the images of some samples with the true and predicted classes."""
     names = {row["prediction"]: row["class_name"] for t in tables for row in t.rows.values() if "class_name" in row}
-    captions = []
+    captions, labels = [], _labels(tables)
     for index in shown:
         a, b = (one.rows[index] for one in tables)
         words = [f"index {index}"]
-        for what, row, column in (("true", a, "target"), ("A", a, "prediction"), ("B", b, "prediction")):
+        for what, row, column in (("true", a, "target"), (labels[0], a, "prediction"), (labels[1], b, "prediction")):
             words += [f"{what}: {names.get(row[column], row[column])}"] if column in row else []
         captions.append("\n".join(words))
     return samples([(images[index], caption) for index, caption in zip(shown, captions, strict=True)])
