@@ -1,14 +1,14 @@
 # An image of the project, for the CPU or for CUDA.
 #
-#   docker build -t lit-project .                                                               for the CPU
-#   docker build -t lit-project --build-arg TORCH_BACKEND=cu130 .         for NVIDIA GPUs with driver 580 or newer
-#   --build-arg COMMIT=$(git describe --always --abbrev=40 --exclude='*' --dirty)     records the commit in every run
-#   mkdir -p runs data                              creates the folders as you, because Docker creates them as root
-#   docker run --rm -v "$PWD/runs:/project/runs" lit-project fit -c configs/quickstart.yaml
+#   docker build -t lit-project .                                      # for the CPU
+#   docker build -t lit-project --build-arg TORCH_BACKEND=cu130 .      # for NVIDIA GPUs with driver 580 or newer
+#   mkdir -p runs data                                                 # otherwise, Docker creates them as root
+#   docker run --rm -v "$PWD/runs:/project/runs" lit-project fit quickstart
 #   docker run --rm --gpus all --shm-size=8g -v "$PWD/runs:/project/runs" -v "$PWD/data:/project/data" lit-project \
-#       fit -c configs/fashion_mnist_cnn.yaml -c configs/overlays/gpu.yaml
+#       fit fashion_mnist_cnn gpu
 #
-# If your user and group are not 1000 (`id -u`, `id -g`), add --build-arg UID=$(id -u) --build-arg GID=$(id -g).
+# Add --build-arg COMMIT=$(git describe --always --abbrev=40 --exclude='*' --dirty) to record the commit in every run. If
+# your user and group are not 1000 (`id -u`, `id -g`), add --build-arg UID=$(id -u) --build-arg GID=$(id -g).
 #
 # torch includes the CUDA libraries, so both variants use the same base image. The host needs the driver and the NVIDIA
 # container toolkit. TORCH_BACKEND= (empty) installs the files of requirements.lock and checks their hashes.

@@ -128,10 +128,11 @@ def keep_sections(text: str, keep: tuple[str, ...]) -> str:
 
     def resolve_section(found: re.Match[str]) -> str:
         text = resolve(found)
-        return text + (found["blank"] or "") if text else ""
+        separates = text or not found.string[: found.start()].endswith("\n\n")
+        return text + (found["blank"] or "" if separates else "")
 
     start, end = r"<!-- only: (?P<families>[\w, ]+) -->", "<!-- end -->"
-    # Also remove the blank line after a section, to avoid two consecutive blank lines.
+    # A section between two blank lines is removed with the second one.
     text = re.sub(rf"^{start}\n(?P<text>.*?)^{end}$(?:\n(?P<blank>\n))?", resolve_section, text, flags=re.S | re.M)
     text = re.sub(rf"{start}(?P<text>.*?){end}", resolve, text, flags=re.S)
     if unpaired := re.search(r"<!-- (?:only:.*?|end) -->", text):

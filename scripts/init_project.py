@@ -87,7 +87,7 @@ def init(options: argparse.Namespace) -> int:
         return 0
     if not options.no_git:
         commit_all(place)
-    print(f"created {options.name} in {place}, with {', '.join(keep)}")
+    print(f"created the project {options.name} in {place}, with {', '.join(keep)}")
     if not commit:
         print("this template has no git history, so the project cannot be updated from it later")
     print(f"next: cd {shlex.quote(str(place))} && make demo && make test")
@@ -166,15 +166,20 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
     main = MAIN.replace("PACKAGE", f"src/{old}")
     for path, pattern, new in (
         (main, rf" *# (?:{'|'.join(gone) or '-'}): .*\n", ""),
-        (PYPROJECT, r'description = ".*"\n', f'description = "{old}, on PyTorch Lightning."\n'),
+        (PYPROJECT, r'description = ".*"\n', 'description = "Supervised learning on PyTorch Lightning."\n'),
         (PYPROJECT, r"lit-engine = \{.*\}", f'lit-engine = {{ path = "vendor/{wheel}" }}'),
         (PYPROJECT, r'(.*)"engine/src", ', r"\1"),
         (PYPROJECT, r'(.*), "engine/src"', r"\1"),
         (PYPROJECT, r'(mypy_path = "src):engine/src', r"\1"),
         (PYPROJECT, r'(.*), "engine/tests"', r"\1"),
         (PYPROJECT, r'pythonpath = \["engine/tests"\]\n', ""),
-        (PYPROJECT, r"(.*),engine/tests", r"\1"),
+        (PYPROJECT, r"(.*),engine/tests(.*),benchmarks", r"\1\2"),
+        (PYPROJECT, r'((?:root_packages|source_pkgs) = \["\w+"), "lit_engine"', r"\1"),
+        (PYPROJECT, r'(filterwarnings = .*), "error::DeprecationWarning:lit_engine"', r"\1"),
+        (PYPROJECT, r'\[\[tool\.importlinter\.contracts\]\]\nname = "the library (?:.+\n)+\n', ""),
         ("Makefile", r"LIBRARY := .*", "LIBRARY := $(wildcard vendor/*.whl)"),
+        ("Makefile", r"(.*) \$\(if \$\(wildcard engine\),--no-emit-package lit-engine\)", r"\1"),
+        ("Makefile", r"(.*) \$\(wildcard engine/pyproject\.toml\)", r"\1"),
         ("Dockerfile", r"(COPY .*) engine engine", r"\1 vendor vendor"),
         ("README.md", "TABLE\n", table(kept)),
     ):
@@ -224,7 +229,12 @@ def rename(text: str, old: str, new: str) -> str:
         return word.upper() if found[0].isupper() else word
 
     token = "[-_]".join(old.split("_"))
-    return re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, text)
+    lines = []
+    for line in text.splitlines(keepends=True):
+        renamed = re.sub(rf"(?<![A-Za-z0-9])(?:{token}|{token.upper()})(?![A-Za-z0-9])", spelled, line)
+        shift = len(line) - len(renamed)  # keep comments aligned
+        lines.append(re.sub(r"(?<=\S) {3,}(?=# )", lambda found, n=shift: " " * max(len(found[0]) + n, 2), renamed))
+    return "".join(lines)
 
 
 def rename_content(file: bytes, old: str, new: str) -> bytes:
@@ -253,7 +263,7 @@ def commit_all(folder: Path) -> None:
     known = git(folder, "config", "user.email", check=False) and git(folder, "config", "user.name", check=False)
     who = [] if known else ["-c", f"user.name={folder.name}", "-c", "user.email=nobody@localhost"]
     settings = [*who, "-c", "core.hooksPath=/dev/null", "-c", "commit.gpgSign=false"]
-    git(folder, *settings, "commit", "--quiet", "--message", f"Create {folder.name} from a template")
+    git(folder, *settings, "commit", "--quiet", "--message", "Generate the project from a template")
 
 
 if __name__ == "__main__":

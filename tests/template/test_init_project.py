@@ -85,6 +85,11 @@ def test_tokens_are_renamed_and_parts_of_words_are_not():
     assert rename(text, OLD, "kite_lab") == new
 
 
+def test_comments_stay_aligned():
+    assert rename("lit-project fit    # one\n", OLD, "a_b") == "a-b fit            # one\n"
+    assert rename("lit-project fit    # one\n", OLD, "a_much_longer_name") == "a-much-longer-name fit  # one\n"
+
+
 def test_keys_go_with_their_lines_or_items():
     text = 'a = {\n    "mean": "mean",\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {"one": "f:g"}\n'
     assert remove_keys(text, ["mean", "one"], "x") == 'a = {\n    "mean_x": "m",\n}\nb = ["x", "mean"]\nc = {}\n'
@@ -195,10 +200,15 @@ def test_nothing_in_it_speaks_of_what_is_not_there(made, keep):
             for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ("kite_lab", *helpers):
                     assert node.module in modules, f"{path}: {node.module}"
+    assert "engine/" not in "".join(files[path] for path in ("pyproject.toml", "Makefile", "Dockerfile"))
+    contracts = tomllib.loads(files["pyproject.toml"])["tool"]["importlinter"]["contracts"]
+    assert {module.partition(".")[0] for one in contracts for module in one["source_modules"]} == {"kite_lab"}
+    assert ("diabetes" in files["src/kite_lab/data/files/README.md"]) == ("regression" in keep)
     pages = {PurePosixPath(path): text for path, text in files.items() if path.endswith(".md")}
     for page, text in pages.items():
         assert "<!--" not in text, page
-        assert not re.search(r"\n\n\n", re.sub(r"```.*?```", "CODE", text, flags=re.DOTALL)), page
+        prose = re.sub(r"```.*?```", "CODE", text, flags=re.DOTALL)
+        assert not re.search(r"\n\n\n|[^\n]\n#+ ", prose), page  # two blank lines, or none above a heading
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text):
             linked = PurePosixPath(os.path.normpath(page.parent / target)) if target else page
             assert (project / linked).is_file(), f"{page}: {target}"
