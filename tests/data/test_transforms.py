@@ -64,7 +64,7 @@ def test_resized_crop_draws_area_and_proportions_as_defined():
 
 
 def erased_boxes(erased):
-    """Return top, left, height and width of the erased rectangle of each image of ones `(B, 1, H, W)`, zeros if none."""
+    """Return top, left, height and width of the part of each image `(B, 1, H, W)` that is 0; zeros if there is none."""
     boxes = []
     for image in erased[:, 0]:
         y, x = (image == 0).nonzero().unbind(1)
