@@ -67,24 +67,14 @@ class RandomResizedCrop(nn.Module):
 
     def boxes(self, count: int, height: int, width: int) -> Tensor:
         """Draw top, left, height and width of the crops of `count` images. Returns int64 `(count, 4)`."""
-        tries = 10
-        area = height * width * torch.empty(count, tries).uniform_(*self.scale)
-        ratio = torch.empty(count, tries).uniform_(math.log(self.ratio[0]), math.log(self.ratio[1])).exp()
-        w, h = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
-        fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-        first = fits.long().argmax(dim=1, keepdim=True)  # argmax returns the first maximum
-        w, h = w.gather(1, first)[:, 0], h.gather(1, first)[:, 0]
+        found = random_boxes(count, height, width, self.scale, self.ratio)
         middle_w, middle_h = width, height
         if width / height < self.ratio[0]:
             middle_h = round(width / self.ratio[0])
         elif width / height > self.ratio[1]:
             middle_w = round(height * self.ratio[1])
-        some = fits.any(dim=1)
-        w, h = torch.where(some, w, middle_w), torch.where(some, h, middle_h)
-        top, left = ((torch.rand(count) * (size - part + 1)).long() for size, part in ((height, h), (width, w)))
-        top = torch.where(some, top, (height - h) // 2)
-        left = torch.where(some, left, (width - w) // 2)
-        return torch.stack([top, left, h, w], dim=1)
+        centred = torch.tensor([(height - middle_h) // 2, (width - middle_w) // 2, middle_h, middle_w])
+        return torch.where(found[:, 2:3] > 0, found, centred)
 
     def forward(self, images: Tensor) -> Tensor:
         """Augment uint8 or float images `(B, C, H, W)`. Returns `(B, C, size, size)` with the same dtype."""
@@ -98,6 +88,55 @@ class RandomResizedCrop(nn.Module):
             [x[:, None, :].expand(-1, self.size, -1), y[:, :, None].expand(-1, -1, self.size)], dim=3
         )
         return _sample_grid(images, grid_BHW2, "border")
+
+
+class RandomErasing(nn.Module):
+    """Random erasing of a rectangle in each image, with probability `p` (Zhong et al. 2020).
+
+    It works like torchvision's transform of this name, but processes a whole batch at once, with different random
+    parameters for each image. An image is not changed if none of ten draws fits into it.
+
+    Args:
+        p: probability of erasing.
+        scale: minimum and maximum area of the rectangle, as a fraction of the image area.
+        ratio: minimum and maximum aspect ratio.
+        fill: value of the erased pixels.
+    """
+
+    def __init__(
+        self, p: float = 0.5, scale: tuple[float, float] = (0.02, 0.33), ratio: tuple[float, float] = (0.3, 3.3),
+        fill: float = 0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.p, self.scale, self.ratio, self.fill = p, scale, ratio, fill
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Augment a batch `(B, C, H, W)` without changing its shape. Supports any dtype."""
+        batch, _, height, width = images.shape
+        boxes = random_boxes(batch, height, width, self.scale, self.ratio) * (torch.rand(batch, 1) < self.p)
+        top, left, h, w = boxes.to(images.device, non_blocking=True)[:, :, None].unbind(1)
+        y, x = (torch.arange(size, device=images.device) for size in (height, width))
+        inside_BHW = ((y >= top) & (y < top + h))[:, :, None] & ((x >= left) & (x < left + w))[:, None]
+        return images.masked_fill(inside_BHW[:, None], self.fill)
+
+
+def random_boxes(count: int, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]) -> Tensor:
+    """Draw the top, left, height and width of boxes in images of `height` × `width` pixels.
+
+    The area (as a fraction of the image) and the logarithm of the aspect ratio are uniform, and so is the position.
+
+    Returns:
+        int64 `(count, 4)`. Height and width are 0 if none of ten draws fits into the image.
+    """
+    tries = 10
+    area = height * width * torch.empty(count, tries).uniform_(*scale)
+    aspect = torch.empty(count, tries).uniform_(math.log(ratio[0]), math.log(ratio[1])).exp()
+    w, h = (area * aspect).sqrt().round().long(), (area / aspect).sqrt().round().long()
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    first = fits.long().argmax(dim=1, keepdim=True)  # argmax returns the first maximum
+    w, h = ((part * fits).gather(1, first)[:, 0] for part in (w, h))
+    top, left = ((torch.rand(count) * (size - part + 1)).long() for size, part in ((height, h), (width, w)))
+    return torch.stack([top, left, h, w], dim=1)
 
 
 class RandomAffine(nn.Module):
