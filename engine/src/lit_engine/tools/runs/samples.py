@@ -84,7 +84,7 @@ class Table:
 
 
 def check_same_samples(a: Table, b: Table) -> None:
-    """Raise RunError unless columns such as the target show that both tables describe the same samples."""
+    """Raise RunError unless both tables describe the same samples, with the same targets and texts."""
     both = f"{a.run.path} and {b.run.path} have different test sets"
     if a.rows.keys() != b.rows.keys():
         index = min(a.rows.keys() ^ b.rows.keys())
