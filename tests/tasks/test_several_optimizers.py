@@ -8,7 +8,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from translation_data import few, net
 
 from lit_engine.callbacks.nan_guard import NaNGuard, NonFiniteError
-from lit_engine.callbacks.record import MetricsCSV, one_line
+from lit_engine.callbacks.record import MetricsCSV, format_metrics
 from lit_engine.errors import UserError
 from lit_engine.run.directory import RunDir
 from lit_engine.training.parameter_groups import Group, ParameterGroups
@@ -76,7 +76,7 @@ def test_all_metrics_are_logged_at_the_optimizer_step(trainer, tmp_path):
     assert [row["step"] for row in rows] == ["0", "1", "2", "3", "4", "5", "6"]
     assert [row["step"] for row in rows if row["val/loss"]] == ["2", "5"]
     assert [row["epoch"] for row in rows] == ["0", "0", "0", "1", "1", "1", "2"]
-    assert not {"epoch", "step"} & set(one_line(runner.callback_metrics, None).split())
+    assert not {"epoch", "step"} & set(format_metrics(runner.callback_metrics, None).split())
 
 
 def test_each_follows_its_own_schedule_which_ends_with_the_run(trainer):

@@ -29,7 +29,7 @@ class NonFiniteError(UserError):
 NO_ACCESS = tuple(getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM"))
 
 
-def no_access(error: OSError) -> str | None:
+def explain_no_access(error: OSError) -> str | None:
     """Return the message for a full or read-only disk or missing permissions, or None for any other error."""
     if error.errno not in NO_ACCESS or (error.filename is None and error.errno in (errno.EACCES, errno.EPERM)):
         return None

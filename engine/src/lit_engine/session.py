@@ -25,7 +25,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lit_engine._lightning import NoProfiler, reconfigure, remember_missing_cuda
 from lit_engine.callbacks.predictions import PredictionTable
 from lit_engine.callbacks.progress import ProgressLines, TerminalProgress
-from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, headline_of, one_line
+from lit_engine.callbacks.record import MetricsCSV, RunRecord, best_checkpoint, format_metrics, headline_of
 from lit_engine.checkpoints.callback import Checkpoint, LossCheckpoint
 from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint, weights_of
 from lit_engine.checkpoints.io import SafeCheckpointIO, fill_linked, read
@@ -35,7 +35,7 @@ from lit_engine.cli.parser import NEW_SAMPLES, LitCLI, prepare
 from lit_engine.data.module import has_test
 from lit_engine.distributed.processes import first_if_alone, is_first, print_once, warn_once
 from lit_engine.distributed.rendezvous import Connection, follow_launcher
-from lit_engine.errors import NonFiniteError, UserError, first_of, no_access
+from lit_engine.errors import NonFiniteError, UserError, explain_no_access, first_of
 from lit_engine.project import Project, is_debugging, program
 from lit_engine.run.directory import RunDir
 from lit_engine.run.options import iterate_changes
@@ -99,7 +99,7 @@ def _shorten(error: Exception, args: Sequence[str]) -> str | None:
     if isinstance(error, ValueError) and str(error).startswith("`self.log("):
         return str(error)
     if isinstance(error, OSError):
-        return no_access(error)
+        return explain_no_access(error)
     return explain(error, args) if isinstance(error, UserError | MisconfigurationException) else None
 
 
@@ -427,7 +427,7 @@ class Session:
             self.has_content = True
         finally:
             if trainer.callback_metrics:
-                print_once(one_line(trainer.callback_metrics, model))
+                print_once(format_metrics(trainer.callback_metrics, model))
 
 
 def accumulating(trainer: Namespace, number: int) -> dict[str, int]:

@@ -142,7 +142,7 @@ def test_names_and_pictures_of_any_kind_are_drawn_and_grey_levels_are_comparable
 
 def test_masks_of_training_images_are_below_them_in_the_colours_of_the_key():
     masks = torch.tensor([[[0, 1], [2, -1]]]).expand(8, 2, 2)
-    figure = viz.training_images(torch.rand(8, 1, 2, 2), masks, ["sky", "sea", "sand"])
+    figure = viz.draw_training_images(torch.rand(8, 1, 2, 2), masks, ["sky", "sea", "sand"])
     drawn = figure.axes[0].get_images()
     assert [one.get_array().shape for one in drawn] == [(2, 2)] * 6 + [(2, 2, 3)] * 6
     above, below = (drawn[first].get_extent() for first in (0, 6))
@@ -156,7 +156,7 @@ def test_masks_of_training_images_are_below_them_in_the_colours_of_the_key():
 def test_labels_of_training_images_are_their_captions():
     names = [f"label {k}" for k in range(7)]
     targets = torch.tensor([[0] * 7, [1, 0, 1, 0, 0, 0, 0], [1] * 7])
-    figure = viz.training_images(torch.rand(3, 3, 4, 4), targets, names)
+    figure = viz.draw_training_images(torch.rand(3, 3, 4, 4), targets, names)
     captions = [text.get_text() for text in figure.axes[0].texts]
     assert captions == ["no label", "label 0\nlabel 2", "label 0\nlabel 1\nlabel 2\nand 4 more"]
 

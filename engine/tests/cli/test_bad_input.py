@@ -12,7 +12,7 @@ import torch
 from helpers import TINY
 from lit_engine.checkpoints.callback import Checkpoint
 from lit_engine.checkpoints.io import read
-from lit_engine.errors import CheckpointError, UserError, no_access
+from lit_engine.errors import CheckpointError, UserError, explain_no_access
 from lit_engine.run.directory import RunDir, write_text
 
 
@@ -34,7 +34,7 @@ def test_a_file_that_cannot_be_written_is_named_and_stays_as_it_was(workspace):
         limit(10)
         with pytest.raises(OSError, match="too large") as error:
             write_text(Path("a.json"), "more than fits")
-    assert no_access(error.value) == "File too large: a.json"
+    assert explain_no_access(error.value) == "File too large: a.json"
     assert Path("a.json").read_text() == "before"
     assert not list(workspace.glob(".*.tmp"))
 

@@ -23,7 +23,7 @@ from lit_engine.tools.runs.columns import (
     short_names,
     table_of,
 )
-from lit_engine.tools.runs.differences import Comparison, differing_options
+from lit_engine.tools.runs.differences import Comparison, find_differing_options
 from lit_engine.tools.runs.reading import Run, read_runs
 from lit_engine.tools.runs.report import changes, curves, page_of, scatter
 
@@ -44,11 +44,11 @@ def test_only_what_differs_is_a_column(make_run):
 
 def test_options_of_another_class_or_version_do_not_differ_but_a_callback_does():
     cnn, mlp = {"net": "p.CNN", "net.layers": [4], "seed": 1}, {"net": "p.MLP", "net.hidden": 9, "seed": 1.0, "new": 3}
-    assert differing_options([cnn, mlp]) == ["net"]
-    assert differing_options([cnn, {**cnn, "callbacks.Stop": "p.Stop", "callbacks.Stop.patience": 3}]) == [
+    assert find_differing_options([cnn, mlp]) == ["net"]
+    assert find_differing_options([cnn, {**cnn, "callbacks.Stop": "p.Stop", "callbacks.Stop.patience": 3}]) == [
         "callbacks.Stop"
     ]
-    assert differing_options([{"x": None}, {"x": {1: 2}}]) == ["x"]
+    assert find_differing_options([{"x": None}, {"x": {1: 2}}]) == ["x"]
     assert short_names(["model.lr", "data.seed", "seed", "other.lr"]) == ["model.lr", "data.seed", "seed", "other.lr"]
 
 

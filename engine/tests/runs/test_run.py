@@ -14,7 +14,7 @@ from lit_engine.checkpoints.choose import choose_checkpoint, newest_checkpoint
 from lit_engine.errors import RunError
 from lit_engine.load import load_data, load_model
 from lit_engine.run.directory import RunDir, write_text
-from lit_engine.run.provenance import git_state, provenance, uncommitted
+from lit_engine.run.provenance import provenance, read_git_state, uncommitted
 
 
 def save(run, name, step=1):
@@ -107,18 +107,18 @@ def git(tmp_path, monkeypatch):
 
 
 def test_git_state_knows_commit_and_changes(tmp_path, git):
-    assert git_state(tmp_path) is None
+    assert read_git_state(tmp_path) is None
     commit = git("rev-parse", "HEAD")
-    assert git_state(tmp_path / "code") == {"commit": commit, "dirty": False}
+    assert read_git_state(tmp_path / "code") == {"commit": commit, "dirty": False}
     (tmp_path / "code" / "a.py").write_text("two")
-    assert git_state(tmp_path / "code") == {"commit": commit, "dirty": True}
+    assert read_git_state(tmp_path / "code") == {"commit": commit, "dirty": True}
 
 
 def test_without_a_repository_the_commit_comes_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("TOY_COMMIT", "0123abc")
-    assert git_state(tmp_path) == {"commit": "0123abc", "dirty": False}
+    assert read_git_state(tmp_path) == {"commit": "0123abc", "dirty": False}
     monkeypatch.setenv("TOY_COMMIT", "0123abc-dirty")
-    assert git_state(tmp_path) == {"commit": "0123abc", "dirty": True}
+    assert read_git_state(tmp_path) == {"commit": "0123abc", "dirty": True}
 
 
 def tree(folder):

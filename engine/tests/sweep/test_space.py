@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from lit_engine.errors import UserError
-from lit_engine.tools.sweep.space import DISTRIBUTIONS, parameters_of
+from lit_engine.tools.sweep.space import DISTRIBUTIONS, parse_parameters
 
 COUNT = 800
 # Options and cumulative distribution function of each distribution.
@@ -21,7 +21,7 @@ CONTINUOUS = {
 
 def draws(content, count=COUNT):
     """Return values of one parameter in a random search."""
-    (parameter,) = parameters_of({"x": content})
+    (parameter,) = parse_parameters({"x": content})
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     return [parameter.suggest(study.ask()) for _ in range(count)]
@@ -54,7 +54,7 @@ def test_quantised_limits_that_are_no_multiples():
     (-1, 1, 0.5, [-1, -0.5, 0, 0.5, 1]), (-10, 5, 5, [-10, -5, 0, 5]), (-0.3, -0.1, 0.1, [-0.3, -0.2, -0.1]),
 ])  # fmt: skip
 def test_multiples_below_zero(low, high, q, values):
-    (parameter,) = parameters_of({"x": {"distribution": "q_uniform", "min": low, "max": high, "q": q}})
+    (parameter,) = parse_parameters({"x": {"distribution": "q_uniform", "min": low, "max": high, "q": q}})
     assert parameter.values() == pytest.approx(values)
 
 
@@ -75,22 +75,22 @@ def test_parameters_in_groups_have_dotted_names():
     section = {
         "model": {"parameters": {"optimizer": {"parameters": {"lr": {"values": [1, 2]}}}, "net": {"value": "x"}}}
     }
-    found = parameters_of({**section, "seed": {"value": 3}})
+    found = parse_parameters({**section, "seed": {"value": 3}})
     assert [(p.name, p.values()) for p in found] == [
         ("model.optimizer.lr", [1, 2]),
         ("model.net", ["x"]),
         ("seed", [3]),
     ]
     with pytest.raises(UserError, match=r"parameter model\.net is given twice"):
-        parameters_of({**section, "model.net": {"value": 1}})
+        parse_parameters({**section, "model.net": {"value": 1}})
     with pytest.raises(UserError, match=r"model\.parameters must be a mapping"):
-        parameters_of({"model": {"parameters": {}}})
+        parse_parameters({"model": {"parameters": {}}})
 
 
 def test_grid():
     q_uniform = {"distribution": "q_uniform", "min": 0.0, "max": 0.3, "q": 0.1}
     contents = {"a": {"values": [1, None]}, "b": {"value": 7}, "c": {"min": 1, "max": 3}, "d": q_uniform}
-    grids = [parameter.values() for parameter in parameters_of(contents)]
+    grids = [parameter.values() for parameter in parse_parameters(contents)]
     assert grids == [[1, None], [7], [1, 2, 3], [0.0, 0.1, 0.2, 0.3]]
 
 
@@ -112,6 +112,6 @@ def test_grid():
 )
 def test_mistakes_are_named(content, message):
     with pytest.raises(UserError) as error:
-        parameters_of({"x": content})
+        parse_parameters({"x": content})
     assert "parameter x: " in str(error.value)
     assert message in str(error.value)

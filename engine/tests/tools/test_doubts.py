@@ -10,7 +10,7 @@ import torch
 
 from helpers import TINY
 from lit_engine.data.corrections import sample_ids
-from lit_engine.tools.doubts.statistics import NEAR, label_errors, near_duplicates
+from lit_engine.tools.doubts.statistics import NEAR, find_label_errors, near_duplicates
 from toy.data import Digits
 
 FIT = f"fit -c configs/quickstart.yaml {TINY} --trainer.max_epochs=12 --trainer.callbacks=[]"
@@ -34,7 +34,7 @@ def noisy():
 
 def test_label_errors_agree_with_cleanlab():
     labels, p = noisy()
-    order, count = label_errors(p, labels)
+    order, count = find_label_errors(p, labels)
     assert order[:count].tolist() == CLEANLAB
     assert sorted(order) == list(range(300))
 
@@ -47,7 +47,7 @@ def test_the_number_of_errors_agrees_with_the_definition_even_if_a_class_has_no_
     for row, label in zip(p, labels, strict=True):
         confident = {k: row[k] for k in thresholds if row[k] >= thresholds[k]}
         expected += bool(confident) and max(confident, key=confident.get) != label and np.argmax(row) != label
-    assert 0 < expected == label_errors(p, labels)[1]
+    assert 0 < expected == find_label_errors(p, labels)[1]
 
 
 def test_near_duplicates_agree_with_a_search_by_hand(monkeypatch):

@@ -10,7 +10,7 @@ from torch import nn
 
 from helpers import TINY
 from lit_engine.callbacks.freezing import Unfreezing
-from lit_engine.tools.lr_finder import find, steepest
+from lit_engine.tools.lr_finder import find, find_steepest_rate
 from lit_engine.training.parameter_groups import Group, ParameterGroups
 from toy.data import Digits
 from toy.tasks import ImageClassifier
@@ -24,17 +24,17 @@ def valley(rate):
 
 
 def test_the_rate_where_the_loss_falls_fastest():
-    assert steepest(RATES, [valley(rate) for rate in RATES]) == pytest.approx(1e-3, rel=0.3)
+    assert find_steepest_rate(RATES, [valley(rate) for rate in RATES]) == pytest.approx(1e-3, rel=0.3)
 
 
 def test_losses_that_are_not_finite_end_the_curve():
     losses = [valley(rate) for rate in RATES[:80]] + [float("nan")] * 20
-    assert steepest(RATES, losses) == pytest.approx(1e-3, rel=0.3)
+    assert find_steepest_rate(RATES, losses) == pytest.approx(1e-3, rel=0.3)
 
 
 @pytest.mark.parametrize("losses", [[], [1.0] * 100, RATES], ids=["none", "flat", "rising"])
 def test_no_descent_no_suggestion(losses):
-    assert steepest(RATES, losses) is None
+    assert find_steepest_rate(RATES, losses) is None
 
 
 class Watched(torch.optim.SGD):

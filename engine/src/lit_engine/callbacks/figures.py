@@ -170,7 +170,7 @@ def segmentation(
     return figure
 
 
-def training_images(images: Tensor, targets: Tensor | None, names: Sequence[str]) -> Figure:
+def draw_training_images(images: Tensor, targets: Tensor | None, names: Sequence[str]) -> Figure:
     """Draw images `(N, C, H, W)` with their masks `(N, H, W)`, classes `(N,)` or labels `(N, K)`, if known."""
     title, captions = "train: images as the net sees them", [""] * len(images)
     if targets is not None and targets.ndim == 3:
@@ -297,7 +297,7 @@ class Figures(DrawsEvaluation):
             self._hook.remove()
         if self._first is not None:
             (images, targets), self._first = self._first, None
-            figure = training_images(images, targets, getattr(pl_module, "class_names", []))
+            figure = draw_training_images(images, targets, getattr(pl_module, "class_names", []))
             about = "The first training images as the network receives them, after augmentation and mixing."
             save_figure(trainer, "train_batch", figure, caption=about)
 

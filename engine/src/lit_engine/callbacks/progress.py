@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from lit_engine._lightning import has_validated, logged_values
-from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, format_short, headline_first, monitored
+from lit_engine.callbacks.record import COUNTERS, RATE, best_checkpoint, format_short, monitored, put_headline_first
 from lit_engine.data.sampler import Loader
 from lit_engine.distributed.processes import print_once
 from lit_engine.run.metric_names import is_detail, recorded_name, split_stage
@@ -64,7 +64,9 @@ class ProgressLines(Callback):
         values |= progress_metrics(trainer, pl_module, running.reduce(pl_module)) if running else self._validated
         validated = has_validated(trainer)
         kept = {n: v for n, v in values.items() if validated or split_stage(n)[0] != "val"}
-        found = "  ".join(f"{name} {format_short(value)}" for name, value in headline_first(kept, pl_module).items())
+        found = "  ".join(
+            f"{name} {format_short(value)}" for name, value in put_headline_first(kept, pl_module).items()
+        )
         seconds = perf_counter() - self._start
         mark = "  best" if validated and self._is_best(trainer) else ""
         print_once(f"{epoch_of(trainer)}  {found}  {seconds:.1f} s{mark}")
@@ -153,7 +155,7 @@ class TerminalProgress(ProgressLines):
         facts = [self._remaining(trainer, batch_idx + 1, now), self._speed(trainer, pl_module, batch_idx + 1, now)]
         facts += [] if rate is None else [f"lr {rate:.3g}"]
         values = progress_metrics(trainer, pl_module, totals_of(pl_module)) | trainer.progress_bar_metrics
-        values = headline_first({name: float(value) for name, value in values.items()}, pl_module)
+        values = put_headline_first({name: float(value) for name, value in values.items()}, pl_module)
         metrics = "  ".join(f"{name} {format_short(value)}" for name, value in values.items())
         self._show(epoch_of(trainer), batch_idx + 1, trainer.num_training_batches, facts, metrics)
 

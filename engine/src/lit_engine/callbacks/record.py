@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lit_engine._lightning import has_validated, logged_values, scales_loss, set_ended, set_root_dir, set_should_stop
 from lit_engine.data.fingerprint import fingerprints
-from lit_engine.distributed.processes import peak_memory, print_once
+from lit_engine.distributed.processes import measure_peak_memory, print_once
 from lit_engine.errors import NonFiniteError, RunError, UserError
 from lit_engine.run.directory import RunDir, write_text
 from lit_engine.run.metric_names import INTERVAL, base_of, is_detail, recorded_name, split_stage
@@ -177,7 +177,7 @@ class RunRecord(Callback):
         set_root_dir(trainer, path)
         self.run = RunDir(Path(path))
         if self.metrics is not None:
-            self.metrics.stage = lambda: stage_now(trainer)
+            self.metrics.stage = lambda: get_current_stage(trainer)
         if not trainer.strategy.reduce_boolean_decision(config == self.config):
             found = iterate_changes(yaml.safe_load(config), yaml.safe_load(self.config))
             different = [f"{key.lstrip('.')} is {here} here and {first} in rank 0" for key, first, here in found]
@@ -293,7 +293,7 @@ class RunRecord(Callback):
         """Record the exit status of `fit`, unless the run had already finished or the disk is full."""
         with contextlib.suppress(OSError, RunError):
             if self.provenance is not None and self.started:
-                peak = (memory := peak_memory()).get("cuda", memory["process"])
+                peak = (memory := measure_peak_memory()).get("cuda", memory["process"])
                 measured = {"seconds": round(perf_counter() - self._start, 2), "peak_memory_gb": round(peak / 1e9, 3)}
                 self.run.end(status, **measured, data=self.provenance["data"])
             elif self.provenance is not None and status == 0:  # an earlier process was killed after the last step
@@ -379,17 +379,17 @@ def headline_of(module: Any) -> str | None:
     return next(reversed(getattr(module, "headline_metrics", ())), None)
 
 
-def headline_first(values: Mapping[str, float], module: Any) -> dict[str, float]:
+def put_headline_first(values: Mapping[str, float], module: Any) -> dict[str, float]:
     """Move the validation or test value of the task's main metric to the front."""
     first = [name for name in values if base_of(name) == headline_of(module) and split_stage(name)[0] != "train"]
     return {name: values[name] for name in (*first, *values)}
 
 
-def one_line(metrics: Mapping[str, Tensor], module: Any) -> str:
+def format_metrics(metrics: Mapping[str, Tensor], module: Any) -> str:
     """Format the metrics of an evaluation as one line, without per-class metrics."""
     # some tasks log `epoch` or `step` to set the step of their other metrics
     values = {name: value.item() for name, value in metrics.items() if not is_detail(name) and name not in COUNTERS}
-    values = headline_first(values, module)
+    values = put_headline_first(values, module)
     samples = values.pop(next((name for name in values if name.endswith("/samples")), ""), None)
     count = "" if samples is None else f"  ({samples:.0f} samples)"
     return "  ".join(f"{name} {format_short(value)}" for name, value in values.items()) + count
@@ -413,7 +413,7 @@ def _check_finite(trainer: Trainer, name: str, value: Any) -> None:
         )
 
 
-def stage_now(trainer: Trainer) -> str:
+def get_current_stage(trainer: Trainer) -> str:
     """Return the current stage: `train`, `val` or `test`."""
     return "val" if trainer.validating or trainer.sanity_checking else "test" if trainer.testing else "train"
 

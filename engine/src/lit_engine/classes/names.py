@@ -4,7 +4,7 @@ A config may contain a short name, such as `class_path: CNN`, if it is unique in
 contain full paths. If a class has moved or the package was renamed, the class is found by its name.
 
 Configs are trusted. They may use any class that matches the type of an argument, and its module is imported.
-Checkpoints may come from anyone. Their classes are imported only from `trusted_packages` and from modules that are
+Checkpoints may come from anyone. Their classes are imported only from `list_trusted_packages` and from modules that are
 already imported, and they are instantiated only if they are an `nn.Module` or belong to the project or the library.
 Functions are never called.
 """
@@ -112,7 +112,7 @@ def check_config(config: Namespace) -> None:
 def import_named(config: Path) -> None:
     """Import the modules of all classes in a run's config, as the parser does."""
     for path in re.findall(r"class_path: *[\"']?([\w.]+)", config.read_text(errors="replace")):
-        if path.partition(".")[0] not in trusted_packages():
+        if path.partition(".")[0] not in list_trusted_packages():
             with suppress(ImportError, AttributeError, ValueError):
                 resolve_name(path)
 
@@ -165,7 +165,7 @@ def drop_weights(model: Any) -> None:
             given[name] = none
 
 
-def trusted_packages() -> tuple[str, ...]:
+def list_trusted_packages() -> tuple[str, ...]:
     """Return the packages whose classes a checkpoint may use even if they are not imported yet."""
     return (current().name, LIBRARY, "torch", "torchvision", "torchmetrics", "lightning")
 
@@ -173,7 +173,7 @@ def trusted_packages() -> tuple[str, ...]:
 def _rule(path: Any) -> str:
     """Return the reason why a checkpoint must not use a class or function."""
     module = str(path).partition(".")[0]
-    known = f"{', '.join(trusted_packages())} or of imported packages"
+    known = f"{', '.join(list_trusted_packages())} or of imported packages"
     hint = f"import {module} first, or pass the run directory instead"
     return f"a checkpoint may use classes of {known}; if you trust the file, {hint}"
 
@@ -181,7 +181,7 @@ def _rule(path: Any) -> str:
 def _allowed() -> set[str]:
     """Return the packages whose classes and functions a checkpoint may use."""
     imported = {name for name in sys.modules if name.isidentifier()} - sys.stdlib_module_names - {"jsonargparse"}
-    return {*trusted_packages(), *imported}
+    return {*list_trusted_packages(), *imported}
 
 
 def _iterate_named(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:

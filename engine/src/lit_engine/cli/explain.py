@@ -39,7 +39,7 @@ _ELSEWHERE = {
 }
 
 
-def missing_command() -> str:
+def explain_missing_command() -> str:
     """Return the message for a command line without a command."""
     return (
         f"a command is missing, such as `{program()} fit -c configs/quickstart.yaml`; `{program()} --help` lists the "
@@ -148,7 +148,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
         return f"{key or 'a class_path'} is a function, but a class is required"
     if not keys:  # the error concerns the whole command line or a top-level key of a config
         if '"subcommand" to be one of' in message:
-            return missing_command()
+            return explain_missing_command()
         elsewhere = next((text for name, text in _ELSEWHERE.items() if name in message), None)
         return elsewhere or reason + _option_meant(reason, error.parser)
     reason = re.sub(r"^Expected a dot import path string: ", "no class ", reason)
@@ -160,7 +160,7 @@ def explain(error: Exception, args: Sequence[str] = ()) -> str:
     return f"{key}: {reason}{_value_meant(key, reason, args, message)}"
 
 
-def place_of(error: BaseException) -> str:
+def locate_error(error: BaseException) -> str:
     """Return ` (FILE:LINE)` of the last frame outside libraries and the engine, or "" for a rejected value."""
     while error.__cause__ is not None:
         error = error.__cause__

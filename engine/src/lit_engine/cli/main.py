@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 
 from lit_engine._torchmetrics import import_lazily
-from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, fit_width, missing_command, pairs
-from lit_engine.cli.options import short_help
+from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, explain, explain_missing_command, fit_width, pairs
+from lit_engine.cli.options import format_short_help
 from lit_engine.cli.shorthand import expand
 from lit_engine.errors import UserError, nearest
 from lit_engine.project import Project, current, is_debugging, program, use
@@ -144,7 +144,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
                 return 0
             check_early(args, [*SUBCOMMANDS, *(name for name in commands if name[0] != "-")])
             if {"-h", "--help"} & set(args):
-                print(short_help(args[0]))
+                print(format_short_help(args[0]))
                 return 0
             if not any(word.startswith(_SOURCES) for word in args):
                 raise UserError(_missing_source(args[0]))
@@ -191,7 +191,7 @@ def _imported(name: str) -> ModuleType:
 def check_early(args: Sequence[str], commands: Sequence[str]) -> None:
     """Raise UserError for mistakes that can be found before Lightning is imported, which takes seconds."""
     if not args:
-        raise UserError(missing_command())
+        raise UserError(explain_missing_command())
     if args[0][0:1] != "-" and args[0] not in commands:
         raise UserError(_unknown_command(args[0], commands))
     runs = [str(value) for option, value in pairs(args) if option == "--run"]

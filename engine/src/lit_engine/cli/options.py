@@ -85,7 +85,7 @@ _EXAMPLES = {
 }
 
 
-def short_help(command: str) -> str:
+def format_short_help(command: str) -> str:
     """Return the short help of `fit`, `validate`, `test` or `predict`, which fits on a screen."""
     what, examples = "CONFIG [OVERLAY …]" if command == "fit" else "RUN", _EXAMPLES[command]
     parser = OptionParser(command, _ABOUT[command], add_help=False)

@@ -26,7 +26,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lit_engine._jsonargparse import actions_of, reason_in, subcommand_parsers
 from lit_engine._lightning import ParsingCLI
 from lit_engine.classes.names import check_config, drop_weights, resolve_class_name, resolve_class_paths
-from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, pairs, place_of
+from lit_engine.cli.explain import CONFIG, SUBCOMMANDS, UsageError, locate_error, pairs
 from lit_engine.cli.options import CKPT_PATH, FLAGS, MATMUL_PRECISION, OPTIONS
 from lit_engine.data.module import build_datamodule
 from lit_engine.distributed.processes import is_first
@@ -406,7 +406,7 @@ class LitCLI(ParsingCLI):
             if missing := describe_missing_link(self.plain["model"], self.plain["data"], self.links):
                 raise UserError(missing) from error
             class_path = re.findall(r"class_path='([^']*)'", str(error))[:1]  # the object that cannot be created
-            raise UserError(": ".join([*class_path, reason_in(str(error))]) + place_of(error)) from error
+            raise UserError(": ".join([*class_path, reason_in(str(error))]) + locate_error(error)) from error
         check_links(self.plain["model"], self.datamodule, self.links)
         self.hyper_parameters = hyper_parameters(copy.deepcopy(self.plain["model"]), self.datamodule, self.links)
         if isinstance(self.model, Task):  # other modules may store objects in their own hparams

@@ -37,7 +37,7 @@ def first_if_alone(trainer: Any) -> None:
             set_rank(0)
 
 
-def peak_memory() -> dict[str, int]:
+def measure_peak_memory() -> dict[str, int]:
     """Return the peak memory in bytes of this process and, if CUDA is in use, of tensors on its device."""
     unit = 1 if sys.platform == "darwin" else 1024
     found = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}

@@ -49,7 +49,7 @@ def provenance() -> dict[str, Any]:
     return {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "command": sys.argv,
-        "git": git_state(current().folder),
+        "git": read_git_state(current().folder),
         "versions": versions(),
         "host": socket.gethostname(),
         "platform": platform.platform(),
@@ -63,7 +63,7 @@ def versions() -> dict[str, str | None]:
     return {"python": platform.python_version(), **{name: _version(name) for name in (program(), *PACKAGES)}}
 
 
-def git_state(folder: Path) -> dict[str, Any] | None:
+def read_git_state(folder: Path) -> dict[str, Any] | None:
     """Return the commit of the code and whether there were uncommitted changes.
 
     Outside a repository, such as in a Docker image, both come from an environment variable that contains the output of

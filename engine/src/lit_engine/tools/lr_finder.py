@@ -96,7 +96,7 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     reconfigure(trainer, callbacks=[*kept, finder], loggers=[], limit_val_batches=0)
     trainer.fit(model, datamodule=datamodule)
     rates = finder.curve[: len(finder.losses)]
-    best = steepest(rates, finder.losses)
+    best = find_steepest_rate(rates, finder.losses)
     if best is None:
         raise UserError("the loss does not fall at any learning rate from 1e-6 to 10: there is nothing to suggest")
     figure = new_figure(6, 4)
@@ -112,7 +112,7 @@ def _find_lr(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
     print_once(f"suggested: --model.{option}={best:.2g}" if option else f"suggested: a learning rate of {best:.2g}")
 
 
-def steepest(rates: list[float], losses: list[float]) -> float | None:
+def find_steepest_rate(rates: list[float], losses: list[float]) -> float | None:
     """Return the rate at which the loss falls most steeply on a logarithmic axis, before it reaches its minimum.
 
     Slopes are averaged over seven neighbours, because the losses of single batches are noisy.

@@ -15,7 +15,7 @@ from lit_engine._lightning import limit_loops, reconfigure, skip_sanity_check
 from lit_engine.callbacks.progress import ProgressLines
 from lit_engine.callbacks.record import MetricsCSV
 from lit_engine.data.module import accumulation_steps
-from lit_engine.distributed.processes import peak_memory, print_once
+from lit_engine.distributed.processes import measure_peak_memory, print_once
 from lit_engine.errors import UserError
 from lit_engine.session import Session, accumulating
 from lit_engine.tools.json_output import json_document
@@ -214,7 +214,7 @@ def attempt(session: Session, is_brief: bool = False) -> Meter:
         if trainer.world_size > 1 or not is_out_of_memory(error):
             raise
         meter.fits = False
-    meter.peak = peak_memory()
+    meter.peak = measure_peak_memory()
     gc.collect()
     return meter
 

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_engine._lightning import reconfigure
 from lit_engine.data.module import Rows
-from lit_engine.distributed.processes import peak_memory
+from lit_engine.distributed.processes import measure_peak_memory
 
 # Lightning's name for an action, without the class → the phase of the fit to which the action belongs.
 PARTS = {
@@ -139,7 +139,7 @@ class Profile(Callback):
             "measuring_seconds": measuring,
             "batches": self.batches,
             "percent": {name: round(100 * part / total, 1) for name, part in seconds.items()},
-            "peak_bytes": peak_memory(),
+            "peak_bytes": measure_peak_memory(),
             **data_set(trainer),
         }
         timed = self.batches - 1 - self.traced

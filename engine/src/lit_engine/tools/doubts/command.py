@@ -76,11 +76,11 @@ def list_doubts(samples: Any, first: int | None) -> tuple[list[dict[str, Any]], 
 
     The most doubtful rows of each group come first. Each pair of near-duplicates has two consecutive rows.
     """
-    from lit_engine.tools.doubts.statistics import label_errors, near_duplicates
+    from lit_engine.tools.doubts.statistics import find_label_errors, near_duplicates
 
     labels, others = samples.labels, samples.probabilities.copy()
     others[range(len(labels)), labels] = -1
-    order, errors = label_errors(samples.probabilities, labels)
+    order, errors = find_label_errors(samples.probabilities, labels)
     pairs = [] if samples.features is None else near_duplicates(samples.features, labels, samples.folds)
 
     def row(place: int, reason: str, other: int, distance: float | str = "") -> dict[str, Any]:

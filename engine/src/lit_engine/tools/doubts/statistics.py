@@ -13,7 +13,7 @@ NEAR = 0.13
 BLOCK = 1024  # number of samples that are compared with all others at once
 
 
-def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int]:
+def find_label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int]:
     """Rank samples by the probability of their label, and estimate the number of errors by confident learning.
 
     A class is confident if its probability is at least the mean over the samples with this label. A sample counts as an

@@ -99,7 +99,7 @@ def export_forward(task: LightningModule, batch: Any) -> Exported:
 
     def difference(runs: Mapping[str, Run], batch: Any, rows: Any) -> float:
         values = list(example_of(task, batch).values())
-        return largest_difference(list(runs["model"](*values)), list(compute(*values)))
+        return compute_largest_difference(list(runs["model"](*values)), list(compute(*values)))
 
     return Exported({"model": part}, difference, "of the outputs")
 
@@ -122,7 +122,7 @@ def tensors_in(outputs: Any) -> dict[str, Tensor]:
     return dict(named)
 
 
-def largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
+def compute_largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
     """Return the largest absolute difference between two lists of tensors with the same shapes."""
     pairs = zip(found, expected, strict=True)
     differences = [(one.double() - other.double()).abs().max() for one, other in pairs if other.numel()]

@@ -100,7 +100,7 @@ def as_csv(columns: Sequence[Column]) -> str:
 def names_of(rows: Sequence[Row]) -> list[str]:
     """Return the paths of single runs relative to their common folder."""
     paths = [row.runs[0].path for row in rows]
-    base = common_folder(paths)
+    base = find_common_folder(paths)
     return [os.path.relpath(path.resolve(), base) for path in paths]
 
 
@@ -113,7 +113,7 @@ def labels(found: Comparison, rows: Sequence[Row]) -> list[str]:
     return [", ".join(words) for words in zip(*columns, strict=True)] or ["all" for _ in rows]
 
 
-def common_folder(paths: Iterable[Path]) -> Path:
+def find_common_folder(paths: Iterable[Path]) -> Path:
     """Return the innermost folder that contains all paths."""
     return Path(os.path.commonpath([path.resolve().parent for path in paths]))
 

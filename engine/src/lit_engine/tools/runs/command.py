@@ -14,7 +14,7 @@ from lit_engine.errors import UserError
 from lit_engine.project import program
 from lit_engine.run.directory import write_text
 from lit_engine.tools.json_output import HELP, json_document, run_entry
-from lit_engine.tools.runs.columns import as_csv, columns_of, common_folder, in_terminal, labels, table_of
+from lit_engine.tools.runs.columns import as_csv, columns_of, find_common_folder, in_terminal, labels, table_of
 from lit_engine.tools.runs.differences import Comparison
 from lit_engine.tools.runs.reading import complete_pages, read_runs
 from lit_engine.tools.runs.report import changes, page_of, summary
@@ -80,7 +80,7 @@ def _test(options: argparse.Namespace, footer: str, document: dict[str, Any]) ->
 
 def _folder(paths: Sequence[Path]) -> Path:
     """Return the common folder of paths, as a relative path if it is inside the working folder."""
-    folder = common_folder(paths)
+    folder = find_common_folder(paths)
     return Path(os.path.relpath(folder)) if folder.is_relative_to(Path.cwd()) else folder
 
 

@@ -90,14 +90,14 @@ class Comparison:
                  for name in chosen}  # fmt: skip
         self.chosen = [name for names in named.values() for name in names]
         _known("metric", self.chosen, known)
-        keys = [key for key in differing_options([run.options for run in runs]) if key not in self.over]
+        keys = [key for key in find_differing_options([run.options for run in runs]) if key not in self.over]
         groups: dict[Any, list[Run]] = {}
         for run in runs:
             same = tuple(repr(as_number(run.options.get(key, ...))) for key in keys)
             groups.setdefault(same if over else run.path, []).append(run)
         self.given = [Row(members, bool(over)) for members in groups.values()]
         self.keys = keys
-        self.facts = differing_options([run.facts for run in runs])
+        self.facts = find_differing_options([run.facts for run in runs])
         self.monitors = [str(name) for name, _ in Counter(run.monitor for run in runs if run.monitor).most_common()]
         self.tasks = list(dict.fromkeys(str(run.options["model"]) for run in runs if "model" in run.options))
         self.metrics = self.chosen or self._usual(known)
@@ -153,7 +153,7 @@ def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
             raise UserError(f"no run has the {what} {name}{did_you_mean(name, known, shown)}")
 
 
-def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
+def find_differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
     Options that exist in only some of the runs count only if they are classes in a list, such as callbacks. Other

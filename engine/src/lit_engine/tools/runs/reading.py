@@ -56,7 +56,7 @@ class Run:
             options["fork"] = fork and f"{fork['run']}, {fork['checkpoint']}, step {fork['step']}"
             own = [row for row in rows if not fork or int(row["step"]) >= fork["step"]]
             fit, test = sections.get("fit", {}), sections.get("test", {})
-            monitor, maximize = monitor_of(options)
+            monitor, maximize = find_monitor(options)
             known = fit.get(f"best {monitor}") if state == "finished" else None
             # LossCheckpoint has no option for its metric, but records the best value as `best NAME`.
             monitor = monitor or next((name[5:] for name in fit if name.startswith("best ")), None)
@@ -96,7 +96,7 @@ def lower_is_better(run: Run, name: str) -> bool:
     return not run.maximize if is_monitored else bool(LOWER_IS_BETTER.search(name))
 
 
-def monitor_of(options: Mapping[str, Any]) -> tuple[str | None, bool]:
+def find_monitor(options: Mapping[str, Any]) -> tuple[str | None, bool]:
     """Return the metric that selects the best checkpoint, and whether a higher value is better."""
     key = next((key for key in options if re.search(r"Checkpoint.*\.monitor$", key) and options[key]), "")
     return options.get(key), options.get(key.replace(".monitor", ".mode")) == "max"

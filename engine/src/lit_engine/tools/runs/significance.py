@@ -127,7 +127,7 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     means = float(np.mean(a)), float(np.mean(b)), mean - half, mean + half
     if sd <= 1e-9 * abs(mean):  # equal differences, which happen with few runs and few samples: the variance is unknown
         return Outcome(*means, _permutation_p(differences), n, None, "permutation test")
-    p = t_test_p(mean / error, n - 1)
+    p = compute_t_test_p(mean / error, n - 1)
     if overlap is not None:
         return Outcome(*means, p, n, None, "corrected t test for folds")
     needed = _needed(n, mean, error)
@@ -156,7 +156,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted[np.argsort(order, kind="stable")]]
 
 
-def t_test_p(t: float, df: int) -> float:
+def compute_t_test_p(t: float, df: int) -> float:
     """Return the two-sided p-value of t with `df` degrees of freedom (Abramowitz & Stegun, 26.7.3–4)."""
     sine, cosine = abs(t) / math.hypot(t, math.sqrt(df)), math.sqrt(df) / math.hypot(t, math.sqrt(df))
     start = 1 if df % 2 else 0
@@ -174,7 +174,7 @@ def _t_quantile(df: int) -> float:
     low, high = 0.0, 100.0
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if t_test_p(middle, df) > LEVEL else (low, middle)
+        low, high = (middle, high) if compute_t_test_p(middle, df) > LEVEL else (low, middle)
     return high
 
 

@@ -16,7 +16,7 @@ from lit_engine.cli.explain import CONFIG
 from lit_engine.cli.parser import load_yaml
 from lit_engine.errors import UserError, did_you_mean
 from lit_engine.project import program
-from lit_engine.tools.sweep.space import Parameter, parameters_of
+from lit_engine.tools.sweep.space import Parameter, parse_parameters
 
 KEYS = ("method", "metric", "parameters", "command", "early_terminate")
 OTHER_KEYS = ("run_cap", "name", "description", "program", "project", "entity")  # these may change during a sweep
@@ -64,7 +64,7 @@ class SweepConfig:
         _known("metric", metric, ("name", "goal"))
         metric = {"goal": "minimize", **metric}
         _need(metric["goal"] in ("minimize", "maximize"), f"goal must be minimize or maximize, got {metric['goal']!r}")
-        parameters = parameters_of(content.get("parameters"))
+        parameters = parse_parameters(content.get("parameters"))
         given: dict[str, list[str]] = {}
         for option, _, value in (word.partition("=") for word in overrides):
             swept = [p.name for p in parameters if f"{_key(option)}.".startswith(f"{_key(p.name)}.")]

@@ -28,7 +28,7 @@ from lit_engine.run.options import options_of
 from lit_engine.tools.json_output import HELP, json_document
 from lit_engine.tools.runs.columns import columns_of, in_terminal, table_of
 from lit_engine.tools.runs.differences import Comparison, Row
-from lit_engine.tools.runs.reading import Run, monitor_of, read_runs
+from lit_engine.tools.runs.reading import Run, find_monitor, read_runs
 from lit_engine.tools.runs.report import page_of
 from lit_engine.tools.sweep.command import split_fit_options, study_errors
 
@@ -119,7 +119,7 @@ def _read(overrides: list[str], points: dict[str, dict[str, int]], over: list[st
     invocation = prepare(["fit", *overrides, *first, "--test_after_fit=true"])
     cli = LitCLI(current(), invocation.args)
     options = dict(options_of(cli.plain))
-    metric, maximize = monitor_of(options)
+    metric, maximize = find_monitor(options)
     same = {key: value for key, value in options.items() if key not in over}
     same |= {key: cli.options[key] for key in ("init_from", "init_prefixes", "init_strict")} | {"over": over}
     config = SweepConfig(

@@ -59,7 +59,7 @@ class Parameter:
         return [self.value(self.drawn.low), self.value(self.drawn.high)]
 
 
-def parameters_of(section: Any) -> list[Parameter]:
+def parse_parameters(section: Any) -> list[Parameter]:
     """Read the `parameters` section of a sweep. Grouped parameters get dotted names, such as `model.optimizer.lr`.
 
     Raises:
