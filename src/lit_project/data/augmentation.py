@@ -27,7 +27,7 @@ class RandomHorizontalFlip(nn.Module):
 class RandomCrop(nn.Module):
     """Random crop of each image to its original size, after padding each side with `padding` pixels of value `fill`.
 
-    Supports any dtype. It is a common choice for small images, with `padding=4` for 32×32 (He et al., 2016, section 4.2).
+    Supports any dtype. It is common for small images, with `padding=4` for 32×32 (He et al., 2016, section 4.2).
     """
 
     def __init__(self, padding: int, fill: int = 0) -> None:
