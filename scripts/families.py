@@ -1,8 +1,8 @@
 """Families of examples, from which `init_project.py` assembles a project.
 
 Each family lists patterns for its own files and keys for its lines in shared files. In a pattern, `PACKAGE` stands for
-the package folder, and `*` also matches slashes. A key is the first word of a line, with or without quotes. The line is
-removed unless the project keeps a family with this key. Files that match no pattern are never copied to a project.
+the package folder, and `*` also matches slashes. A key is the first word of a line, with or without quotes. Such a line
+is removed unless the project keeps a family that lists its key. Files that match no pattern stay in the template.
 
 A Markdown file can contain sections for some families. A section starts with an `only` comment, which lists the
 families, and ends with an `end` comment (see `keep_sections`). Text for `template` never appears in a project. Put

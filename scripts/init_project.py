@@ -112,7 +112,7 @@ def git(folder: Path, *args: str, check: bool = True, env: Mapping[str, str] | N
 def template_files() -> tuple[dict[str, bytes], str]:
     """Return the content of all tracked files by path, and the commit.
 
-    For an unpacked archive without git, return all files that .gitignore does not exclude, and an empty string.
+    For an unpacked archive without git, return all files that .gitignore does not exclude, and an empty commit id.
     """
     if (ROOT / ".git").exists():
         if changed := git(ROOT, "status", "--porcelain"):

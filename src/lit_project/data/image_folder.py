@@ -63,8 +63,8 @@ class ImageFolder(DatasetImages):
 
     Split folders may also be called `Training`, `valid`, `validation`, `test_set`… Without split folders, a fixed
     `test_size` of all images becomes the test split. Without a `val` folder, a fixed `val_size` of the remaining images
-    becomes the validation split. Both are stratified by class. With split folders but no test folder, the only way to
-    get a test split is `folds`. Hidden files and folders are ignored.
+    becomes the validation split. Both are stratified by class. If there are split folders but no test folder, only
+    `folds` can create a test split. Hidden files and folders are ignored.
 
     Args:
         root: folder of the images.
@@ -75,7 +75,7 @@ class ImageFolder(DatasetImages):
         class_names: expected names of the class folders, sorted; default: the names found. Required if all class
             folders contain only subfolders, because they could be splits with unknown names.
         mean: mean of each channel for values in [0, 1]. Default: ImageNet's mean, averaged over channels if greyscale.
-            Keep the default for ImageNet weights. Only GoogLeNet and Inception with greyscale images need 0.5 for both.
+            Keep the default for ImageNet weights. For greyscale images, GoogLeNet and Inception need mean = std = 0.5.
         std: standard deviation of each channel.
         **kwargs: arguments of `DatasetImages`, `ImageData` and `SplitData`.
 
@@ -157,7 +157,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Return the folder of each existing split. If the only such folder has files but no subfolders, it is a class."""
+    """Return the folder of each existing split. A single folder with files but no subfolders is treated as a class."""
     found: dict[str, Path] = {}
     for split, names in SPLIT_FOLDERS.items():
         pattern = re.compile(rf"({names})([ _-]?(set|data|images))?", re.IGNORECASE)

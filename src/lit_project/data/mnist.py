@@ -61,7 +61,7 @@ class FashionMNIST(ImageData):
             reason = str(error).rpartition("got:")[2].strip()
             urls = ", ".join(f"{dataset.mirrors[0]}{archive}" for archive in missing)
             raise DataError(
-                f"{', '.join(missing)} of {self.NAME}: missing or damaged, and the download failed ({reason}). "
+                f"missing or damaged {self.NAME} files ({', '.join(missing)}), and the download failed ({reason}). "
                 f"Download {urls} to {raw}"
             ) from error
 

@@ -47,7 +47,7 @@ class CSV(TabularData):
         **kwargs: arguments of `TabularData`.
 
     Raises:
-        DataError: a column is listed twice, there are no features, or `CSVFile` or `TabularData` finds an error.
+        DataError: a column is listed twice, there are no features, or `CSVFile` or `TabularData` raises this error.
     """
 
     def __init__(

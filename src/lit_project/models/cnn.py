@@ -35,10 +35,10 @@ def output_size(size: Sequence[int], layers: Sequence[int | str], padding: int) 
 class CNN(nn.Module):
     """A configurable sequence of convolutions and max-pooling, followed by one hidden layer and a linear head.
 
-    Two classic networks for 28×28 images can be configured as follows:
+    The arguments of two classic networks for 28×28 images are listed here.
 
-    - TensorFlow/Keras CNN tutorial: `layers=[32, pool, 64, pool, 64], hidden=64, padding=0`
-    - PyTorch `examples/mnist`: `layers=[32, 64, pool], hidden=128, padding=0, dropout=0.25, head_dropout=0.5`
+    - The TensorFlow/Keras CNN tutorial uses `layers=[32, pool, 64, pool, 64], hidden=64, padding=0`.
+    - PyTorch's MNIST example uses `layers=[32, 64, pool], hidden=128, padding=0, dropout=0.25, head_dropout=0.5`.
 
     Args:
         input_shape: shape `(C, H, W)` of one image; set from the data.

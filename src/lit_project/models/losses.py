@@ -39,7 +39,7 @@ class SmoothedCrossEntropy(nn.CrossEntropyLoss):
 
 
 class WeightedCrossEntropy(nn.Module):
-    """Cross-entropy with class weights, averaged over the samples of the batch.
+    """Cross-entropy with class weights, averaged over the samples in the batch.
 
     torch's own loss is divided by the sum of the weights in a batch. Its mean over batches therefore differs from its
     mean over samples.
@@ -172,4 +172,4 @@ def remove_smoothing(loss: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
     loss = copy(loss)
     if hasattr(loss, "label_smoothing"):
         loss.label_smoothing = 0.0  # type: ignore[assignment]
-    return loss.forward  # The task would save the module in checkpoints a second time.
+    return loss.forward  # If the module were returned, checkpoints would contain it a second time.

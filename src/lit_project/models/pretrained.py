@@ -33,7 +33,7 @@ def download(architecture: str, name: str) -> dict[str, Tensor]:
         )
     weights = get_model_weights(architecture)[name]
     try:
-        with torch.random.fork_rng(devices=[]):  # torchvision's initialization must not affect this model's.
+        with torch.random.fork_rng(devices=[]):  # torchvision's initialization must not affect later random numbers.
             return get_model(architecture, weights=weights, progress=False).state_dict()
     except Exception as error:  # A missing network or a truncated file can raise errors of many types.
         file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
@@ -61,7 +61,8 @@ def from_file(path: Path) -> dict[str, Tensor]:
 def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | None]) -> dict[str, Tensor]:
     """Replace the prefixes of parameter names. The longest matching prefix is used. None drops the parameter.
 
-    For example, `{"encoder.": "backbone.", "": "head."}` maps `encoder.x` to `backbone.x` and `y` to `head.y`.
+    For example, if `encoder.` maps to `backbone.` and the empty prefix to `head.`, `encoder.x` becomes `backbone.x` and
+    `y` becomes `head.y`.
 
     Raises:
         ValueError: no name starts with one of the prefixes, or two names become equal.
@@ -109,7 +110,7 @@ def report(loaded: int, others: Mapping[str, list[str]]) -> list[str]:
 
 
 def did_you_mean(name: str, known: list[str], otherwise: str = "") -> str:
-    """Return a hint (`; did you mean X?`) with the most similar known name, or `otherwise` if no name is similar."""
+    """Return a hint ("did you mean X?") with the most similar known name, or `otherwise` if no name is similar."""
     near = get_close_matches(name, known, 1)
     return f"; did you mean {near[0]}?" if near else otherwise
 
@@ -131,10 +132,10 @@ class TorchvisionNet(nn.Module):
         weights: a name such as `DEFAULT` or `IMAGENET1K_V1`, which torchvision downloads to its cache, or a file with
             a state dict of this class or torchvision's model. Default: random weights. If the weights come from a
             checkpoint, this option is ignored.
-        prefixes: maps each prefix in a file of weights to a prefix in this model, such as `{"encoder.": "backbone."}`.
+        prefixes: maps name prefixes in a file of weights to prefixes in this model, such as `encoder.` to `backbone.`.
             By default, the file must use the parameter names of torchvision or this class.
         strict: raise an error if tensors in a file of weights are missing, unexpected or have a different shape. If
-            false, only report them. A new head, or a new stem for small images, is always allowed.
+            false, differences are only reported. A new head, or a new stem for small images, is always allowed.
         grey: how to process greyscale images, `sum` (sum the weights of the first convolution) or `repeat` (repeat
             the image in three channels).
         small_images: start a residual network with a 3×3 convolution of stride 1 and no max-pooling, so that images
@@ -142,7 +143,7 @@ class TorchvisionNet(nn.Module):
         pooling: `average`, or `bilinear` for residual networks (see `BilinearPool`).
         bilinear_channels: number of channels to which features are reduced before bilinear pooling.
         dropout: probability of zeroing a feature before the head.
-        options: further arguments of torchvision's model, such as `{stochastic_depth_prob: 0.1}`.
+        options: further arguments of torchvision's model, such as `stochastic_depth_prob`.
 
     Raises:
         ValueError: the architecture does not exist, an option does not apply to it, or the weights cannot be loaded
@@ -200,7 +201,7 @@ class TorchvisionNet(nn.Module):
         elif official or not any(name.startswith("backbone.") for name in state):
             state = {self._own_name(name): value for name, value in state.items()}
         first = "backbone." + _first_convolution(self.backbone)[0] + ".weight"
-        own = self.state_dict()  # It includes version metadata, which some models use to convert old names.
+        own = self.state_dict()  # The state dict includes version metadata, which some models use to convert old names.
         if first in state and own[first].shape[1] == 1 < state[first].shape[1]:
             state[first] = state[first].sum(dim=1, keepdim=True)
         others = differences(own, state)
@@ -217,7 +218,7 @@ class TorchvisionNet(nn.Module):
         return "\n".join(f"  {line}" for line in lines)
 
     def _own_name(self, name: str) -> str:
-        """Convert torchvision's name for a weight to the name in this class."""
+        """Convert a torchvision weight name to the corresponding name in this class."""
         if name.startswith(self.original_head + "."):
             return "head.1" + name.removeprefix(self.original_head)
         return "backbone." + name

@@ -15,7 +15,7 @@ class BilinearPool(nn.Module):
     the number of channels can be reduced first.
 
     Args:
-        in_channels: number of channels of the features, C.
+        in_channels: number of feature channels, C.
         channels: output channels K of a 1×1 convolution before the products. Default: no convolution.
     """
 

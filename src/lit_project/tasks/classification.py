@@ -43,7 +43,7 @@ class Classifier(Task):
         class_weights: weight of each class in the default loss, by name (default: 1). With `balanced`, weights are
             inversely proportional to the number of training samples per class, with a mean of 1 over all samples.
         class_counts: number of training samples per class; set from the data if known.
-        top_k: also log the fraction of samples whose target is among the k most likely classes, or 1 to disable this.
+        top_k: log the fraction of samples whose target is among the k most likely classes. 1 disables this metric.
             Default: 3 if there are more than 3 classes.
         **kwargs: `schedulers`, `parameter_groups`, `channels_last`, `compile` and `metrics` of `Task`.
 
@@ -161,7 +161,7 @@ class ImageClassifier(Classifier):
         mixing: mixup and cutmix in training (see `Mixing`). With mixing, the training accuracy is the average fraction
             of the target that belongs to the predicted class.
         penalty: penalty for large weights. It is added to the training loss, but logged separately as `train/penalty`.
-        test_time_flips: flips of the image over which `test` and `predict` also average the probabilities.
+        test_time_flips: `test` and `predict` also average the probabilities over these flips of the image.
         test_time_shift: also average over the image shifted by this many pixels towards each corner (see `views`).
         **kwargs: arguments of `Classifier` and `Task`.
 

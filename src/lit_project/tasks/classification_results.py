@@ -75,7 +75,7 @@ def confusion_by_name(counts: Tensor, class_names: Sequence[str]) -> dict[str, d
 def prediction_columns(
     indices: Tensor, targets: Tensor, probabilities_BK: Tensor, class_names: Sequence[str], all_probabilities: bool
 ) -> dict[str, list[Any]]:
-    """Return the index, the class, its name and probability, and, if it is known, the target for each prediction.
+    """Return columns with the index, predicted class, class name, probability and, if known, target of each sample.
 
     `all_probabilities` adds a column `probability/CLASS` for each class.
     """

@@ -153,7 +153,7 @@ class Regressor(Task):
         )
         std = _double(self.target_std.cpu())
         r2 = 1 - squared / std**2 / (second - first**2)
-        varies = second - first**2 > 1e-12 * second  # Rounding may cause a tiny variance of equal numbers.
+        varies = second - first**2 > 1e-12 * second  # Due to rounding, equal numbers may have a tiny variance.
         self.r2 = {name: float(value) for name, value, real in zip(self.target_names, r2, varies, strict=True) if real}
         values = {"loss": means["loss"]}
         for name, each, scale in (("mse", squared, std**2), ("mae", absolute, std)):
@@ -167,7 +167,7 @@ class Regressor(Task):
         return {**values, "samples": float(totals.count)}
 
     def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Any]]:
-        """Return the columns of the prediction table, which are index, prediction and, if it is known, the target.
+        """Return columns with the index, the prediction and, if known, the target of each sample.
 
         With several targets, the columns are named `prediction/NAME` and `target/NAME`.
         """

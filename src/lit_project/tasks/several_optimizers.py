@@ -130,9 +130,9 @@ class SeveralOptimizers(Task):
                 config.scheduler.step()  # type: ignore[call-arg]
 
     def log_reduced(self, values: Mapping[str, float]) -> None:
-        """Log values at the current optimizer step. Lightning would use the number of micro-batches."""
+        """Log values at the current optimizer step. Lightning would count micro-batches instead."""
         if (self.accumulate or 1) > 1:
-            # Like Lightning, count training steps from 0, and log a test after training at the next step.
+            # Like Lightning, count training steps from 0. A test after training is logged at the next step.
             step = self.trainer.global_step - (self.trainer.state.fn == "fit")
             values = {**values, "epoch": self.current_epoch, "step": step}
         super().log_reduced(values)
@@ -145,4 +145,4 @@ class SeveralOptimizers(Task):
 
 
 class TranslatorOfParts(SeveralOptimizers, Translator):
-    """A `Translator` with several optimizers, for example with one each for the encoder and the decoder."""
+    """A `Translator` with several optimizers, for example one for the encoder and one for the decoder."""

@@ -16,7 +16,7 @@ def views(images: Tensor, flips: Sequence[Flip] = (), shift: int = 0) -> Iterato
     """Yield the images, followed by augmented views of them.
 
     A shift adds the four corner crops of the zero-padded images. All crops are flipped, so a shift and one flip yield
-    ten crops, as in Krizhevsky et al. (2012).
+    ten crops (Krizhevsky et al., 2012).
 
     Args:
         images: `(B, C, H, W)`.

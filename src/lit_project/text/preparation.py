@@ -16,7 +16,7 @@ _STRAIGHT_QUOTES = re.compile(r'"\s*([^"]*?)\s*"')
 class Preparation:
     """Normalisation of sentences for the vocabularies.
 
-    Sentences are always composed to NFC, and any white space, such as French non-breaking spaces, becomes one space.
+    Sentences are always normalised to NFC. All white space, including French non-breaking spaces, becomes one space.
 
     Args:
         lowercase: convert to lower case.
@@ -41,7 +41,7 @@ class Preparation:
         return " ".join(sentence.split())
 
     def restore(self, sentence: str) -> str:
-        """Reverse `space_punctuation` as far as possible ("Hi !" → "Hi!"). Without this option, do nothing.
+        """Reverse `space_punctuation` as far as possible ("Hi !" → "Hi!"). If this option is off, do nothing.
 
         Original spaces before punctuation marks, as in French, are lost in both references and hypotheses.
         """

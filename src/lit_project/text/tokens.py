@@ -83,7 +83,7 @@ def split_words(sentence: str, language: str = "") -> list[str]:
             opening = part[0].isalnum() and not before[-1:].isalnum()
             if not before:
                 tokens.append(part)
-            elif elided or opening:  # Attach the part to the next word. All other parts are attached to the previous.
+            elif elided or opening:  # These parts are attached to the next word, and others to the previous word.
                 tokens[-1] += JOINER
                 tokens.append(part)
             else:

@@ -85,7 +85,7 @@ class WordVocabulary(Vocabulary):
 
         Args:
             sentences: prepared training sentences.
-            min_freq: words that occur less often are unknown.
+            min_freq: minimum frequency of words. Rarer words are unknown.
             max_size: maximum number of ids, including the four special tokens. Must be at least 5.
             language: language code of the sentences.
 

@@ -44,22 +44,22 @@ class TranslationData(SplitData):
         vocabulary_size: number of ids in each vocabulary, including four special ids. Default: all words, or 8000
             subwords.
         joint: use one subword vocabulary for both languages.
-        min_freq: words that occur less often in the training pairs are unknown.
+        min_freq: minimum frequency of words in the training pairs. Rarer words are unknown.
         max_length: maximum number of tokens per sentence, excluding BOS and EOS.
         overlong: how to treat training pairs that exceed `max_length`. Their number is printed. In official or given
             evaluation splits, sources are truncated and no pair is dropped. If evaluation pairs come from the training
-            pairs, `drop` is applied before the split and counts words and punctuation marks (only words for subwords).
+            pairs, `drop` is applied before the split and counts words and punctuation marks (for subwords, only words).
         lowercase: convert both sides to lower case.
         strip_accents: remove accents from both sides.
         space_punctuation: insert spaces between words and punctuation marks.
         prefixes: keep only pairs whose English side (in lower case, without accents) starts with one of these prefixes.
-            `classic` selects "I am", "he is" and similar ones.
+            `classic` selects "I am", "he is" and similar prefixes.
         seed: seed for the order of the training pairs. Default: the seed of `seed_everything`.
         vocabularies: the vocabularies of a checkpoint, as returned by the property `vocabularies`. Their text
             preparation and maximum length replace the options above.
         keep_vocabularies: with `--init_from`, keep that run's vocabularies to continue training on similar data.
             Otherwise, new vocabularies are built, and the embeddings of changed vocabularies are not loaded.
-        folds: number of folds of a corpus without a test split. Different folds share no sentence.
+        folds: number of folds, for a corpus without a test split. No sentence occurs in two folds.
         fold: index of the fold used as the test split, from 0.
 
     Raises:
@@ -236,7 +236,7 @@ class CarvedData(TranslationData):
     """Base class of corpora that consist of a single list of pairs. Subclasses implement `pool`.
 
     No sentence of the validation or test split occurs in train on either side (see `leak_free_split`). The split only
-    depends on the pairs that remain after filtering by prefixes and length, and not on a seed or the direction.
+    depends on the pairs that remain after filtering by prefixes and length. A seed or the direction has no effect.
 
     Args:
         val_size: approximate number of validation pairs. Components of the sentence graph are never divided.
@@ -281,7 +281,7 @@ class CarvedData(TranslationData):
         return self._carved[split]
 
     def _is_overlong(self, pair: tuple[str, str]) -> bool:
-        """Return whether a side has more than `max_length` words. Punctuation marks count, except with subwords."""
+        """Return whether a side has more than `max_length` words. Unless subwords are used, punctuation also counts."""
         for sentence, language in zip(pair, (self.source, self.target), strict=True):
             if len(sentence) <= self.max_length:  # A sentence never has more words than characters.
                 continue

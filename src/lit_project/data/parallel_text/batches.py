@@ -44,7 +44,7 @@ class TokenBatches(EpochBatches):
     """Batch sampler of pair indices for one process and epoch. The pairs in a batch have similar lengths.
 
     The pairs are sorted by (target length, source length) and cut into batches. Shuffling permutes pairs of equal
-    lengths and the order of the batches, depending on the seed and the epoch. The sorted lengths are the same in every
+    length and the order of the batches, depending on the seed and the epoch. The sorted lengths are the same in every
     epoch, and so are the number of batches and their shapes. Each pair is used by one process, exactly once per epoch.
     The largest batches are split in two until every process has the same number of batches. In each step, all processes
     have batches of similar length, so that they finish at about the same time.
@@ -94,7 +94,7 @@ class TokenBatches(EpochBatches):
             self.step = f"{given[0]} × {self.num_replicas} × {self.parts // self.num_replicas}"
         longest = np.maximum(self.lengths_source, self.lengths_target)[self._sort(0)]
         bounds = [*range(0, size, batch_size), size] if batch_size else _cut(longest.tolist(), given[0])
-        self.bounds = _divisible(bounds, self.num_replicas)  # start of each batch in the sorted pairs, and the last end
+        self.bounds = _divisible(bounds, self.num_replicas)  # boundaries of the batches in the sorted pairs
 
     def batches(self) -> list[Tensor]:
         order = torch.from_numpy(self._sort(self.epoch))

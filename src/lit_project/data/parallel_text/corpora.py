@@ -158,9 +158,9 @@ class Tatoeba(CarvedData):
 class Multi30k(TranslationData):
     """Multi30k with its 29,000 training, 1,014 validation and 1,000 test captions (test_2016_flickr).
 
-    The captions are read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without the suffix
-    `.gz`. Missing files are downloaded. The official splits are used unchanged. No test caption occurs in train, but
-    one validation source does, and from English to French also three validation targets. The report counts them.
+    The captions are read from `root/multi30k/{train,val,test_2016_flickr}.{en,de,fr}`, with or without `.gz`. Missing
+    files are downloaded. The official splits are used unchanged. No test caption occurs in train, but one validation
+    source and three validation targets (from English to French) do. The report shows these numbers.
 
     Raises:
         DataError: a file is damaged, or it cannot be downloaded. The message explains how to add the file.

@@ -21,8 +21,8 @@ Pairs = Sequence[tuple[str, str]]
 def sentence_key(sentence: str) -> str:
     """Return a sentence's letters and digits, without case and accents, as a key that all its spellings share.
 
-    Sentences that are equal after any `Preparation` have equal keys. A split by keys is therefore leak-free for all
-    preparations.
+    If two sentences are equal after some `Preparation`, their keys are also equal. A split by keys is therefore
+    leak-free for all preparations.
     """
     folded = sentence.lower()
     if not folded.isascii():
@@ -49,7 +49,7 @@ def components(pairs: Pairs) -> np.ndarray:
 
 
 def connected_components(source: np.ndarray, target: np.ndarray, size: int) -> np.ndarray:
-    """Return the smallest node in each node's connected component of an undirected graph, `(size,)`.
+    """Return the smallest node in the connected component of each node in an undirected graph, `(size,)`.
 
     Args:
         source: first node of each edge, `(E,)`. Nodes are numbered from 0 to `size - 1`.
@@ -102,7 +102,7 @@ def leak_free_split(pairs: Pairs, *, val: int = 0, test: int = 0) -> dict[str, n
 
 
 def leak_free_folds(pairs: Pairs, folds: int) -> torch.Tensor:
-    """Return the fold index of each pair, `(N,)`. Different folds share no sentence and have similar sizes.
+    """Return the fold index of each pair, `(N,)`. No sentence occurs in two folds, and all folds have similar sizes.
 
     Starting with the largest component, each component is added to the fold that is currently the smallest.
 

@@ -39,7 +39,7 @@ def describe(
 
     Args:
         pairs: prepared pairs by split.
-        encoded: encoded pairs by split. May contain only some splits.
+        encoded: encoded pairs by split. Some splits may be missing.
         counts: number of "dropped" and "truncated" pairs by split.
         padding: fraction of padding in source and target batches during training.
         left_out: number of pairs excluded from all splits, by reason.
@@ -64,7 +64,7 @@ def _unknown(text: EncodedText) -> float:
 
 
 def unknown_warning(report: dict[str, Any]) -> str:
-    """Return a warning about the split and side with the most unknown tokens, or an empty string if they are few."""
+    """Return a warning about the split and side with the most unknown tokens, or an empty string if few are unknown."""
     shares = [(share, side, split) for split, own in report["unknown"].items() for side, share in own.items()]
     share, side, split = max(shares)
     if share < MANY_UNKNOWN:

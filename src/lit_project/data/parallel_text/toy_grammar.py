@@ -116,7 +116,7 @@ TO_BE = {
 }
 TO_HAVE = ("ai", "as", "a", "avons", "ont")
 FUTURE = ("ai", "as", "a", "ons", "ont")
-ARTICLES = {  # masculine, feminine, plural, before a vowel: masculine, feminine
+ARTICLES = {  # masculine, feminine and plural, and then masculine and feminine before a vowel
     "the": ("le", "la", "les", "l'", "l'"),
     "my": ("mon", "ma", "mes", "mon", "mon"),
     "this": ("ce", "cette", "ces", "cet", "cette"),
@@ -124,7 +124,7 @@ ARTICLES = {  # masculine, feminine, plural, before a vowel: masculine, feminine
 }
 PLURAL_ARTICLES = {"the": "the", "my": "my", "this": "these", "a": "some"}
 TENSES = ("present", "past", "future")
-SEED = 1066  # The corpus does not depend on the run's seed, so that it is always the same.
+SEED = 1066  # The corpus is always the same, because it does not depend on the run's seed.
 
 
 def _vowel(word: str) -> bool:
@@ -211,7 +211,7 @@ def _actions(subject: Subject) -> Iterator[tuple[str, str]]:
             yield _sentence(subject, f"{english} {thing}", f"{french} {chose}")
 
 
-@cache  # generating them takes a second
+@cache  # Generating the sentences takes a second.
 def sentences(size: int) -> list[tuple[str, str]]:
     """Return English-French pairs, a third of them with each kind of predicate. All calls return the same pairs.
 

@@ -1,4 +1,4 @@
-"""The interface of sequence-to-sequence models, which tasks and beam search use."""
+"""The interface of sequence-to-sequence models for tasks and beam search."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +16,7 @@ class Memory(NamedTuple):
         mask: bool `(B, S)`, true for tokens and false for padding.
         keys: attention keys `(B, S, K)`, computed once per sentence. For a Transformer, they are the concatenated keys
             and values of all decoder layers.
-        final: final encoder state as a tuple of batch-first tensors, from which the decoder starts, or None.
+        final: final encoder state, which initializes the decoder. It is a tuple of batch-first tensors or None.
     """
 
     states: Tensor
@@ -104,7 +104,7 @@ class Seq2Seq(nn.Module):
             tokens_BT: target tokens. The first token of a sentence is BOS.
             state: state returned by `start` or by the previous call.
             memory: output of `encode`.
-            attention: whether to return attention weights. Models that always compute them may ignore this.
+            attention: whether to return attention weights. Models that always compute the weights may ignore this.
         """
         raise NotImplementedError
 

@@ -108,7 +108,7 @@ def recurrent_step(x_BG: Tensor, h_BG: Tensor, hidden_BH: Tensor, *cell_BH: Tens
 class RNNDecoder(nn.Module):
     """Base class for recurrent decoders, with an RNN and a layer that combines states, contexts and inputs.
 
-    E is the size of embeddings, H of hidden states, D of source states, and O of the output layer's input.
+    The sizes are E for embeddings, H for hidden states, D for source states, and O for the output layer's input.
     """
 
     FEEDS: ClassVar[bool]  # whether the RNN receives the contexts and `combine` receives the embedded inputs
@@ -162,9 +162,9 @@ class AttentionAfter(RNNDecoder):
 class AttentionBefore(RNNDecoder):
     """Decoder in which the previous state attends to the source, and the context is an input of the next RNN step.
 
-    Bahdanau et al. (2015) use this decoder with additive attention. The classic PyTorch tutorial uses it with location
-    attention, and its query also includes the embedded input. The loop uses the weights of `self.rnn` and only computes
-    values that depend on previous steps. `Repeated` computes the gradients of large matrices.
+    With additive attention, it is the decoder of Bahdanau et al., 2015. With location attention, it is the decoder of
+    the classic PyTorch tutorial, whose query also includes the embedded input. The loop uses the weights of `self.rnn`
+    and only computes values that depend on previous steps. `Repeated` computes the gradients of large matrices.
     """
 
     FEEDS = True
@@ -212,15 +212,15 @@ class RNNSeq2Seq(Seq2Seq):
     Args:
         source_size: size of the source vocabulary; set from the data.
         target_size: size of the target vocabulary, V; set from the data.
-        max_source_length: maximum source length in tokens. Only location attention uses it. Set from the data.
+        max_source_length: maximum source length in tokens, set from the data. Only location attention uses this limit.
         embedding_size: size of the embeddings, E.
         hidden_size: hidden size H of the decoder and of each direction of the encoder.
         encoder_layers: number of encoder layers.
         decoder_layers: number of decoder layers.
         bidirectional: use a bidirectional encoder.
         cell: `gru` or `lstm`.
-        attention: `none`, `location` (classic tutorial), `additive` (Bahdanau), `dot` (requires `bidirectional: false`)
-            or `general` (both Luong). The last two are faster, because they process all tokens at once.
+        attention: `none`, `location` (classic tutorial), `additive` (Bahdanau), `dot` or `general` (Luong). The last
+            two process all tokens at once and are therefore faster. `dot` requires a unidirectional encoder.
         bridge: initial decoder state, `linear` (tanh of a linear map of the encoder's final state), `copy` (the final
             state itself, which requires the same sizes and number of layers) or `zero`.
         tied_embeddings: share the weights between the output layer and the target embedding (Press & Wolf, 2017).

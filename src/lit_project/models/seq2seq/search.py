@@ -10,7 +10,7 @@ from lit_project.models.losses import at_least_float32
 from lit_project.models.seq2seq.base import Memory, Seq2Seq, select
 from lit_project.text.tokens import BOS, EOS, PAD
 
-MOST_HYPOTHESES = 1000  # This limits memory and time. Much smaller beam sizes give the best quality.
+MOST_HYPOTHESES = 1000  # This bounds memory and time. The best beam sizes are much smaller.
 ROWS_ON_CPU, ROWS = 320, 8192  # number of hypotheses per batch; on a CPU, 320 fit in the cache
 
 
@@ -25,7 +25,7 @@ class Decoding:
         n_best: number of translations returned per sentence, at most `beam_size`. The best translation is first.
         no_repeat_ngram: size of n-grams that may not occur twice in a translation; 0 allows repetitions.
         max_length_ratio: maximum number of tokens per source token. `max_length_extra` is added to this limit.
-        max_length_extra: number of further tokens that are always allowed, including EOS.
+        max_length_extra: number of additional tokens that are always allowed, including EOS.
 
     Raises:
         ValueError: a value is out of range.
@@ -50,7 +50,7 @@ class Decoding:
             raise ValueError(f"max_length_extra must be at least 1, got {self.max_length_extra}")
 
     def limits(self, lengths_B: Tensor) -> Tensor:
-        """Return the maximum number of tokens of each translation, `(B,)`."""
+        """Return the maximum number of tokens in each translation, `(B,)`."""
         return (lengths_B * self.max_length_ratio).long() + self.max_length_extra
 
     @torch.no_grad()
@@ -145,7 +145,7 @@ def beam_search(net: Seq2Seq, memory: Memory, limits_B: Tensor, options: Decodin
     """Search with a beam of `beam_size` hypotheses per sentence.
 
     A hypothesis is finished if EOS is among the `beam_size` best continuations of its sentence. A sentence is finished
-    if it has `beam_size` finished hypotheses. The search is exact if the beam is large enough for all sequences.
+    if it has `beam_size` finished hypotheses. The search is exact if the beam can hold all possible sequences.
     """
     size, beams, device = len(memory.states), options.beam_size, memory.states.device
     state = net.start(memory)

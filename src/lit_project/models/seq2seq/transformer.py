@@ -16,7 +16,7 @@ from lit_project.text.tokens import PAD
 
 
 def project(attention: nn.MultiheadAttention, x_BTD: Tensor, first: int, last: int) -> Tensor:
-    """Return concatenated projections `(B, T, n × D)`. 0 is the query, 1 the key, 2 the value. Excludes `last`."""
+    """Return the query (0), key (1) and value (2) projections from `first` to `last - 1`, joined to `(B, T, n × D)`."""
     assert attention.in_proj_weight is not None
     rows = slice(first * attention.embed_dim, last * attention.embed_dim)
     return F.linear(x_BTD, attention.in_proj_weight[rows], attention.in_proj_bias[rows])
@@ -38,7 +38,7 @@ def attend(
         seen_BSX: concatenated projected keys and values, where X = 2 D.
         mask: true where attention is allowed, broadcastable to `(B, heads, T, S)`. None allows all attention.
         need_weights: whether to return attention weights, which requires a mask.
-        causal: whether token t attends only to tokens up to t. It is faster than a triangular mask and excludes a mask.
+        causal: whether token t attends only to tokens up to t. Cannot be combined with `mask`, but is faster.
     """
     query, key, value = (
         x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (query_BTD, *seen_BSX.chunk(2, dim=-1))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # torch is imported only with the checkpoint, so `--help` and
 
 def option_parser() -> argparse.ArgumentParser:
     """Return the parser for the arguments after `translate`. It raises UsageError for invalid arguments."""
-    parser = OptionParser("translate", "Translate sentences with a trained run. Reads standard input by default.")
+    parser = OptionParser("translate", "Translate sentences with a trained model. Reads standard input by default.")
     add = parser.add_argument
     add("text", nargs="*", metavar="TEXT", help="A sentence, in quotes.")
     add("--run", metavar="DIR", help="The run that contains the checkpoint.")
@@ -111,7 +111,7 @@ def _checkpoint(options: argparse.Namespace) -> Path:
 
 
 def load(file: str | Path) -> Translator:
-    """Load a translator from a checkpoint, which needs no other file. The GPU is used if there is one.
+    """Load a translator from a checkpoint. No other file is needed, and a GPU is used if there is one.
 
     Raises:
         UserError: the checkpoint is missing, damaged or from a different task.
@@ -151,7 +151,7 @@ def translated(
 
 
 def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bool) -> None:
-    """Write one translation per sentence, or with `scores` all of them, separated by empty lines between sentences.
+    """Write the best translation of each sentence. With `scores`, write all, with empty lines between sentences.
 
     Raises:
         UserError: the file cannot be written.

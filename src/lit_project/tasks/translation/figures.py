@@ -84,7 +84,7 @@ class Translations(Callback):
     During training, it draws attention maps of the first validation sentences (`figures/attention/epochNNN_K.png`).
     Epochs are counted from 0, as in checkpoint names. After `validate` and `test`, it writes
     `figures/SPLIT_attention_K.png`, `figures/SPLIT_bleu_by_length.png` and `predictions/SPLIT_samples.json`, with the
-    best, the worst and some random translations. TensorBoard and W&B loggers receive the figures, and W&B the tables.
+    best, worst and some random translations. TensorBoard and W&B receive the figures, and W&B also the tables.
 
     Args:
         sentences: number of sentences with an attention map; 0 for none.
@@ -184,7 +184,7 @@ def rank_samples(rows: Sequence[Row], samples: int, language: str = "en") -> dic
 
 
 def tables(samples: Mapping[str, Sequence[tuple[float, Row]]]) -> dict[str, list[dict[str, Any]]]:
-    """Return table rows for each kind of samples from `rank_samples`. Multiple references are joined by newlines."""
+    """Return the table rows for each kind of sample in `rank_samples`. Multiple references are joined by newlines."""
     names = ("BLEU", "source", "translation", "references")
     values = {
         which: [(round(score, 1), row.text.source, row.hypothesis, "\n".join(row.text.references)) for score, row in of]

@@ -16,7 +16,7 @@ class Row:
 
     Attributes:
         index: index of the pair in its split.
-        text: the pair as text, in a `PairText`.
+        text: the pair as text (`PairText`).
         hypothesis: the model's translation.
         score: search score of the hypothesis.
         tokens: token ids of the hypothesis.
@@ -63,7 +63,7 @@ def baselines(rows: Sequence[Row], language: str) -> dict[str, float]:
 
 
 def by_length(rows: Sequence[Row], language: str = "en") -> list[tuple[str, float, int]]:
-    """Return each group's source length in words (such as "6–10"), BLEU and number of sentences, shortest first."""
+    """Return the source length in words (such as "6–10"), BLEU and sentence count of each group, shortest first."""
     groups: dict[int, list[Row]] = defaultdict(list)
     lengths = [len(row.text.source.split()) for row in rows]
     longest = max(lengths)

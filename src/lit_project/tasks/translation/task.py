@@ -69,7 +69,7 @@ class Translator(Task):
     Args:
         net: model that maps tokens to logits of the next token.
         optimizer: creates the optimizer for the parameters.
-        vocabularies: plain data that convert text to tokens and back. Set from the data and stored in the checkpoint.
+        vocabularies: plain data for converting text to tokens and back. Set from the data and stored in the checkpoint.
         label_smoothing: fraction of the target that is spread evenly over the vocabulary (Szegedy et al., 2016).
         teacher_forcing_ratio: probability that the decoder's input in training is the true token and not its own
             prediction (scheduled sampling, Bengio et al., 2015). Either a number, or a list of [optimizer step, ratio]
@@ -121,7 +121,7 @@ class Translator(Task):
         self.rows: list[Row] = []  # results of the last evaluation, sorted by index
         self.by_length: list[tuple[str, float, int]] = []  # BLEU by length in the last `validate` or `test`
         self._found: dict[str, Hypothesis] = {}  # translations by source, so that each source is translated once
-        self._baselines: dict[int, dict[str, float]] = {}  # baseline scores by hash of the texts
+        self._baselines: dict[int, dict[str, float]] = {}  # baseline scores, keyed by a hash of the texts
 
     def configure_model(self) -> None:
         """Shard the model. Each part of a sharded model must run exactly once per step.
@@ -292,7 +292,7 @@ class Translator(Task):
         return source, [*self.target_vocabulary.pieces(list(tokens)), END], weights[0].float().cpu()
 
     def meaningless_weights(self, hyper_parameters: Mapping[str, Any]) -> list[str]:
-        """Return the names of all weights with one row per token if the checkpoint's vocabulary is different."""
+        """Return the names of all per-token weights for which the checkpoint used a different vocabulary."""
         theirs = hyper_parameters.get("vocabularies") or self.vocabularies
         sides = [side for side in ("source", "target") if theirs[side] != self.vocabularies[side]]
         beginnings = tuple(f"net.{name}" for side in sides for name in self.net.vocabulary_weights[side])
