@@ -188,7 +188,7 @@ def generate(sources: Mapping[str, bytes], name: str, keep: tuple[str, ...], com
 
 
 def remove_keys(text: str, keys: Iterable[str], path: str) -> str:
-    """Remove the lines that start with each key. If no line does, remove list items that start with the key."""
+    """Remove the lines that start with each key. If there are none, remove the list items that start with the key."""
     for key in keys:
         word = rf"{re.escape(key)}(?![\w.-])"
         item = rf'"{word}[^",]*"(?:: "[^"]*")?'

@@ -21,8 +21,8 @@ Pairs = Sequence[tuple[str, str]]
 def sentence_key(sentence: str) -> str:
     """Return a sentence's letters and digits, without case and accents, as a key that all its spellings share.
 
-    If two sentences are equal after some `Preparation`, their keys are also equal. A split by keys is therefore
-    leak-free for all preparations.
+    If two sentences are equal after some `Preparation`, their keys are also equal. Splitting by keys is therefore
+    leak-free with any preparation.
     """
     folded = sentence.lower()
     if not folded.isascii():

@@ -35,7 +35,7 @@ def describe(
     padding: tuple[float, float],
     left_out: dict[str, int],
 ) -> dict[str, Any]:
-    """Return the report on a corpus.
+    """Return the report on a corpus as plain data.
 
     Args:
         pairs: prepared pairs by split.

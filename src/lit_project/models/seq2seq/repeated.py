@@ -10,8 +10,8 @@ from torch.autograd import Function
 class Repeated:
     """The product x M with a matrix M that is used in each step of a loop.
 
-    Autograd would compute a gradient of M in each step and add them up. It is faster and needs less memory traffic to
-    compute a single product over all steps, d/dM = [x_1, x_2, …]ᵀ [g_1, g_2, …]. Only one backward pass is supported.
+    Autograd would compute a gradient of M in each step and add them up. A single product over all steps is faster and
+    needs less memory traffic, because d/dM = [x_1, x_2, …]ᵀ [g_1, g_2, …]. Only one backward pass is supported.
 
     Args:
         matrix: M, `(..., K, L)`. Inputs x have shape `(..., N, K)` and are cast to the dtype of M.

@@ -16,7 +16,7 @@ from lit_project.text.tokens import PAD
 
 
 def project(attention: nn.MultiheadAttention, x_BTD: Tensor, first: int, last: int) -> Tensor:
-    """Return the query (0), key (1) and value (2) projections from `first` to `last - 1`, joined to `(B, T, n × D)`."""
+    """Return the query (0), key (1) and value (2) projections from `first` to `last - 1`, joined, `(B, T, n × D)`."""
     assert attention.in_proj_weight is not None
     rows = slice(first * attention.embed_dim, last * attention.embed_dim)
     return F.linear(x_BTD, attention.in_proj_weight[rows], attention.in_proj_bias[rows])

@@ -151,7 +151,7 @@ def translated(
 
 
 def write(found: Sequence[Sequence[Translation]], output: str | None, scores: bool) -> None:
-    """Write the best translation of each sentence. With `scores`, write all, with empty lines between sentences.
+    """Write the best translation of each sentence. With `scores`, write all, and empty lines between sentences.
 
     Raises:
         UserError: the file cannot be written.
