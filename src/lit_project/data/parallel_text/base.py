@@ -236,7 +236,7 @@ class CarvedData(TranslationData):
     """Base class of corpora that consist of a single list of pairs. Subclasses implement `pool`.
 
     No sentence of the validation or test split occurs in train on either side (see `leak_free_split`). The split only
-    depends on the pairs that remain after filtering by prefixes and length. A seed or the direction has no effect.
+    depends on the pairs that remain after filtering by prefixes and length. Seeds and the direction have no effect.
 
     Args:
         val_size: approximate number of validation pairs. Components of the sentence graph are never divided.
