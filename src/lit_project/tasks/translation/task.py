@@ -222,7 +222,7 @@ class Translator(Task):
         return exported(self, batch)
 
     def served(self, text: str) -> dict[str, Any]:
-        """Return a translation with its score, notes (on unknown words and truncation) and attention map for `serve`."""
+        """Return a translation with score, notes (on unknown words and truncation) and attention map for `serve`."""
         from lit_project.tasks.translation.command import translated
         from lit_project.tasks.translation.figures import attention_map
 
