@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CHART, PHOTOS = "a chart", "photos"  # description in the PNG file: pages invert charts in dark mode, but not photos
+# Descriptions that are stored in the PNG files. In dark mode, pages invert charts but not photos.
+CHART, PHOTOS = "a chart", "photos"
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Create a figure without pyplot, so that it needs no display and need not be closed. Sizes are in inches."""
+    """Create a figure without pyplot. It needs no display and does not have to be closed. Sizes are in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
