@@ -37,8 +37,8 @@ def load_model(run: RunDir, which: str = "best") -> Any:
 def load_data(run: RunDir, stage: str = "test", download: bool = True) -> LightningDataModule:
     """Return the data module of a run, set up for a stage (`fit`, `validate` or `test`).
 
-    If the data cannot provide a value such as a vocabulary, it is read from the best checkpoint. Without `download`,
-    `prepare_data` is not called.
+    If the data cannot provide a value such as a vocabulary, it is read from the best checkpoint. If `download` is
+    false, `prepare_data` is not called.
 
     Raises:
         DataError: the data are missing.
@@ -80,6 +80,6 @@ def load_for_prediction(
     complete_prediction(cli.model, cli.datamodule)
     for line in check_fits(cli.model, content, checkpoint, cli.hyper_parameters):
         print(f"warning: {line}", file=sys.stderr)
-    with warnings.catch_warnings(action="ignore"):  # the checkpoint has states of callbacks that were left out
+    with warnings.catch_warnings(action="ignore"):  # the warning is that callbacks in the checkpoint are missing
         cli.trainer.predict(cli.model, [], ckpt_path=checkpoint, weights_only=True)
     return cli.model.eval(), cli.datamodule, cli.trainer

@@ -1,4 +1,4 @@
-"""The provenance of a run: command, commit, uncommitted changes, versions and machine."""
+"""The provenance of a run, which includes its command, commit, uncommitted changes, versions and machine."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-pre
 MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch; maximum number of omitted files that it lists
 
 
-_hidden: dict[str, str] = {}  # text that must not be recorded → replacement
+_hidden: dict[str, str] = {}  # maps text that must not be recorded to its replacement
 
 
 def hide(urls: Sequence[str]) -> None:
@@ -107,7 +107,7 @@ def uncommitted(folder: Path) -> tuple[bytes, list[str]]:
     if len(diff) > MOST_BYTES:
         reason = f"The changes are not kept: a patch of {len(diff):,} bytes exceeds the limit of {MOST_BYTES:,}.\n"
         return reason.encode(), []
-    if _hidden:  # only in added lines, because the patch must fit the others
+    if _hidden:  # mask only added lines, because the other lines must match the files
         lines = diff.split(b"\n")
         diff = b"\n".join(os.fsencode(_mask(os.fsdecode(one))) if one[:1] == b"+" else one for one in lines)
     return b"".join(left_out[:MOST_NAMED]) + diff, names
