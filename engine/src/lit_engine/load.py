@@ -73,7 +73,7 @@ def load_for_prediction(
     checkpoint_io = SafeCheckpointIO()
     checkpoint_io.loaded[checkpoint] = content
     remember_missing_cuda()
-    torch.set_flush_denormal(True)  # as in a run
+    torch.set_flush_denormal(True)  # rounds tiny numbers to 0, as in a run
     alone = {"accelerator": "auto", "devices": 1, "num_nodes": 1, "strategy": "auto", "logger": False}
     quiet = {"callbacks": [], "plugins": [checkpoint_io], "profiler": NoProfiler(), "enable_progress_bar": False}
     cli.make(run.path, True, lambda config: {**alone, **quiet, "enable_checkpointing": False, **parts})

@@ -20,7 +20,7 @@ from lit_engine.training.task import Task
 
 
 class Average(WeightAveraging):
-    """Base class of callbacks that average the weights. Two in one run would swap the weights in the wrong order.
+    """Base class of callbacks that average the weights. Two such callbacks would swap the weights in the wrong order.
 
     Raises:
         UserError: another callback averages the weights, they are sharded, or the precision has no float32 weights.
@@ -94,7 +94,7 @@ class SWA(Average):
     weights on the epoch's training data. SWA does not change the learning rate, which should stay high.
 
     Lightning's `StochasticWeightAveraging` replaces the schedules, adds an epoch, and stores the average only in the
-    last checkpoint. Its `WeightAveraging` validates the initial weights until there is an average.
+    last checkpoint. `WeightAveraging` validates the initial weights until the first average exists.
 
     Args:
         start: the first epoch to average, counted from 0, or a fraction of the run if below 1.

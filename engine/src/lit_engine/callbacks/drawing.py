@@ -39,7 +39,7 @@ def scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
     if metric.endswith("loss") and min(values) > 0:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if max(values) > 10 * min(values) else AutoLocator())
-        axes.yaxis.set_major_formatter("{x:g}")  # 0.2 instead of 2 × 10⁻¹
+        axes.yaxis.set_major_formatter("{x:g}")  # write 0.2 instead of 2 × 10⁻¹
         axes.yaxis.set_minor_locator(NullLocator())
 
 

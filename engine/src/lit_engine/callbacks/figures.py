@@ -259,13 +259,13 @@ class DrawsEvaluation(Callback):
 
 
 class Figures(DrawsEvaluation):
-    """Figures of a run, as PNG files in `figures/`. If TensorBoard or W&B is used, they are logged there, too.
+    """Callback that saves a run's figures as PNG files in `figures/`, and logs them to TensorBoard and W&B if enabled.
 
     `fit` draws learning curves, learning rates and the first training images. `validate` and `test` draw the confusion
-    matrix, a reliability diagram, and the most confidently wrong images.
+    matrix, a reliability diagram, and the most confidently misclassified images.
 
     Args:
-        wrong_images: number of the most confidently wrong images to show; 0 for none.
+        wrong_images: number of the most confidently misclassified images to show. 0 shows none.
     """
 
     def __init__(self, wrong_images: int = 24) -> None:
@@ -373,7 +373,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
         trainer: the trainer of the run.
         name: file name without `.png`, which may include a subfolder of `figures/`.
         figure: a matplotlib figure.
-        tag: name in the loggers. TensorBoard shows all figures with the same tag on a slider. Default: `name`.
+        tag: name in the loggers. TensorBoard shows figures with the same tag with a step slider. Default: `name`.
         caption: one or two sentences for the run's page, stored in the PNG file.
 
     Returns:
@@ -402,7 +402,7 @@ def save_figure(trainer: Trainer, name: str, figure: Any, tag: str | None = None
 
 
 def figures_by_step(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]:
-    """Plot the learning rates and the gradient norm in metrics.csv. Return name → (figure, caption)."""
+    """Plot the learning rates and the gradient norm in metrics.csv. Return figures and captions by name."""
     columns = list(rows[0]) if rows else []
     rates = _curves(rows, "step", {name: name for name in columns if name == "lr" or name.startswith("lr/")})
     norms = _curves(rows, "step", {n: n for n in columns if base_of(n) in ("gradient_norm", "grad_norm")})

@@ -14,8 +14,8 @@ class Unfreezing(Callback):
 
     The frozen parts depend only on the epoch, so resuming a run does not change them. Temporarily frozen parameters are
     in the optimizer's groups from the first step, but have no gradients or optimizer state. Parameters that never train
-    are not in the optimizer. If several paths match a parameter, the longest one applies. The first schedule below
-    extracts features, and the second unfreezes gradually (Howard & Ruder 2018).
+    are not in the optimizer. If several paths match a parameter, the longest one applies. The first example below uses
+    the backbone as a feature extractor, and the second unfreezes it gradually (Howard & Ruder 2018).
 
         schedule: {net.backbone: null}
         schedule: {net.backbone: 4, net.backbone.layer4: 2}

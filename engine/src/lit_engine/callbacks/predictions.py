@@ -139,8 +139,8 @@ def columns_of(outputs: Any) -> dict[str, list[Any]] | None:
     """Return a batch of predictions as columns, or None if it cannot be converted.
 
     A tensor `(B,)` or a list of B numbers or strings becomes the column `prediction`. A tensor `(B, K)` becomes the
-    columns `prediction_0`, …, `prediction_K-1`. The elements of a tuple or a list of tensors become columns in the same
-    way, named `prediction_0`, …, and the values of a dict are named by their keys. All columns need the same length B.
+    columns `prediction_0`, …, `prediction_K-1`. Tuples and lists of tensors are converted element by element to columns
+    `prediction_0`, …, and dicts to columns named after their keys. All columns must have the same length B.
     """
     if isinstance(outputs, Mapping):
         named = {str(name): value for name, value in outputs.items()}

@@ -1,6 +1,6 @@
 """Progress display with one line per epoch and, in a terminal, a live bar below the lines.
 
-The lines and the bar show exact means over the epoch. The lines cover all processes, the bar only the first one.
+The lines and the bar show exact means over the epoch. The lines cover all processes, and the bar only the first.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ class TerminalProgress(ProgressLines):
 
 
 def _progress(trainer: Trainer, batches: int) -> float:
-    """Return the completed fraction of the fit after `batches` of the epoch, or 0 if the fit's length is unknown."""
+    """Return the fraction of the fit completed after `batches` batches of the epoch, or 0 if its length is unknown."""
     of_epoch = batches / trainer.num_training_batches if trainer.num_training_batches else 0
     shares = [0.0]
     if trainer.max_epochs and trainer.max_epochs > 0:

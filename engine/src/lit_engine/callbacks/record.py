@@ -221,7 +221,7 @@ class RunRecord(Callback):
         checkpoint["processes"] = trainer.world_size
         if self.hyper_parameters:
             checkpoint["hyper_parameters"] = self.hyper_parameters
-        checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml contains them, and they may be objects
+        checkpoint.pop("datamodule_hyper_parameters", None)  # config.yaml contains these values, which may be objects
         checkpoint["logged"] = {"train": sorted(self._logged), "val": self._validated}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

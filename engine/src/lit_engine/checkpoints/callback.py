@@ -28,8 +28,8 @@ class Checkpoint(ModelCheckpoint):
         save_top_k: number of best checkpoints to keep.
         every_n_epochs: number of epochs between checkpoints, both best and last.
         keep_last: number of recent epochs to keep as `epochNNN.ckpt`. `--ckpt_path average` uses their mean.
-        every_minutes: also write `last.ckpt` at this interval, to limit what `kill -9` can destroy. null disables it.
-        every_n_steps: also write `last.ckpt` every so many optimizer steps.
+        every_minutes: also write `last.ckpt` after this many minutes, to lose less after `kill -9`. null disables this.
+        every_n_steps: also write `last.ckpt` after this many optimizer steps.
 
     Raises:
         UserError: if a metric has no mode, a number is below 1, or `every_minutes` is not positive.
@@ -73,7 +73,7 @@ class Checkpoint(ModelCheckpoint):
         super().setup(trainer, pl_module, stage)
 
     def keep_epoch(self, trainer: Trainer) -> None:
-        """Keep `last.ckpt` as `epochNNN.ckpt` of the epoch that just ended, and delete files beyond `keep_last`."""
+        """Keep `last.ckpt` as `epochNNN.ckpt` for the epoch that just ended, and delete files beyond `keep_last`."""
         last, epoch = Path(str(self.dirpath), "last.ckpt"), trainer.current_epoch - 1
         if not self.keep_last or not trainer.is_global_zero or epoch < 0 or not last.exists():
             return
@@ -101,7 +101,7 @@ class Checkpoint(ModelCheckpoint):
 class LossCheckpoint(Checkpoint):
     """Default checkpoint callback, which selects the best checkpoint by the validation loss.
 
-    The loss's name, such as `val_loss`, is known after the first validation. A run without a loss has only `last.ckpt`.
+    The metric, such as `val_loss`, is chosen in the first validation. A run without such a metric has only `last.ckpt`.
     """
 
     def __init__(self) -> None:

@@ -59,7 +59,7 @@ def checkpoint_to_fork(run: RunDir, which: str) -> Path:
 
     Raises:
         RunError: if there is no such checkpoint.
-        UserError: if `which` has a different value.
+        UserError: if `which` has any other value.
     """
     if which in ("best", "last"):
         return _best(run) if which == "best" else newest_checkpoint(run)[0]

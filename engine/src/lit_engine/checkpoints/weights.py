@@ -73,7 +73,7 @@ def rename_prefixes(state: Mapping[str, Tensor], prefixes: Mapping[str, str | No
     for prefix in prefixes:
         if prefix not in used:
             beginnings = sorted({name.partition(".")[0] for name in state})
-            raise CheckpointError(f"no weight's name starts with {prefix!r}; names start with {', '.join(beginnings)}")
+            raise CheckpointError(f"no weight name starts with {prefix!r}; names start with {', '.join(beginnings)}")
     return found
 
 

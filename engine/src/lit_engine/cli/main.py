@@ -27,8 +27,7 @@ from lit_engine.errors import UserError, nearest
 from lit_engine.project import Project, current, is_debugging, program, use
 from lit_engine.run.directory import RunDir
 
-# Maps each command to its `module:function`. The function receives the rest of the command line, returns the exit
-# status, and raises UserError for errors that the user can fix.
+# Maps commands to functions that receive the remaining arguments, return the exit status and may raise UserError.
 COMMANDS = {
     "sweep": "lit_engine.tools.sweep.command:sweep",
     "repeat": "lit_engine.tools.sweep.repeat:repeat",

@@ -32,7 +32,7 @@ OPTIONS = (
     Option("init_from", str | None, None, "A run or checkpoint to load initial weights from.", ("fit",)),
     Option("init_prefixes", dict[str, str | None] | None, None,
            "Maps name prefixes in --init_from to prefixes in this model, or to null to skip those weights.", ("fit",)),
-    Option("init_strict", bool, False, "Raise an error if any --init_from weights do not fit.", ("fit",)),
+    Option("init_strict", bool, False, "Require that all --init_from weights fit.", ("fit",)),
     Option("find", Literal["lr", "batch_size"] | None, None, "Search for a learning rate or batch size, then stop.",
            ("fit",)),
     Option("plan", bool, False, "Predict time and memory from a few steps, then stop.", ("fit",)),

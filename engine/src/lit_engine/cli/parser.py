@@ -41,7 +41,7 @@ NEED_A_VALUE = (
     "--notify",
 )  # fmt: skip
 
-# Maps the options of `predict` for new samples to their content. The `predicts_on` of a data module is one of them.
+# Maps the options of `predict` for new samples to their content. A data module's `predicts_on` is one of these options.
 NEW_SAMPLES = {"images": "a folder of images", "table": "a table"}
 
 # Matches the option for the mode of an EarlyStopping in a config, or of the last callback on the command line.

@@ -106,7 +106,7 @@ class Connection:
     def report(self, error: Exception, message: str | None) -> None:
         """Print the message or traceback of the error that is being handled, and kill the launched processes.
 
-        A process that lost its connection to another one prints one line, because the other one reports the cause.
+        A process that lost its connection to another process prints one line, because the other reports the cause.
         """
         self.stop_watching()
         if message is None and (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):

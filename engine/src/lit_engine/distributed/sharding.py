@@ -2,8 +2,8 @@
 
 The overlays `fsdp2` and `tensor_parallel` use the strategy `Sharded`. A network can define two plain PyTorch methods:
 
-- `blocks()` returns modules that `forward` runs once. During training, only one of them is gathered at a time. Without
-  this method, the whole network is gathered for each step, and only gradients and optimizer state stay sharded.
+- `blocks()` returns modules that `forward` runs once. During training, only one of these modules is gathered at a time.
+  Without this method, the whole network is gathered for each step, and only gradients and optimizer state stay sharded.
 - `tensor_parallel_plan()` maps layer names to the `ParallelStyle` with which tensor parallelism splits the layer.
 """
 
@@ -30,16 +30,16 @@ from lit_engine.errors import UserError
 
 
 class Sharded(ModelParallelStrategy):
-    """Lightning's `ModelParallelStrategy` with checkpoints like those of one process (single files, whole tensors).
+    """Lightning's `ModelParallelStrategy`, except that a checkpoint is a single file with whole tensors.
 
     Checkpoints can be loaded with any number of processes and any strategy. For evaluation, each process gathers the
-    weights, except for layers split by tensor parallelism. A search, or a figure that one process draws, can then run
-    the network any number of times. Buffers, such as batch norm's, are synchronized from the first process.
+    weights, except for layers split by tensor parallelism. A single process can then run the network any number of
+    times, for example for a search or a figure. Buffers, such as batch norm's, are synchronized from the first process.
 
     Args:
         tensor_parallel_size: number of processes that split the layers of one network and receive the same batches
-            (Shoeybi et al. 2019). Groups of such processes receive different batches, and weights, gradients and
-            optimizer state are sharded between them (FSDP2; Zhao et al. 2023).
+            (Shoeybi et al. 2019). Different groups of such processes receive different batches. Weights, gradients and
+            optimizer state are sharded between the groups, as in FSDP2 (Zhao et al. 2023).
         process_group_backend: backend of torch.distributed. Default: the usual backend of the device.
         timeout: timeout of a collective operation.
 
@@ -114,7 +114,7 @@ class Sharded(ModelParallelStrategy):
                 module.unshard() if whole else module.reshard()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Return whole tensors on the CPU in the first process, or None in others. All processes must call this."""
+        """Return whole tensors on the CPU in the first process and None in others. All processes must call this."""
         own = self.lightning_module.state_dict(keep_vars=True)  # type: ignore[union-attr]
         once = {id(value): value.detach() for value in own.values()}  # gathers tied weights once
         found = dict(zip(once, gather_full_tensors([*once.values()], self.is_global_zero), strict=True))

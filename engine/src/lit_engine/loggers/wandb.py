@@ -79,7 +79,7 @@ class WandbLogger(LightningWandbLogger):
         self.monitor: tuple[str, str] | None = None  # metric that selects the best checkpoint, and `min` or `max`
         self._validated: dict[str, Any] = {}  # the newest validation metrics
         self.record = self.folder / "wandb.json"
-        self._received: dict[str, Any] | None = None  # summary on the server, until missing rows have been resent
+        self._received: dict[str, Any] | None = None  # the server's summary, until missing rows have been resent
         options: dict[str, Any] = {
             "project": project or current().name,
             "entity": entity,

@@ -18,7 +18,7 @@ PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "
 # A patch includes new files of these kinds below these folders. Anything else may be private, such as keys.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
-MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch; maximum number of omitted files that it lists
+MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch, and maximum number of listed omitted files
 
 
 _hidden: dict[str, str] = {}  # maps text that must not be recorded to its replacement
