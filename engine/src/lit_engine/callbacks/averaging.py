@@ -42,7 +42,7 @@ class Average(WeightAveraging):
             super().setup(trainer, pl_module, stage)
         if stage == "fit":
             average = averaged_model(self)
-            average.n_averaged = average.n_averaged.cpu()  # each step would wait for a counter on a GPU
+            average.n_averaged = average.n_averaged.cpu()  # a counter on a GPU would make each step wait
 
 
 class EMA(Average):

@@ -417,7 +417,7 @@ def figures_by_step(rows: list[dict[str, str]]) -> dict[str, tuple[Figure, str]]
 
 
 def _scores_of(outputs: Mapping[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """Return probabilities and targets `(B, K)` of a binary classifier (K = 1) or a multilabel task, otherwise None."""
+    """Return the probabilities and targets `(B, K)` of a binary (K = 1) or multilabel task, or None for other tasks."""
     targets = outputs.get("targets")
     logits, probabilities = outputs.get("logits"), outputs.get("probabilities")
     if not isinstance(targets, Tensor):

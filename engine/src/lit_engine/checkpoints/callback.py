@@ -28,7 +28,7 @@ class Checkpoint(ModelCheckpoint):
         save_top_k: number of best checkpoints to keep.
         every_n_epochs: number of epochs between checkpoints, both best and last.
         keep_last: number of recent epochs to keep as `epochNNN.ckpt`. `--ckpt_path average` uses their mean.
-        every_minutes: also write `last.ckpt` after this many minutes, to lose less after `kill -9`. null disables this.
+        every_minutes: also write `last.ckpt` after this many minutes, in case of a `kill -9`. null disables this.
         every_n_steps: also write `last.ckpt` after this many optimizer steps.
 
     Raises:

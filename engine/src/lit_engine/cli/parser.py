@@ -124,7 +124,7 @@ def _config(file: str, is_first: bool) -> list[str]:
 
 
 def name_of(config: str | None) -> str:
-    """Return `quickstart` for `configs/quickstart.yaml`, and the name of a run's config for its config.yaml."""
+    """Return the name of a config, such as `quickstart` for `configs/quickstart.yaml` or for a run's config.yaml."""
     if config is None:
         return "unnamed"
     path = Path(config)

@@ -1,4 +1,4 @@
-"""Expansion of short forms on the command line into full options, before the command line is parsed.
+"""Expands short forms on the command line into full options before the command line is parsed.
 
 `fit quickstart --lr 0.01 --run-name a` becomes
 `fit --config=configs/quickstart.yaml --model.optimizer.lr=0.01 --run_name=a`. This imports neither torch nor Lightning.

@@ -245,7 +245,7 @@ class RunDir:
         return content
 
     def history(self) -> tuple[list[str], list[dict[str, str]]]:
-        """Return the columns and rows of metrics.csv, without a last line truncated by a crash or a full disk.
+        """Return the columns and rows of metrics.csv, ignoring a last line truncated by a crash or a full disk.
 
         Raises:
             RunError: a row has no step.

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from lit_engine.project import current, program, variable
 
 PACKAGES = ("lit-engine", "torch", "lightning", "torchmetrics", "torchvision", "jsonargparse", "numpy")
-# A patch includes new files of these kinds below these folders. Anything else may be private, such as keys.
+# A patch includes new files of these types in these folders. Other files may be private, such as keys.
 SOURCE, FOLDERS = (".py", ".yaml", ".yml", ".toml", ".sh", ".ipynb"), {"src", "configs"}
 FORM = ("--binary", "--no-ext-diff", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
 MOST_BYTES, MOST_NAMED = 1_000_000, 50  # maximum size of a patch, and maximum number of listed omitted files
@@ -25,7 +25,7 @@ _hidden: dict[str, str] = {}  # maps text that must not be recorded to its repla
 
 
 def hide(urls: Sequence[str]) -> None:
-    """Replace URLs, which may contain secrets, with their host in everything that records the command or the changes.
+    """Hide URLs, which may contain secrets, in all records of the command and the changes. Only their hosts are kept.
 
     This also changes `sys.argv`, which W&B records and launched processes receive.
     """
