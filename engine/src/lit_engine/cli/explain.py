@@ -92,7 +92,7 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(message.removeprefix("argument "), self)
 
 
-# Maps options that only some base classes of data modules support to what these classes do.
+# Describes what the base classes of data modules do to support each of these options.
 BASES = {
     **dict.fromkeys(
         ("data.folds", "data.fold"), "its `load` calls `hold_out`, which returns the test split of the fold"

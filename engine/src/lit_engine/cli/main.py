@@ -102,7 +102,7 @@ _SOURCES = ("--config", "--run", "--fork", "--model", "--data", "--print_config"
 def run_program(project: Project) -> None:
     """Run the command line of this process, and exit with its status."""
     keep_freed_memory()
-    # Find the user's modules. The path is absolute, because the parser changes the folder while reading a config.
+    # Find the user's modules. The path is absolute, because the parser changes the working directory.
     sys.path.append(os.getcwd())
     statuses: list[int] = []
     atexit.register(_leave, statuses)  # runs after all other handlers, because it is registered first
@@ -128,7 +128,7 @@ def main(project: Project, args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status, which is 2 for an error that the user can fix."""
     use(project)
     args = list(sys.argv[1:] if args is None else args)
-    if "" in sys.path and os.getcwd() not in sys.path:  # the parser changes the folder
+    if "" in sys.path and os.getcwd() not in sys.path:  # the parser changes the working directory
         sys.path.insert(sys.path.index("") + 1, os.getcwd())
     quiet_lightning()
     commands = all_commands(project)
