@@ -230,7 +230,7 @@ class Session:
         urls = [f"--notify={url}" for url in self.options.notify or ()]
         self.again = ["fit", f"--run={self.run.path}", *words, *urls]
         where = f"in epoch {trainer.current_epoch}, step {trainer.global_step}"
-        print(f"note: out of memory {where}: repeating the step with {words[0]}", file=sys.stderr)
+        print(f"note: out of memory {where}: trying again with {words[0]}", file=sys.stderr)
 
     def evaluate(self) -> None:
         """Validate or test the checkpoint, or the initial weights if there is none."""
