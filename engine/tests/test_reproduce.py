@@ -142,7 +142,7 @@ def test_runs_without_provenance_or_with_several_versions_are_rejected(lit, trai
     (trained / "config.1.yaml").touch()
     assert "different code, options or versions (config.1.yaml)" in lit("reproduce", trained).err
     (trained / "provenance.json").unlink()
-    assert "there is no provenance.json" in lit("reproduce", trained).err
+    assert "provenance.json, which records the commit, is missing" in lit("reproduce", trained).err
     assert "No such file" not in lit("reproduce runs/quickstart/tinny").err
 
 

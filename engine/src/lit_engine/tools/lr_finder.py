@@ -58,7 +58,7 @@ class RangeTest(Callback):
         self._factors: list[float] = []
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        limit_loops(trainer, -1, LR_STEPS)  # small datasets may need more epochs than the run
+        limit_loops(trainer, -1, LR_STEPS)  # small datasets may need more epochs than the run has
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         optimizers = trainer.optimizers
@@ -134,7 +134,7 @@ def steepest(rates: list[float], losses: list[float]) -> float | None:
 
 
 def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) -> None:
-    """Double the batch size until it exceeds the memory, 8192 or all samples. Each size runs for three steps."""
+    """Double the batch size until it exceeds the memory, 8192 or the number of samples. Run each size for 3 steps."""
     if trainer.world_size > 1:
         raise UserError("--find batch_size needs one process: set --trainer.devices=1 --trainer.strategy=auto")
     owners = (datamodule, getattr(datamodule, "hparams", None))
@@ -142,8 +142,8 @@ def _find_batch_size(trainer: Trainer, model: LightningModule, datamodule: Any) 
     if before is None:
         raise UserError(f"{type(datamodule).__name__} has no batch_size to tune: set it instead of global_batch_size")
     if hasattr(datamodule, "drop_last"):
-        datamodule.drop_last = False  # a batch size above the number of samples would yield no batch
-    tuner = Tuner(trainer)  # does not try `max_val` itself
+        datamodule.drop_last = False  # a batch size above the number of samples would yield no batches
+    tuner = Tuner(trainer)  # the tuner never tries `max_val` itself
     limit = tuner.scale_batch_size(model, datamodule=datamodule, mode="power", init_val=before, max_val=LARGEST + 1)
     loader = trainer.train_dataloader
     samples: Any = getattr(loader, "samples", getattr(loader, "dataset", None))

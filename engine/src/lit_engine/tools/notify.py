@@ -78,7 +78,7 @@ def main_metrics(run: RunDir) -> dict[str, float]:
 
 
 def message(url: str, facts: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the URL to send to and the content in the host's format. Unknown hosts receive the `facts` as JSON."""
+    """Return the target URL and the content in the host's format. Unknown hosts receive the `facts` as JSON."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     title = f"{facts['run']}: {facts['event']}"

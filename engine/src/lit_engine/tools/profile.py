@@ -68,7 +68,7 @@ class Parts(Profiler):
 
 
 class Profile(Callback):
-    """A callback that profiles a fit. Each process writes its files, and rank 0 prints. It replaces `trainer.profiler`.
+    """A callback that profiles a fit and replaces `trainer.profiler`. Each process writes its files, and rank 0 prints.
 
     The second batch runs with torch's FlopCounterMode, which counts matrix products, convolutions and attention, but no
     element-wise operations or fused recurrent layers (cuDNN, oneDNN). The following batches are traced. The times
@@ -163,13 +163,13 @@ class Profile(Callback):
 def table(found: dict[str, Any]) -> list[str]:
     """Return the profile as lines of text."""
     memory = (f"{size / 2**20:,.0f} MiB ({where})" for where, size in found["peak_bytes"].items())
-    lines = [f"time of the fit: {found['seconds']:.1f} s, {found['batches']} batches"]
+    lines = [f"fit time: {found['seconds']:.1f} s, {found['batches']} batches"]
     lines += [f"  {name:23} {share:5.1f} %" for name, share in found["percent"].items()]
     lines.append(f"peak memory: {', '.join(memory)}")
     if "flop_per_batch" in found:
         lines.append(
             f"{found['flop_per_batch'] / 1e9:.3g} GFLOP per batch, {found['flop_per_second'] / 1e9:.3g} GFLOP/s: "
-            f"{found['percent_of_matrix_product']:.1f} % of a matrix product in {found['matrix_product']['dtype']}"
+            f"{found['percent_of_matrix_product']:.1f} % of a {found['matrix_product']['dtype']} matrix product"
         )
     return [*lines, f"advice: {found['advice']}"]
 
@@ -181,7 +181,7 @@ def advice(found: dict[str, Any]) -> str:
         "waiting for data": (30, "make the samples of {data} cheaper to load, or prepare them before training"),
         "transfer and transforms": (30, "fewer or cheaper transforms"),
         "validation": (30, "--trainer.check_val_every_n_epoch=2, or a larger --data.eval_batch_size"),
-        "saving": (20, "longer epochs, because each one saves a checkpoint"),
+        "saving": (20, "longer epochs, because each epoch saves a checkpoint"),
         "callbacks": (30, "profile a longer run, or use fewer figures and logs"),
         "other": (40, "a larger --data.batch_size, because each step has this overhead"),
     }
@@ -196,7 +196,7 @@ def advice(found: dict[str, Any]) -> str:
 
 
 def data_set(trainer: Trainer) -> dict[str, Any]:
-    """Return the class name and number of workers of the data source. The number is None if it uses no workers."""
+    """Return the class name of the data source and its number of workers (None if it cannot use workers)."""
     data, loader = trainer.datamodule, trainer.train_dataloader  # type: ignore[attr-defined]
     found: Any = getattr(loader, "samples", getattr(loader, "dataset", None))
     in_memory = found is None or isinstance(found, Rows)
@@ -207,7 +207,7 @@ def data_set(trainer: Trainer) -> dict[str, Any]:
 
 
 def matrix_product(device: torch.device, precision: str) -> tuple[float, str]:
-    """Return the highest FLOP/s in five square matrix products with the dtype of `precision`, and the dtype."""
+    """Return the best FLOP/s of five square matrix products in the dtype of `precision`, and this dtype."""
     types = {"bf16": torch.bfloat16, "16": torch.float16, "64": torch.float64}
     dtype = next((dtype for name, dtype in types.items() if precision.startswith(name)), torch.float32)
     size = 1024 if device.type == "cpu" else 8192

@@ -58,7 +58,7 @@ def schema(args: Sequence[str]) -> int:
 
 
 def config_schema() -> dict[str, Any]:
-    """Return a schema for the files that `fit -c` accepts. Editors support its format, draft 7.
+    """Return a JSON schema for the files that `fit -c` accepts. It uses draft 7, which editors support.
 
     A file with `seed_everything`, `data` and `model` is a config, where each object needs a `class_path`. Any other
     file is an overlay, where only objects in lists need a `class_path`.
@@ -78,7 +78,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def described_classes() -> dict[str, type]:
-    """Return the described classes, keyed by full path. Classes whose extra is not installed are skipped."""
+    """Return the described classes, keyed by full path. Classes with missing optional dependencies are skipped."""
     found = {}
     for path in (path for paths in classes_by_name().values() for path in paths):
         with suppress(ImportError, AttributeError):
@@ -106,13 +106,13 @@ class SchemaBuilder(ParserJsonschema):
         self.elsewhere = {"type": "string", "pattern": rf"^(?!{current().name}\.|{LIBRARY}\.|({modules})\.\w+$).*\."}
 
     def set_dest(self, schema: Any, dest: str, dest_schema: Any, required: bool, descriptions: Any) -> None:
-        """Add an optional key, because other files or the data may set it. Lists also get `key+`, which appends."""
+        """Add an optional key, because other files or the data may set it. Lists also get `key+` to append items."""
         lists = any("array" in kind.get("type", ()) for kind in (dest_schema, *dest_schema.get("anyOf", ())))
         for key in (dest, f"{dest}+") if lists else (dest,):
             super().set_dest(schema, key, dest_schema, False, descriptions)
 
     def class_ref(self, class_type: Any, action: Any, subclass: bool) -> dict[str, Any]:
-        """Describe a protocol that creates an object by the schema of the object."""
+        """For a protocol that creates an object, return the schema of the object."""
         return super().class_ref(get_callable_return_type(class_type) or class_type, action, subclass)
 
     def subclass_def(self, class_type: type, action: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class SchemaBuilder(ParserJsonschema):
         return self.defs
 
     def callable_schema(self, typehint: Any, action: Any) -> dict[str, Any]:
-        """Describe a callable that creates an object by the schema of the object."""
+        """For a callable that creates an object, return the schema of the object."""
         made = super().callable_schema(typehint, action)
         return next((one for one in made.get("anyOf", ()) if "$ref" in one), made)
 

@@ -118,7 +118,7 @@ def seed_run(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imported objects from garbage collection, which would take a tenth of the time."""
+    """Exclude imported objects from garbage collection, which would take a tenth of the test time."""
     gc.freeze()
 
 

@@ -18,14 +18,14 @@ def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int
 
     A sample is confidently assigned to a class if the class's probability is at least its mean over the samples with
     this label. A sample counts as an error if neither its most probable confident class nor its most probable class is
-    the label (Northcutt et al., 2021). cleanlab calls this combination of rank and count `low_self_confidence`.
+    the label (Northcutt et al., 2021). In cleanlab, this combination is called `low_self_confidence`.
 
     Args:
         probabilities: probabilities `(N, K)` from models that were not trained on the sample.
         labels: classes `(N,)`.
 
     Returns:
-        The indices of all samples `(N,)`, the most doubtful first, and the estimated number of errors.
+        The indices `(N,)` of all samples, starting with the most doubtful, and the estimated number of errors.
     """
     own = probabilities[np.arange(len(labels)), labels]
     counts = np.bincount(labels, minlength=probabilities.shape[1])
@@ -37,12 +37,12 @@ def label_errors(probabilities: Floats, labels: Integers) -> tuple[Integers, int
 
 
 def near_duplicates(features: Floats, labels: Integers, folds: Integers) -> list[tuple[int, int, float]]:
-    """Return pairs of near-duplicates with different labels or folds, and their distance, closest pairs first.
+    """Return near-duplicate pairs with different labels or folds and their distances, sorted by distance.
 
     The distance is 1 − cosine similarity. For each sample, only the closest match counts.
 
     Args:
-        features: features `(N, D)`, all from the same network.
+        features: features `(N, D)` from a single network.
         labels: classes `(N,)`.
         folds: fold numbers `(N,)`.
     """

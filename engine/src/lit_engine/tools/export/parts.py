@@ -23,7 +23,7 @@ class Part(nn.Module):
             free axis.
         inputs: example tensors, keyed by name. Only their shapes and types matter.
         outputs: names of the outputs.
-        free: maps an input to the names of its leading axes that may have any length (default: `batch`).
+        free: maps an input to the names of its leading axes that may have any length (`batch` by default).
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Exported:
 
     Args:
         parts: the exported functions, keyed by file name without the extension.
-        difference: returns the largest difference between the outputs of the files and the rows from `predict`.
+        difference: function that returns the largest difference between the files' outputs and the rows of `predict`.
         unit: unit of the difference.
         about: plain data for users of the files. Hyperparameters that the task receives from the data are added.
         with_onnx: contents of additional files to use with the ONNX files, keyed by file name.
@@ -74,7 +74,7 @@ class Exported:
 
 
 def example_of(task: LightningModule, batch: Any) -> dict[str, Tensor]:
-    """Return the inputs of `forward` from `example_input_array` if it is set, otherwise from a batch."""
+    """Return the inputs of `forward` from `example_input_array` if it is set, and from a batch otherwise."""
     return inputs_of(task, batch if task.example_input_array is None else task.example_input_array)
 
 
@@ -109,7 +109,7 @@ def tensors_in(outputs: Any) -> dict[str, Tensor]:
     """Return the tensors that `forward` returned, keyed by `outputs`, `outputs_0`…, or the keys of a dict.
 
     Raises:
-        UserError: the outputs are not a tensor, or a tuple, list or dict of tensors.
+        UserError: the output is neither a tensor nor a tuple, list or dict of tensors.
     """
     if isinstance(outputs, Tensor):
         return {"outputs": outputs}

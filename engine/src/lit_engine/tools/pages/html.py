@@ -113,7 +113,7 @@ def link(text: str, file: Path, folder: Path) -> str:
 
 
 def heading(text: str, level: int = 2, within: str = "") -> str:
-    """Return a heading that links to itself. For headings within a section, `within` is the section's title."""
+    """Return a heading that links to itself. For subsections, `within` is the title of the section."""
     anchor = re.sub(r"\W+", "-", f"{within} {text}".strip().lower())
     return f'<h{level} id="{anchor}"><a href="#{anchor}">{escape(text)}</a></h{level}>'
 
@@ -136,12 +136,12 @@ def code(text: str, summary: str = "") -> str:
 
 
 def folded(summary: str, part: str) -> str:
-    """Return a part of a page that is hidden until its summary is clicked."""
+    """Return a page section that is hidden until its summary is clicked."""
     return f"<details><summary>{escape(summary)}</summary>{part}</details>"
 
 
 def figures(files: Iterable[Path], folder: Path | None = None) -> str:
-    """Return the figures of a run (see `save_figure`), charts first. The default caption is the file name.
+    """Return the figures of a run (see `save_figure`), with charts first. The default caption is the file name.
 
     If the page's `folder` is given, clicking a figure opens its file.
     """
@@ -183,7 +183,7 @@ def paragraph(text: str, soft: bool = False) -> str:
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Cell]], row_classes: Sequence[str] = ()) -> str:
-    """Return a table that users sort by clicking a column name. Numeric columns are right-aligned."""
+    """Return a table that can be sorted by clicking a column name. Numeric columns are right-aligned."""
     rows = list(rows)
     numeric = [any(isinstance(row[column], tuple) for row in rows) for column in range(len(names))]
     classes = [' class="number"' if number else "" for number in numeric]

@@ -96,7 +96,7 @@ def render_page(run: Run) -> str:
 
 
 def _hyperparameters(run: Run) -> list[list[Cell]]:
-    """Return the options whose values in the config differ from the defaults of Lightning and of the classes."""
+    """Return the options whose configured values differ from the defaults of Lightning and the classes."""
     from lightning.pytorch import Trainer
 
     defaults = {f"trainer.{name}": one.default for name, one in signature(Trainer).parameters.items()}
@@ -114,7 +114,7 @@ def _hyperparameters(run: Run) -> list[list[Cell]]:
 
 
 def _without_defaults(value: Any) -> Any:
-    """Remove arguments with default values from a config, for all classes whose packages have been imported."""
+    """Remove the default arguments from a config, for classes whose packages have been imported."""
     if isinstance(value, list):
         return [_without_defaults(one) for one in value]
     if not isinstance(value, dict):
@@ -201,7 +201,7 @@ def _curves(run: Run, drawn: Collection[str]) -> Iterator[str]:
 
 
 def _classes(section: Mapping[str, Any], title: str) -> Iterator[str]:
-    """Yield tables of the metrics by class or length, their averages, and the most confused pairs of classes."""
+    """Yield tables of per-class or per-length metrics, their averages, and the most confused pairs of classes."""
     told: dict[str, Any] = dict(parts_of(section))
     confusion = section.get("confusion") or {}
     samples = {name: sum(row.values()) for name, row in confusion.items()}
@@ -278,12 +278,12 @@ def _weights_of(run: Run, sections: dict[str, Any]) -> str:
     best = f"val: the best epoch by {run.monitor}; " if run.monitor else ""
     used = [f"{name}: {Path(one['checkpoint']).name}" for name, one in sections.items() if one.get("checkpoint")]
     different = _training_differs(run.options)
-    trained = "train: the last epoch" + (f", with {different}, so not comparable with val" if different else "")
+    trained = "train: the last epoch" + (f", with {different} (not comparable with val)" if different else "")
     return "; ".join([f"{best}{trained}", *used])
 
 
 def _training_differs(options: Mapping[str, Any]) -> str:
-    """Return the reason why training and validation loss differ, such as `dropout and augmentation`."""
+    """Return the reasons why the training and validation losses differ, such as `dropout and augmentation`."""
     found: dict[str, None] = {}
     for key, value in options.items():
         name = key.rpartition(".")[2]

@@ -79,7 +79,7 @@ def check(run: RunDir) -> dict[str, Any]:
     """
     entries, state = run.entries(), run.state()
     if not entries:
-        raise impossible(run, "there is no provenance.json, which records the commit")
+        raise impossible(run, "provenance.json, which records the commit, is missing")
     if state != "finished":
         raise impossible(run, f"the run is {state}, but only finished runs can be compared")
     changed = [name for name in ("git", "versions", "processes", "cpu_threads") if any(

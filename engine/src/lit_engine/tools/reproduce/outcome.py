@@ -35,7 +35,7 @@ class Outcome:
 
     Attributes:
         metrics: the differences between metrics, in the order in which they were logged.
-        weights: maps each checkpoint that both runs have to the distance between the weights, relative to their norm.
+        weights: relative distances between the weights of the two runs, keyed by the name of the checkpoint.
     """
 
     metrics: list[Difference]

@@ -71,7 +71,7 @@ def table_of(found: Comparison) -> list[Column]:
 
 
 def in_terminal(columns: Sequence[Column]) -> list[str]:
-    """Return lines with the columns that fit the terminal, and list the others. Redirected output shows all."""
+    """Format the columns that fit the terminal as lines, and list the others. Redirected output has all columns."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     shown: list[Column] = []
     for column in sorted(columns, key=lambda column: (column.is_constant(), column.rank)):
@@ -129,7 +129,7 @@ def short_names(keys: Iterable[str]) -> list[str]:
 
 
 def number(value: float, sd: float = math.nan) -> str:
-    """Format a number with at most four decimals, depending on its size, and its standard deviation in the same way."""
+    """Format a number with four decimals (fewer for large numbers), and a standard deviation in the same format."""
     if isinstance(value, int) or (math.isnan(sd) and value >= 100 and value.is_integer()):  # a count
         return str(int(value))
     size = max(abs(value), 0 if math.isnan(sd) else sd)

@@ -30,7 +30,7 @@ def option_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("runs", nargs="*", metavar="DIR", help=f"folders of runs (default: {', '.join(FOLDERS)}, if they exist)")
     add("--metric", nargs="+", default=[], metavar="NAME",
-        help="metrics to show, such as accuracy (default: monitored metric and the task's main metric)")  # fmt: skip
+        help="metrics to show, such as accuracy (default: the monitored metric and the main metric)")  # fmt: skip
     add("--sort", default="started", metavar="KEY",
         help="started (newest first), time, name, state, or a metric (best first); default: started")  # fmt: skip
     add("--json", action="store_true", help=HELP)

@@ -103,7 +103,7 @@ def monitor_of(options: Mapping[str, Any]) -> tuple[str | None, bool]:
 
 
 def read_runs(names: Sequence[str]) -> list[Run]:
-    """Read the runs that are given by run directories, glob patterns or folders of runs. Duplicates are removed.
+    """Read the runs from run directories, glob patterns or folders of runs. Duplicates are removed.
 
     Broken runs are skipped with a warning if there are other runs.
 
@@ -167,14 +167,14 @@ def _best(rows: list[dict[str, str]], monitor: Any, maximize: bool, known: float
 
 
 def numbers(section: Mapping[str, Any], stage: str = "") -> Numbers:
-    """Return the metrics in a section of metrics.json, optionally of one stage. Per-class metrics are excluded."""
+    """Return the metrics in a section of metrics.json, optionally for one stage. Per-class metrics are excluded."""
     named = {name: value for name, value in section.items() if not is_detail(name)}
     of_stage = {name: value for name, value in named.items() if not stage or stage_of(name) == stage}
     return {name: value for name, value in of_stage.items() if isinstance(value, int | float)}
 
 
 def parts_of(section: Mapping[str, Any]) -> dict[str, Numbers]:
-    """Return metrics by class (`test/class_accuracy/cat`) or by length (`"bleu_by_length": {"1–5": 40.2}`).
+    """Return the metrics by class (`test/class_accuracy/cat`) or by length (the dictionary `bleu_by_length`).
 
     Calibration by confidence is excluded, because a figure shows it.
     """

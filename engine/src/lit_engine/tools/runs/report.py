@@ -13,7 +13,7 @@ from lit_engine.tools.pages.html import Cell, Html, heading, link, page, paragra
 from lit_engine.tools.runs.columns import Column, columns_of, labels, number, short_names, table_of
 from lit_engine.tools.runs.differences import Comparison, Row, mean_sd
 
-CHANGES = 6  # maximum number of gains, and of losses
+CHANGES = 6  # maximum numbers of gains and of losses
 PANELS = 4  # number of curves shown initially, and of metrics plotted for each option
 POINTS = 100  # maximum number of points per curve
 X = ("epoch", "step", "minutes")
@@ -135,7 +135,7 @@ def scatter(found: Comparison) -> list[str]:
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
     """Return the largest changes from the first to the second row for each kind of per-class or per-length metric.
 
-    Changes are tuples (name, before, after, difference), sorted from gains to losses. Other numbers of rows have none.
+    Changes (name, before, after, difference) are sorted from gains to losses. Only comparisons of two rows have changes.
     """
     if len(found.given) != 2:
         return {}

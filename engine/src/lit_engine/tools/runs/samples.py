@@ -58,7 +58,7 @@ class Table:
         self.names = list(rows[0]) if rows else []
 
     def column(self, *names: str) -> list[Any]:
-        """Return the first named column that exists. Raises RunError if no column exists or a value is missing."""
+        """Return the first column in `names` that exists. Raises RunError if none exists or a value is missing."""
         name = next((name for name in names if name in self.names), None)
         if name is None:
             raise RunError(f"the predictions of {self.run.path} have no column {' or '.join(names)}")
@@ -93,7 +93,7 @@ def check_same_samples(a: Table, b: Table) -> None:
     for name in [name for name in a.names if name in b.names and name.startswith(SHARED)]:
         for index, row in a.rows.items():
             if row[name] != (other := b.rows[index][name]):
-                raise RunError(f"{both}: the {name} of index {index} is {row[name]!r} or {other!r}")
+                raise RunError(f"{both}: the {name} of index {index} differs ({row[name]!r} and {other!r})")
 
 
 def samples_of(metric: str, a: Table, b: Table) -> Samples:

@@ -1,4 +1,4 @@
-"""Paired significance tests in NumPy. Each returns an `Outcome` for the difference B − A.
+"""Paired significance tests in NumPy. Each test returns an `Outcome` for the difference B − A.
 
 `mcnemar` compares right and wrong answers to the same samples (McNemar 1947, exact). `resample` compares scores of sums
 over samples, such as BLEU or F1 (Koehn 2004, Riezler & Maxwell 2005). `paired_runs` compares metrics of runs with the
@@ -74,7 +74,7 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
     """Test whether two models differ in a score that is computed from sums over samples.
 
     The p-value comes from approximate randomization. Each trial swaps the outputs of a random half of the samples.
-    Unlike sacrebleu, this counts trials with exactly the observed difference, so equal outputs have p = 1. The interval
+    Unlike in sacrebleu, trials with exactly the observed difference count, so equal outputs have p = 1. The interval
     limits are percentiles of the paired bootstrap. The bootstrap p-value, computed as in sacrebleu, is too small (11 %
     false positives in a simulation with 40 samples), so it does not determine the verdict.
 
@@ -108,14 +108,14 @@ def resample(a: Floats, b: Floats, score: Score, resamples: int = 10_000, seed: 
 
 
 def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overlap: float | None = None) -> Outcome:
-    """Test the mean difference between at least two pairs of runs.
+    """Test the mean difference between paired runs. At least two pairs are required.
 
     The interval is based on Student's t distribution. The p-value comes from a permutation test if there are at least
     six pairs or all differences are equal, and from a t test otherwise.
 
     Args:
-        a: metric value of each run of A.
-        b: metric value of each run of B, with the same seeds or folds.
+        a: metric values of A's runs.
+        b: metric values of B's runs with the same seeds or folds.
         overlap: for folds, the ratio of test samples to training samples in a run. The training sets of folds overlap,
             which the variance estimator of Nadeau & Bengio (2003) takes into account. A permutation test would ignore
             the overlap, so it is not used. `needed` is omitted, because more folds do not create a larger sample.
@@ -125,7 +125,7 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     error = sd * math.sqrt(1 / n + (overlap or 0))
     half = _t_quantile(n - 1) * error
     means = float(np.mean(a)), float(np.mean(b)), mean - half, mean + half
-    if sd <= 1e-9 * abs(mean):  # equal differences, possible with few runs and samples, have an unknown variance
+    if sd <= 1e-9 * abs(mean):  # the variance is unknown if few runs and samples have equal differences
         return Outcome(*means, _permutation_p(differences), n, None, "permutation test")
     p = t_test_p(mean / error, n - 1)
     if overlap is not None:

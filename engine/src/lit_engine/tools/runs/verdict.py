@@ -27,7 +27,7 @@ SHOWN = 24  # maximum numbers of won samples and of lost samples on the page
 
 @dataclass(frozen=True)
 class Finding:
-    """The comparison of B with A by one metric. `won` and `lost` are sample indices, sorted by largest change."""
+    """The comparison of B with A by one metric. `won` and `lost` are sample indices, largest changes first."""
 
     metric: str
     a: str
@@ -72,7 +72,7 @@ class Finding:
 
 
 def find_all(names: Sequence[str], metrics: Sequence[str]) -> list[Finding]:
-    """Compare all other runs or folders with the first by each metric.
+    """Compare the first run or folder with all others by each metric.
 
     Raises:
         UserError: there are fewer than two runs or folders, or the metrics, test samples or seeds do not match.
@@ -109,7 +109,7 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
 
 
 def _by_runs(metric: str, a: tuple[str, list[Run]], b: tuple[str, list[Run]]) -> Finding:
-    """Compare two groups by their runs with the same seed and fold. Seeds with the same fold are averaged."""
+    """Compare two groups by their runs with the same seed and fold. Runs with the same fold are averaged."""
     notes: list[str] = []
     groups: list[dict[Any, Run]] = []
     for name, runs in (a, b):
@@ -175,7 +175,7 @@ def render_page(found: Sequence[Finding], footer: str) -> str:
 
 
 def _rows(tables: Sequence[Table], shown: Sequence[int]) -> str:
-    """Return a table of predictions for some samples. Columns with different values are shown for each model."""
+    """Return a table of predictions for some samples. Columns whose values differ are shown once per model."""
     columns: dict[str, list[Cell]] = {}
     for name in [name for name in tables[0].names if name in tables[1].names and name not in ("rank", "class_name")]:
         a, b = ([_cell(one.rows[index][name]) for index in shown] for one in tables)

@@ -86,7 +86,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The request handler. `GET /` returns the page, `POST /predict` returns `{"rows": […]}` or `{"error": …}`."""
+    """The request handler. `GET /` returns the page, and `POST /predict` returns JSON with `rows` or an `error`."""
 
     server: Server
     timeout = 60  # seconds without data
@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(200, text, "application/json")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Return errors of the base class, such as unknown methods, as JSON."""
+        """Return errors from the base class as JSON, for example for unknown methods."""
         self._refuse(code, message or HTTPStatus(code).phrase)
 
     def _refuse(self, status: int, why: str) -> None:
@@ -140,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, text: str, kind: str) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.end_headers()  # in HTTP/1.0, closing the connection ends the text
+        self.end_headers()  # in HTTP/1.0, closing the connection marks the end of the text
         self.wfile.write(text.encode())
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Predicts new samples one at a time like `predict`, and builds the page where users enter the samples."""
+"""Predicts single new samples in the same way as `predict`, and builds the page where users enter the samples."""
 
 import io
 import json
@@ -72,7 +72,7 @@ class Predictor:
             "images": "photos" if images else "chart",  # CSS class of images in answers
             "draws": draws,
             "table": bool(columns),
-            "line": max(24, 280 // max(sides)),  # line width: at least one input pixel
+            "line": max(24, 280 // max(sides)),  # line width of at least one input pixel
             "paper": paper,
             "ink": ink,
             "delimiter": TAB if delimiter in ("tab", r"\t") else delimiter,
@@ -84,7 +84,7 @@ class Predictor:
         return page(self.title, [STYLE, paragraph(self.about, soft=True), form], script=script)
 
     def answer(self, sample: bytes) -> dict[str, Any]:
-        """Return the predictions for an image file, a table or a text as `rows`. The task's `served` predicts texts.
+        """Return the predictions for an image file, a table or a text as `rows`. The task's `served` handles texts.
 
         For image files, `input` is a data URL of the image that the network receives.
 
@@ -123,7 +123,7 @@ class Predictor:
         return table.rows
 
     def _look(self, task: Any, inputs: tuple[Any, ...]) -> None:
-        """Store the first image of the first batch `(B, C, H, W)` as a data URL. Its values are in [0, 1]."""
+        """Store the first image of the first batch `(B, C, H, W)` as a data URL. The pixel values are in [0, 1]."""
         images: Any = inputs[0] if inputs and self.kind == "images" and self.seen is None else None
         if getattr(images, "ndim", 0) == 4 and len(images):  # the batch is empty if the file is damaged
             pixels = (255 * images[0].float().clamp(0, 1)).round().byte().cpu().numpy()  # (C, H, W)
@@ -132,7 +132,7 @@ class Predictor:
             self.seen = embed_png(file.getvalue())
 
     def _shown(self, value: Any) -> Any:
-        """Return a value for the page. Figures, and PNG files written by a `predict_step`, become data URLs."""
+        """Return a value for the page. Figures and PNG files written by `predict_step` become data URLs."""
         file = self.folder / "predictions" / str(value)
         if hasattr(value, "savefig"):
             return embed_figure(value)
@@ -140,7 +140,7 @@ class Predictor:
 
 
 def _columns(data: Any) -> dict[str, float | list[str]]:
-    """Map the name of each feature column of a table to the mean of its numbers, or to its words.
+    """Map the name of each feature column to the mean of its numbers or to the list of its words.
 
     The values come from the data's `feature_names` and `feature_mean`, or from its `columns`, which map names to
     [mean, std] or to words.

@@ -4,8 +4,8 @@
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        write the table and the plots so far
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       print commands that cover all values and limits
 
-These `fit` options apply to each trial: `-c OVERLAY.yaml`, `--seed_everything=1`, and all options with a dot, such as
-`--trainer.max_epochs=2`. Pass the same options each time.
+The `fit` options `-c OVERLAY.yaml`, `--seed_everything=1`, and all options with a dot, such as
+`--trainer.max_epochs=2`, apply to each trial. Pass the same options each time.
 """
 
 import argparse

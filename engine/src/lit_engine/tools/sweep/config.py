@@ -126,7 +126,7 @@ def _known(what: str, section: Mapping[str, Any], keys: tuple[str, ...]) -> None
 def _pruner(section: Any) -> BasePruner:
     """Return Optuna's pruner for successive halving, which is equivalent to W&B's hyperband.
 
-    After `min_iter`, `eta · min_iter`, `eta² · min_iter`, … values of the metric, the best `1 / eta` trials continue.
+    After `min_iter`, `eta · min_iter`, `eta² · min_iter`, … metric values, the best `1 / eta` of all trials continue.
     """
     if section is None:
         return NopPruner()

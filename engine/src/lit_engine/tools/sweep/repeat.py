@@ -3,7 +3,7 @@
 %(prog)s -c configs/quickstart.yaml --seeds 1 2 3 --workers 2     run again to continue, or add seeds
 %(prog)s -c configs/quickstart.yaml --folds 5                     add --seeds to run every fold with each seed
 
-These `fit` options apply to each run: `-c OVERLAY.yaml`, `--init_from RUN`, and all options with a dot. Pass the same
+The `fit` options `-c OVERLAY.yaml`, `--init_from RUN`, and all options with a dot apply to each run. Pass the same
 options each time.
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lit_engine.tools.sweep.study import Study, Trial
 
 
-# These options restrict predictions to this process. Several processes would launch this command line again.
+# These options restrict predictions to one process, because additional processes would run this command line again.
 ALONE = [f"--trainer.{option}" for option in ("devices=1", "num_nodes=1", "strategy=auto", "logger=false")]
 
 

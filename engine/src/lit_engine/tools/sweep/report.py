@@ -49,11 +49,11 @@ def write_report(study: Study, rows: Sequence[Trial]) -> None:
             writer.writerow([row.number, row.state, row.value, *values, row.seconds, row.run, row.host, row.error])
     best = study.folder / "best.yaml"
     best.unlink(missing_ok=True)
-    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # it may be on another machine
+    if rows and rows[0].good and (rows[0].run / "config.yaml").exists():  # the run may be gone or on another machine
         config = (rows[0].run / "config.yaml").read_text(encoding="utf-8").partition("\n")[2]  # without its header
         config = config.replace("\ntest_after_fit: false\n", "\ntest_after_fit: true\n")  # trials skip the test
         found = f"trial {rows[0].number}, {study.config.metric} {rows[0].value:.6g}"
-        head = f"# The best of {len(rows)} trials of a sweep: {found}.\n#\n#   {program()} fit -c {best}\n#\n"
+        head = f"# The best of {len(rows)} trials in a sweep: {found}.\n#\n#   {program()} fit -c {best}\n#\n"
         write_text(best, head + config)
     write_text(study.folder / "index.html", page_of(study, rows))
 
@@ -105,7 +105,7 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
 
 
 def importances(study: Study, rows: Sequence[Trial]) -> dict[str, float]:
-    """Return the importance of each parameter by PED-ANOVA. It is empty if too few trials have finished."""
+    """Return the importance of each parameter by PED-ANOVA. The result is empty if too few trials have finished."""
     if sum(row.state == "finished" and row.good for row in rows) < IMPORTANT:
         return {}
     with warnings.catch_warnings():

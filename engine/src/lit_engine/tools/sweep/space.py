@@ -77,7 +77,7 @@ def parameters_of(section: Any) -> list[Parameter]:
 
 
 def _ungroup(section: Any, group: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the name and content of each parameter. As in W&B, a mapping with the only key `parameters` is a group."""
+    """Yield the name and content of each parameter. As in W&B, a mapping with only the key `parameters` is a group."""
     if not isinstance(section, Mapping) or not section:
         raise UserError(f"{group}parameters must be a mapping from names to distributions")
     for name, content in section.items():

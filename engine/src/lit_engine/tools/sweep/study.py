@@ -28,7 +28,7 @@ retry = RetryHeartbeatStaleTrialCallback()
 
 
 class TrialEnded(Exception):
-    """An exception for a trial that ended without a result because it failed, was interrupted or is surplus."""
+    """An exception for a trial that ended without a result because it failed, was interrupted or is not needed."""
 
 
 class Trial(NamedTuple):
@@ -45,7 +45,7 @@ class Trial(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """Whether the trial has a valid result. Failed trials do not."""
+        """Whether the trial has a valid result. Failed trials never have valid results."""
         return self.state in ("finished", "stopped early") and not math.isnan(self.value)
 
 
@@ -150,7 +150,7 @@ def _storage(url: str, lost_after: int) -> RDBStorage:
 
 
 def draw(config: SweepConfig, seed: int, number: int, trial: optuna.Trial) -> dict[str, Any]:
-    """Return values for a trial, sampled by Optuna."""
+    """Sample the values of a trial with Optuna."""
     # If `seed` and `number` were added instead, adjacent seeds would produce the same random numbers.
     seed = int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
     sampler: BaseSampler = RandomSampler(seed)

@@ -47,7 +47,7 @@ class Workers:
         self.status = 0  # exit status of the program, which stops when the status is not 0
 
     def run(self) -> int:
-        """Run the missing trials. Return 0, or 128 + the number of the signal that stopped the program.
+        """Run the missing trials. Return 0, or 128 plus the number of the signal that stopped the program.
 
         Raises:
             UserError: a trial did not log the metric.
@@ -88,7 +88,7 @@ class Workers:
         """Run one attempt at a trial. Optuna records the return value or exception in the study.
 
         Raises:
-            TrialEnded: the trial failed, was interrupted, or is surplus.
+            TrialEnded: the trial failed, was interrupted, or is not needed.
             TrialPruned: hyperband stopped the trial early.
             UserError: the trial did not log the metric.
         """
@@ -197,7 +197,7 @@ def _continue_later(trial: optuna.Trial) -> None:
 
 
 def environment_of(slot: int, workers: int, group: str) -> dict[str, str]:
-    """Return the environment variables of a trial. They set its number of threads, its W&B group and possibly a GPU."""
+    """Return a trial's environment variables, which set the number of threads, the W&B group and possibly the GPU."""
     environment = {"OMP_NUM_THREADS": str(max(1, torch.get_num_threads() // workers)), "WANDB_RUN_GROUP": group}
     environment |= os.environ
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count())))).split(",")
