@@ -46,8 +46,8 @@ def _check_automatic(model: LightningModule, option: str) -> None:
 class RangeTest(Callback):
     """A learning rate range test, which raises the rate at each step and averages the losses (Smith 2017).
 
-    Lightning's finder halves the first losses and then finds no decrease. It also ignores the `lr_factor` of groups,
-    trains layers that should be frozen, and stops after the run's epochs. This test applies each group's `lr_factor`.
+    Lightning's finder halves the first losses and then finds no decrease. It also ignores the `lr_factor` of parameter
+    groups, trains frozen layers, and stops after the run's epochs. This test applies each group's `lr_factor`.
     """
 
     def __init__(self) -> None:

@@ -111,7 +111,7 @@ class Meter(Callback):
         self._validated += self.evaluations[-1]
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set the number of steps in the second epoch, which gets a new data loader. The third epoch reuses it."""
+        """Set the number of steps in the second epoch, which gets a new data loader that the third epoch reuses."""
         reconfigure(trainer, reload_dataloaders_every_n_epochs=int(trainer.current_epoch == 0))
         if trainer.current_epoch == 0:
             seconds = torch.tensor(self.step, device=trainer.strategy.root_device)

@@ -19,9 +19,9 @@ class Part(nn.Module):
 
     Args:
         owner: module that contains the function's parameters.
-        function: callable that accepts the inputs in order and returns one or more tensors. It must not loop over a
-            free axis.
-        inputs: example tensors, keyed by name. Only their shapes and types matter.
+        function: callable that accepts the inputs in order and returns one or more tensors. The callable must not
+            loop over a free axis.
+        inputs: example tensors, keyed by name. Only the shapes and types matter.
         outputs: names of the outputs.
         free: maps an input to the names of its leading axes that may have any length (`batch` by default).
     """

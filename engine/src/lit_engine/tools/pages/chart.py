@@ -1,4 +1,4 @@
-"""Draws charts as inline SVG. They need neither JavaScript nor matplotlib, and suit both light and dark pages.
+"""Draws charts as inline SVG. The charts need neither JavaScript nor matplotlib, and suit both light and dark pages.
 
 Series are numbered. The CSS class `s3` marks the curve, table row and legend entry of series 3. The CSS from `legend`
 highlights these elements together, and hides curves whose checkbox is not checked.

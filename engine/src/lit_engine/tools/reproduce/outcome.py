@@ -101,7 +101,7 @@ def _size(value: str) -> float:
 
 
 def _relative(before: str, now: str, largest: float) -> float:
-    """Return the relative difference between two unequal values. It is infinite unless both are finite numbers."""
+    """Return the relative difference between two unequal values, which is infinite unless both values are finite."""
     try:
         size = abs(float(now) - float(before)) / max(largest, _size(now))
     except (ValueError, ZeroDivisionError):  # text, or 0 and -0
@@ -138,5 +138,5 @@ def likely_reason(changes: Sequence[str], entry: Mapping[str, Any]) -> str:
     if changes:
         return changes[0]
     if entry.get("devices") != ["cpu"]:
-        return "the device adds numbers in a varying order; trainer.deterministic=true prevents this"
+        return "the device adds numbers in a nondeterministic order; trainer.deterministic=true prevents this"
     return "random numbers or inputs that are not recorded"

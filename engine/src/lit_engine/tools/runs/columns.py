@@ -166,7 +166,7 @@ def _states(row: Row) -> str:
 
 
 def _options(rows: Sequence[Row], key: str) -> list[Cell]:
-    """Return the values of an option. They are shortened unless this would make different values look the same."""
+    """Return the values of an option. Values are shortened unless this would make different values look the same."""
     values = [row.runs[0].options.get(key, "") for row in rows]
     form = _short if len({_short(value) for value in values}) == len({repr(value) for value in values}) else str
     return [form(value) for value in values]

@@ -66,7 +66,7 @@ class Comparison:
 
     Args:
         runs: the runs to compare.
-        over: options in which the runs of a group may differ. If there are none, each run has its own row.
+        over: options in which the runs of a group may differ. Without options, each run has its own row.
         chosen: metrics to show, such as `accuracy` for the validation and test accuracy. By default, runs show the
             monitored metric and all metrics that differ or are missing. Groups show all metrics except counts.
 

@@ -135,7 +135,7 @@ def scatter(found: Comparison) -> list[str]:
 def changes(found: Comparison) -> dict[str, list[tuple[str, float, float, float]]]:
     """Return the largest changes from the first to the second row for each kind of per-class or per-length metric.
 
-    Changes (name, before, after, difference) are sorted from gains to losses. Only comparisons of two rows have changes.
+    Changes (name, old, new, difference) are sorted from gain to loss. The result is empty unless there are two rows.
     """
     if len(found.given) != 2:
         return {}

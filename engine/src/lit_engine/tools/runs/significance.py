@@ -20,7 +20,7 @@ Floats = NDArray[Any]
 Score = Callable[[Floats], Floats]  # sums (…, K) → scores (…)
 
 LEVEL = 0.05  # differences with smaller p-values are distinguishable
-POWER = 0.8  # probability of finding the observed difference with the `needed` number of samples
+POWER = 0.8  # probability of detecting the observed difference with `needed` pairs
 Z = NormalDist().inv_cdf(1 - LEVEL / 2)
 MEMORY = 2**24  # maximum number of random numbers to generate at a time
 PERMUTED = 6  # minimum number of pairs for which a permutation test can reach `LEVEL`

@@ -53,7 +53,7 @@ class Finding:
         corrected = f", with Holm's correction {_p(self.adjusted)}" if self.adjusted != found.p else ""
         others = "".join(f"; {name}: {_p(value)}" for name, value in found.others.items())
         flips = f"; {len(self.won)} samples won, {len(self.lost)} lost" if self.tables else ""
-        needed = [f"for this difference, {found.needed:,} {self.unit} are needed (power 80 %)"] if found.needed else []
+        needed = [f"detecting this difference needs {found.needed:,} {self.unit} (power 80 %)"] if found.needed else []
         return [
             f"{self.metric}: {number(found.a)} → {number(found.b)}, difference {_signed(found.effect)} "
             f"(95 % interval {_signed(found.low)} to {_signed(found.high)}), {found.n:,} {self.unit}",
@@ -97,7 +97,7 @@ def _by_samples(metric: str, a: Run, b: Run) -> Finding:
     outcome, lower = measured.outcome(), lower_is_better(a, name)
     gains = (measured.values[1] - measured.values[0]) * (-1 if lower else 1)
     order, indices = gains.argsort(kind="stable"), list(first.rows)
-    notes = ["this compares two models with one seed each; to compare methods, compare folders of several seeds"]
+    notes = ["this compares two models with one seed each; to compare methods, compare folders with several seeds"]
     for run, value in ((a, outcome.a), (b, outcome.b)):
         known = run.metrics.get(recorded_name(name, "test"))
         if known is not None and abs(known - value) > 1e-4 * max(abs(known), abs(value)):

@@ -72,7 +72,7 @@ class Server(ThreadingHTTPServer):
     page: str
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection once the client has sent everything. Closing it earlier may discard the response."""
+        """Close a connection once the client has sent everything. Closing connections earlier may lose the response."""
         with contextlib.suppress(OSError):
             request.shutdown(socket.SHUT_WR)
             request.settimeout(2)  # seconds

@@ -95,7 +95,7 @@ def plots(study: Study, good: Sequence[Trial]) -> list[str]:
     titles = short_names(parameter.name for parameter in parameters)
     for parameter, title in zip(parameters, titles, strict=True):
         xs, log, texts = positions([row.values[parameter.name] for row in good])
-        log = log and getattr(parameter.drawn, "log", True)  # a list of values has no scale of its own
+        log = log and getattr(parameter.drawn, "log", True)  # listed values define no scale
         if len(set(xs)) > 1:
             points = [
                 Series(1, f"trial {row.number}", [(x, row.value)], dots=True) for x, row in zip(xs, good, strict=True)

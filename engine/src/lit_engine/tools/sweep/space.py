@@ -68,7 +68,7 @@ def parameters_of(section: Any) -> list[Parameter]:
     found: dict[str, Parameter] = {}
     for name, content in _ungroup(section):
         if name in found:
-            raise UserError(f"parameter {name} is given twice: remove one of the two")
+            raise UserError(f"parameter {name} is given twice: remove one of them")
         try:
             found[name] = _parameter(name, content)
         except (ValueError, TypeError, ArithmeticError) as error:

@@ -38,7 +38,7 @@ def fit_command() -> list[str]:
 class Workers:
     """Threads that run trials until the study contains `most` trials.
 
-    Runs are stored in the study's subfolder `name`. They include the test only if `tests` is true.
+    Runs are stored in the study's subfolder `name`, and include the test only if `tests` is true.
     """
 
     def __init__(self, study: Study, name: str, workers: int, most: int, tests: bool = False) -> None:
