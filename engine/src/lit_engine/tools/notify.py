@@ -44,7 +44,8 @@ def notify(urls: Sequence[str], run: RunDir, event: str) -> None:
     def post(url: str) -> None:
         try:
             target, body = message(os.path.expandvars(url), facts)
-            headers = {"Content-Type": "application/json", "User-Agent": program()}  # Discord rejects Python's default
+            # Discord rejects Python's default user agent.
+            headers = {"Content-Type": "application/json", "User-Agent": program()}
             with urlopen(Request(target, json.dumps(body).encode(), headers), timeout=SECONDS):
                 results[url] = None
         except HTTPError as error:

@@ -162,7 +162,7 @@ def plan(session: Session) -> None:
         if trainer.world_size > 1 or not model.automatic_optimization:
             step = 0  # other micro-batches are not tried
         largest, options = parts, dict[str, int]()
-        # If the configured micro-batch fits, try larger sizes. Otherwise, use the largest smaller size that fits.
+        # If the configured micro-batch fits, try larger sizes. Otherwise, use the largest size that fits.
         others = range(1, parts) if meter.fits else range(parts + 1, step + 1)
         for number in [number for number in others if step and step % number == 0]:
             changes = accumulating(session.options.trainer, number)

@@ -58,7 +58,7 @@ def schema(args: Sequence[str]) -> int:
 
 
 def config_schema() -> dict[str, Any]:
-    """Return a JSON schema for the files that `fit -c` accepts. It uses draft 7, which editors support.
+    """Return a schema for the files that `fit -c` accepts. The schema follows draft 7, which editors support.
 
     A file with `seed_everything`, `data` and `model` is a config, where each object needs a `class_path`. Any other
     file is an overlay, where only objects in lists need a `class_path`.

@@ -110,7 +110,7 @@ def _relative(before: str, now: str, largest: float) -> float:
 
 
 def _distance(before: Mapping[str, torch.Tensor], now: Mapping[str, torch.Tensor]) -> float:
-    """Return the distance between two sets of weights, relative to their norm. It is 0 only if all bits are equal."""
+    """Return the distance between two sets of weights relative to their norm (0 only if all bits are equal)."""
     if [(name, x.shape, x.dtype) for name, x in before.items()] != [(n, x.shape, x.dtype) for n, x in now.items()]:
         return math.inf
     bits = [[x.contiguous().reshape(-1).view(torch.uint8) for x in one.values()] for one in (before, now)]

@@ -71,7 +71,7 @@ def table_of(found: Comparison) -> list[Column]:
 
 
 def in_terminal(columns: Sequence[Column]) -> list[str]:
-    """Format the columns that fit the terminal as lines, and list the others. Redirected output has all columns."""
+    """Return text lines with the columns that fit the terminal, and list the others. Redirected output has all."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
     shown: list[Column] = []
     for column in sorted(columns, key=lambda column: (column.is_constant(), column.rank)):

@@ -119,7 +119,7 @@ def samples_of(metric: str, a: Table, b: Table) -> Samples:
 
 
 def _mean(values: Sequence[Floats], root: bool = False, is_binary: bool = False) -> Samples:
-    """Return the statistics of a mean over samples, or of its square root."""
+    """Return the statistics for a mean over samples, or for the square root of a mean."""
     a, b = (np.stack([value, np.ones(len(value))], axis=1) for value in values)
     power = 0.5 if root else 1.0
     return Samples(a, b, lambda sums: (sums[..., 0] / sums[..., 1]) ** power, (values[0], values[1]), is_binary)

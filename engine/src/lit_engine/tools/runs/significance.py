@@ -1,9 +1,9 @@
 """Paired significance tests in NumPy. Each test returns an `Outcome` for the difference B − A.
 
-`mcnemar` compares right and wrong answers to the same samples (McNemar 1947, exact). `resample` compares scores of sums
-over samples, such as BLEU or F1 (Koehn 2004, Riezler & Maxwell 2005). `paired_runs` compares metrics of runs with the
-same seeds or folds (t test, permutation test, Nadeau & Bengio 2003). `holm` adjusts p-values for several comparisons
-(Holm 1979).
+`mcnemar` compares right and wrong answers to the same samples (McNemar 1947, exact). `resample` compares scores that
+depend on sums over samples, such as BLEU or F1 (Koehn 2004, Riezler & Maxwell 2005). `paired_runs` compares metrics of
+runs with the same seeds or folds by a t test, a permutation test, or the test of Nadeau & Bengio (2003). `holm` adjusts
+p-values for several comparisons (Holm 1979).
 """
 
 import itertools
@@ -125,7 +125,8 @@ def paired_runs(a: Sequence[float] | Floats, b: Sequence[float] | Floats, overla
     error = sd * math.sqrt(1 / n + (overlap or 0))
     half = _t_quantile(n - 1) * error
     means = float(np.mean(a)), float(np.mean(b)), mean - half, mean + half
-    if sd <= 1e-9 * abs(mean):  # the variance is unknown if few runs and samples have equal differences
+    # With few runs and samples, all differences may be equal. The variance is then unknown.
+    if sd <= 1e-9 * abs(mean):
         return Outcome(*means, _permutation_p(differences), n, None, "permutation test")
     p = t_test_p(mean / error, n - 1)
     if overlap is not None:

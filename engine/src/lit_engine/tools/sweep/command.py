@@ -1,11 +1,11 @@
 """Runs a sweep in W&B's format without a W&B account.
 
+The `fit` options `-c OVERLAY.yaml`, `--seed_everything=1` and all options with a dot, such as
+`--trainer.max_epochs=2`, apply to each trial. Pass the same options each time.
+
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --workers 2     start or continue the search, on one or more machines
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --report        write the table and the plots so far
 %(prog)s configs/sweeps/fashion_mnist_mlp.yaml --dry_run       print commands that cover all values and limits
-
-The `fit` options `-c OVERLAY.yaml`, `--seed_everything=1`, and all options with a dot, such as
-`--trainer.max_epochs=2`, apply to each trial. Pass the same options each time.
 """
 
 import argparse

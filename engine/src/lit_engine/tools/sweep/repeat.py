@@ -1,10 +1,10 @@
 """Repeats the same `fit` for several seeds or test folds, and reports the mean and standard deviation.
 
-%(prog)s -c configs/quickstart.yaml --seeds 1 2 3 --workers 2     run again to continue, or add seeds
-%(prog)s -c configs/quickstart.yaml --folds 5                     add --seeds to run every fold with each seed
-
-The `fit` options `-c OVERLAY.yaml`, `--init_from RUN`, and all options with a dot apply to each run. Pass the same
+The `fit` options `-c OVERLAY.yaml`, `--init_from RUN` and all options with a dot apply to each run. Pass the same
 options each time.
+
+%(prog)s -c configs/quickstart.yaml --seeds 1 2 3 --workers 2     run again to continue, or with more seeds
+%(prog)s -c configs/quickstart.yaml --folds 5                     add --seeds to run every fold with each seed
 """
 
 import argparse
