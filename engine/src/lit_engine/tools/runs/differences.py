@@ -156,8 +156,8 @@ def _known(what: str, names: Sequence[str], known: Iterable[str]) -> None:
 def differing_options(options: Sequence[dict[str, Any]]) -> list[str]:
     """Return the keys whose values differ.
 
-    An option that exists in only some runs counts if it is a class in a list, such as a callback. Other missing options
-    belong to a class that is reported as different, or did not exist in an earlier version.
+    An option that exists in only some runs counts if it is a class in a list, such as a callback. Other options
+    in only some runs belong to a class that is itself reported, or did not exist in an earlier version.
     """
     found: list[str] = []
     for key in dict.fromkeys(key for one in options for key in one):

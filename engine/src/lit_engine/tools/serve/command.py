@@ -1,7 +1,7 @@
 """Serves a web page on this machine to try a trained run on an image, table row or sentence. Ctrl-C stops the server.
 
-%(prog)s runs/quickstart/first
-curl --data-binary @digit.png http://127.0.0.1:8000/predict        prints the prediction as JSON
+%(prog)s runs/quickstart/first                                 start the server
+curl --data-binary @digit.png http://127.0.0.1:8000/predict        print the prediction as JSON
 """
 
 import argparse
