@@ -80,9 +80,9 @@ class Translator(Task):
         teacher_forcing_ratio: probability that the decoder's input in training is the true token and not its own
             prediction (scheduled sampling, Bengio et al., 2015). Either a number, or a list of [optimizer step, ratio]
             such as [[0, 1.0], [5000, 0.5]], which is interpolated linearly.
-        r_drop: α of R-Drop (Liang et al., 2021), such as 5. Default: 0, which turns it off. Each batch is run twice with
-            different dropout, and α/4 times the symmetric KL divergence between both predictions is added to the mean
-            loss. This doubles time and memory.
+        r_drop: α of R-Drop (Liang et al., 2021), such as 5. Default: 0, which turns it off. Each batch runs twice with
+            different dropout, and α/4 times the symmetric KL divergence of both predictions is added to the mean loss.
+            This doubles time and memory.
         decoding: search options for `validate`, `test`, `predict` and `translate`. Default: beam search of size 5.
         validation_decoding: search options for validation during training. Default: greedy search.
         **kwargs: `schedulers`, `parameter_groups`, `compile` and `metrics` of `Task`.
