@@ -128,8 +128,8 @@ def main() -> None:
         lines = [
             "# A first session",
             "",
-            "`python benchmarks/session.py` recorded this session, from a clone to an exported model, on a machine with",
-            f"{about['cores']} cores ({about['cpu'].replace('(R)', '')}). All commands together took {{total}}",
+            "`python benchmarks/session.py` recorded this session, from a clone to an exported model, on a machine",
+            f"with {about['cores']} cores ({about['cpu'].replace('(R)', '')}). All commands together took {{total}}",
             "",
         ]
         total = 0.0
