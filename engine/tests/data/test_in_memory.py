@@ -120,7 +120,7 @@ def test_targets_may_be_labels_or_masks(shape, known, wrong):
     [
         (lambda images: images.float(), r"has values from 0 to 25\d: floats must be in \[0, 1\]"),
         (lambda images: images * torch.nan, "has values from nan to nan"),
-        (lambda images: images.long(), r"has dtype torch.int64: it must be torch.uint8"),
+        (lambda images: images.long(), r"has dtype torch.int64: use torch.uint8"),
         (lambda images: images[:, 0], r"has the shape \(6, 5\), not \(1, 6, 5\)"),
         (lambda images: images[:-1], "the train split has 22 images and 23 targets"),
     ],
