@@ -251,7 +251,7 @@ class ImageData(SplitData):
         train_transforms: transforms for uint8 training batches `(B, C, H, W)` on the device. torchvision's transforms
             receive single images. All other modules receive the whole batch (see `data/augmentation.py`).
         eval_transforms: transforms for validation, test and prediction. All of them receive the whole batch.
-        on_device: store tensors on the accelerator to avoid copying batches. This needs one byte of its memory per value.
+        on_device: store tensors on the accelerator, which needs one byte of its memory per value, to avoid copying.
         num_workers: number of processes that load batches. With 0, or for tensors, the main process loads batches.
         pin_memory: copy batches through page-locked memory to transfer them to a GPU faster. Default: only on CUDA.
         **kwargs: arguments of `SplitData`.
@@ -406,7 +406,7 @@ class DatasetImages(ImageData):
         input_shape: shape `(C, H, W)` of the resized images.
         mean: mean of each channel, for values in [0, 1].
         std: standard deviation of each channel.
-        test_size: number of test samples without `test`. A value below 1 is a fraction of `train`. 0 means no test split.
+        test_size: number of test samples without `test`. A value below 1 is a fraction of `train`. 0 means no testing.
         **kwargs: arguments of `ImageData`.
 
     Raises:
