@@ -50,8 +50,9 @@ from lit_engine.errors import UserError
 from lit_engine.training.task import Task
 
 OUT_OF_MEMORY = (
-    "out of memory: to train the same in half the memory, halve data.batch_size and double accumulate_grad_batches. "
-    "With data.global_batch_size, only double accumulate_grad_batches. trainer.precision=bf16-mixed also saves memory"
+    "out of memory: halve data.batch_size and double trainer.accumulate_grad_batches, which needs half the memory. "
+    "With data.global_batch_size, only double trainer.accumulate_grad_batches. The results do not change. "
+    "trainer.precision=bf16-mixed also needs less memory"
 )
 ONE_SAMPLE = "batch norm cannot train on a batch of one sample: set --data.drop_last=true or change data.batch_size"
 LAST_HOOKS = ("on_train_batch_end", "on_validation_end")  # the task's hooks after which `Saver` runs
@@ -117,8 +118,7 @@ class Saver(Callback):
     - It is saved after an optimizer step that is not followed by a validation.
     - It is saved before or during a validation, which a resumed run repeats from the start.
 
-    If a step of `global_batch_size` samples runs out of memory, the state before the step is saved, so that a resumed
-    run can repeat the step with smaller micro-batches.
+    If a step of `global_batch_size` samples runs out of memory, a resumed run repeats it with smaller micro-batches.
 
     If training ends within an epoch (`max_steps`, `max_time`, early stopping), the state after the last step is saved.
 
