@@ -1,4 +1,4 @@
-"""Functions for all access to undocumented parts of Lightning 2.6 and torch 2.15.
+"""Wrappers for all undocumented parts of Lightning 2.6 and torch 2.15 in use.
 
 Each docstring states why the access is needed and, if known, the version that introduced the private name.
 `test_private_apis.py` tests each function, and fails if a private name disappears.
@@ -66,7 +66,7 @@ def skip_sanity_check(trainer: Trainer) -> None:
 
 
 def skip_sigterm_broadcast(trainer: Trainer) -> None:
-    """Skip the broadcast of a SIGTERM flag to all processes, for which Lightning waits before each step. Since 2.6.
+    """Skip the broadcast of a SIGTERM flag, which would synchronize all processes before each step. Since 2.6.
 
     `Saver` replaces Lightning's SIGTERM handler, so the flag is never set.
     """
@@ -98,7 +98,7 @@ class NoProfiler(PassThroughProfiler):
 
 
 def scales_loss(trainer: Trainer) -> bool:
-    """Return whether the loss is scaled, as in 16-mixed precision on a GPU. Non-finite steps are then skipped."""
+    """Return whether losses are scaled, as in 16-mixed mode on a GPU. Steps with infinite gradients are skipped."""
     return getattr(trainer.precision_plugin, "scaler", None) is not None
 
 
@@ -161,7 +161,7 @@ def start_as_new(trainer: Trainer) -> None:
 def finish_restart(trainer: Trainer) -> None:
     """Make a fit that was resumed mid-epoch finish the epoch normally, and step ReduceLROnPlateau. Since 2.0.
 
-    Loaders that save their position continue from it. Lightning does not restore the position if the dataloader was
+    Loaders that save their position continue there. Lightning does not restore the position if the dataloader was
     created before the checkpoint was loaded, for example by `estimated_stepping_batches`.
     """
     loop = trainer.fit_loop
@@ -221,8 +221,8 @@ def loop_state(trainer: Trainer) -> dict[str, Any]:
 def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
     """Return how many epochs were finished when a checkpoint was saved, and how many were fully trained. Since 1.5.
 
-    The numbers differ if the checkpoint was saved during the validation at the end of an epoch. If it was saved within
-    an epoch, the second number is None.
+    The numbers differ if the checkpoint was saved during the validation at the end of an epoch. If a checkpoint was
+    saved mid-epoch, the second number is None.
     """
     loop = checkpoint["loops"]["fit_loop"]
     epochs, finished = loop["epoch_progress"]["current"], loop["epoch_progress"]["current"]["processed"]
@@ -234,7 +234,7 @@ def epochs_in(checkpoint: dict[str, Any]) -> tuple[int, int | None]:
 def set_loop_counters(loops: dict[str, Any], moment: str) -> None:
     """Adjust the counters in a checkpoint so that resuming from it is exact. Since 2.6.
 
-    Without this, some checkpoints would resume at a different point or not at all.
+    Without this function, some runs would resume at a different point, or not at all.
 
     Args:
         loops: state of the fit loop.
@@ -287,7 +287,7 @@ def rewind_step(trainer: Trainer, batches: int) -> None:
 def logged_values(trainer: Trainer) -> dict[str, Tensor]:
     """Return a dict of the metrics that the current stage has logged in this epoch or evaluation. Since 1.2.
 
-    `callback_metrics` mixes the metrics of all stages. If two metrics have the same name, it only keeps the newer one.
+    `callback_metrics` mixes the metrics of all stages. If two metrics have the same name, only the newer one is kept.
     """
     results: Any = trainer._results
     found: dict[str, Tensor] = {}
@@ -299,7 +299,7 @@ def logged_values(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def log_step(trainer: Trainer) -> None:
-    """Pass a step's metrics to the loggers before the step is saved. Lightning does so after all hooks. Since 1.2."""
+    """Pass a step's metrics to the loggers before the step is saved, not after all hooks as usual. Since 1.2."""
     trainer._logger_connector.update_train_step_metrics()
 
 
@@ -337,7 +337,7 @@ def log_again(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
 
 
 def add_to_logged(trainer: Trainer, saved: list[dict[str, Any]]) -> None:
-    """Add the restored values after the first batch. Before that, Lightning would reset them. Since 1.2."""
+    """Add the restored values after the first batch. Lightning would reset them before this batch. Since 1.2."""
     results: Any = trainer.fit_loop.epoch_loop._results
     for one in saved:
         item = results[f"{one['options']['fx']}.{one['options']['name']}"]
@@ -495,7 +495,7 @@ def replace_loader_parts(loader: Any, **parts: Any) -> None:
 
 
 def worker_iterator(loader: Any) -> Any:
-    """Return a DataLoader's iterator, which owns the worker processes. Return None before it has started."""
+    """Return a DataLoader's iterator, which owns the worker processes, or None if there is none yet."""
     return loader._iterator
 
 

@@ -26,7 +26,7 @@ def import_lazily() -> None:
     if "torchmetrics" not in sys.modules:
         package = _lazy_package("torchmetrics")
         package.__version__ = version("torchmetrics")
-        package._logger = logging.getLogger("torchmetrics")  # its modules use this logger
+        package._logger = logging.getLogger("torchmetrics")  # submodules use this logger
         _lazy_package("torchmetrics.functional")
 
 

@@ -40,7 +40,7 @@ def described(data: Any, split: "Split") -> Mapping[int, Mapping[str, str]]:
 def sample_ids(data: "SplitData", split: "Split") -> list[str]:
     """Return an id for each sample of a split, such as `s1f0c32ab99e4`. Identical samples have the same id.
 
-    The id is a hash of the sample's description, such as its file or text, or else of its input tensor.
+    The id is a hash of the sample's description (such as its file or text), or of the input tensor if there is none.
     """
     rows = described(data, split).values()
     if any(rows):
@@ -48,7 +48,7 @@ def sample_ids(data: "SplitData", split: "Split") -> list[str]:
     dataset, found = data.dataset(split), []
     for indices in torch.arange(len(dataset)).split(1000):
         batch = dataset[indices]
-        if isinstance(batch, DataError):  # for example, for an unreadable file
+        if isinstance(batch, DataError):  # for example, if a file is unreadable
             raise batch
         found += [_hash(sample.numpy().tobytes()) for sample in batch[0].cpu()]
     return found

@@ -1,4 +1,4 @@
-"""Fingerprints of a run's splits, which reveal whether the data has changed since."""
+"""Fingerprints of a run's splits, which reveal later changes to the data."""
 
 import hashlib
 import os

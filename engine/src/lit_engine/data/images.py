@@ -56,7 +56,7 @@ class BatchTransforms(nn.Sequential):
         Mask pixels from outside the original image, for example after a rotation, are set to -1 (unknown).
 
         Raises:
-            DataError: if a transform is of a different kind, because it would only transform the images.
+            DataError: if a transform does not support masks, because it would only transform the images.
         """
         from torchvision.transforms import v2
         from torchvision.tv_tensors import Image as OfImage
@@ -148,7 +148,7 @@ def pictures_in(folder: Path) -> list[str]:
 
 
 def decode_smaller(image: Image.Image, side: int) -> None:
-    """Make the decoder scale a large JPEG image down to 1/2, 1/4 or 1/8 of its size, which saves most of the time.
+    """Make the decoder scale a large JPEG image down to 1/2, 1/4 or 1/8 of its size, which is much faster.
 
     Height and width remain at least `2 * side` pixels, so that resizing to `side` still averages over pixels.
     """
@@ -227,7 +227,7 @@ class Samples(Dataset):
         return ImageBatch(torch.stack(images), torch.stack([torch.as_tensor(t).long() for _, t in samples]), indices)
 
     def fit(self, image: Tensor | Image.Image) -> Tensor:
-        """Convert an image to a tensor of shape `input_shape` `(C, H, W)`, which is uint8 unless the image is float."""
+        """Convert an image to a uint8 or float tensor of shape `input_shape` `(C, H, W)`."""
         if isinstance(image, Image.Image):
             return to_tensor(image, self.input_shape, self.crop)
         check_images(image[None], self.input_shape, "an image of the dataset")
@@ -235,7 +235,7 @@ class Samples(Dataset):
 
 
 def split_dataset(dataset: Any, size: int) -> tuple[Subset, Subset]:
-    """Split a dataset into a rest and `size` samples. The split is stratified if each sample has a class."""
+    """Split a dataset into two parts, the second with `size` samples. Stratify if each sample has a class."""
     rest, part = split_by_class(len(dataset), size, labels_of(dataset))
     return Subset(dataset, rest.tolist()), Subset(dataset, part.tolist())
 
@@ -251,7 +251,7 @@ class ImageData(SplitData):
         train_transforms: transforms for uint8 training batches `(B, C, H, W)` on the device. torchvision's transforms
             receive single images. All other modules receive the whole batch (see `data/augmentation.py`).
         eval_transforms: transforms for validation, test and prediction. All of them receive the whole batch.
-        on_device: store tensors on the accelerator, which needs one byte of its memory per value, to avoid copying.
+        on_device: store tensors in the accelerator's memory (one byte per value), so that batches are not copied.
         num_workers: number of processes that load batches. With 0, or for tensors, the main process loads batches.
         pin_memory: copy batches through page-locked memory to transfer them to a GPU faster. Default: only on CUDA.
         **kwargs: arguments of `SplitData`.
@@ -341,7 +341,7 @@ class ImageData(SplitData):
         steps = [str(step.transform if isinstance(step, PerSample) else step) for step in self.eval_transforms]
         return {
             "channels": channels, "size": [height, width], "keep_proportions_and_crop": self.crop,
-            "eval_transforms": steps, "values": "float32 from 0 to 1, which is uint8 divided by 255",
+            "eval_transforms": steps, "values": "float32 from 0 to 1 (uint8 values divided by 255)",
         }  # fmt: skip
 
     def batches(self, dataset: Any, split: Split) -> Loader:
@@ -394,7 +394,7 @@ class DatasetImages(ImageData):
     """Images from map-style datasets, such as torchvision's.
 
     Without `val`, a fixed part of `train` (`val_size`) is used for validation. The part is stratified by class if the
-    dataset has `targets`, like torchvision's datasets. Without `test`, the test split is selected from `train` in the
+    dataset has `targets`, as in torchvision. Without `test`, the test split is selected from `train` in the
     same way (`test_size`), or is one of the `folds`. Without a test split, only `fit` and `validate` work.
 
     Args:

@@ -1,4 +1,4 @@
-"""Base class for data modules, which load each split once, in an order that depends only on (seed, epoch)."""
+"""Base class for data modules. Splits are loaded once, and the order of samples depends only on (seed, epoch)."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -75,13 +75,13 @@ class SplitData(LightningDataModule):
         eval_batch_size: number of samples per process in evaluations. It affects memory and speed, but not the results.
         drop_last: drop the last training batch if it is not full.
         seed: seed for the order of the training samples. Default: the seed set by `seed_everything`.
-        global_batch_size: number of samples per optimizer step, over all processes and micro-batches. It replaces
-            `batch_size`. A step uses the same samples for any number of processes and micro-batches that divides it.
+        global_batch_size: number of samples per optimizer step. It replaces `batch_size`. The number of processes and
+            micro-batches must divide this size, and does not change the samples of a step.
         folds: number of folds, one of which is the test split. Data modules must use `hold_out` to support folds.
         fold: index of the test fold, counted from 0.
         sampling: draw the training samples of each epoch with replacement. `balanced` draws all classes equally often.
-            A dict sets the weights of classes (1 if omitted), so that weight 3 draws samples of a class three times as
-            often. A file contains one weight per line for each training sample. Epochs keep their length.
+            A dict sets the weight of each class (1 if omitted), so samples of a class with weight 3 are drawn three
+            times as often. A file contains one weight per line for each training sample. Epochs keep their length.
         corrections: CSV file written by `doubts`, which contains corrected labels for training samples. Labels of
             validation and test samples are not changed.
 
@@ -169,9 +169,8 @@ class SplitData(LightningDataModule):
     ) -> tuple[Tensor, Tensor]:
         """Return the ascending sample indices outside and inside the test split, which are the same in every run.
 
-        The test split consists of `test_size` random samples, or of the test fold. If `labels` contains classes
-        `(size,)`, each fold contains an equal share of each class, to within one sample. With `stratified`, a random
-        test split also preserves the proportions of the classes.
+        The test split contains `test_size` random samples, or the test fold. Folds contain equal shares of each class
+        in `labels` `(size,)`, to within one sample. With `stratified`, random samples also preserve the proportions.
         """
         if not self.folds:
             return split_by_class(size, test_size, labels if stratified else None)
@@ -310,15 +309,15 @@ SPLIT_SEED = 2017
 
 
 def random_split(size: int, val_size: int) -> tuple[Tensor, Tensor]:
-    """Return ascending training `(size - val_size,)` and validation `(val_size,)` indices, the same in every run."""
+    """Return ascending indices for training `(size - val_size,)` and validation `(val_size,)`, equal in all runs."""
     order = _order(size, val_size)
     return order[val_size:].sort().values, order[:val_size].sort().values
 
 
 def stratified_split(labels: Tensor, val_size: int) -> tuple[Tensor, Tensor]:
-    """Return a `random_split` that preserves the proportions of the classes `labels` `(N,)`, to within one sample.
+    """Return a `random_split` that preserves the proportions of the classes in `labels` `(N,)`, to within one sample.
 
-    Classes with the largest fractional counts are rounded up. A class keeps its last sample for training if another
+    The class sizes with the largest fractions are rounded up. A class keeps its last sample for training if another
     class can provide a sample instead.
     """
     size = len(labels)
@@ -340,7 +339,7 @@ def split_by_class(size: int, val_size: int, labels: Tensor | None) -> tuple[Ten
 
 
 def folds_of(labels: Tensor, folds: int) -> Tensor:
-    """Return the fold of each sample `(N,)`, from 0. Classes `labels` `(N,)` are spread evenly, to within one sample.
+    """Return the fold of each sample `(N,)`, from 0. Classes in `labels` `(N,)` are divided evenly, within one sample.
 
     Raises:
         DataError: if there are more folds than samples.

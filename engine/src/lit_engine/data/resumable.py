@@ -105,7 +105,7 @@ class SeededOrder:
             if isinstance(generator := getattr(one, "generator", None), torch.Generator):
                 generator.manual_seed(derive(self._seed, "order", epoch))
         order = list(self._sampler)
-        for found in order[start % max(len(order), 1) :]:  # a shorter loader starts again
+        for found in order[start % max(len(order), 1) :]:  # a shorter loader starts over
             if isinstance(found, list | tuple):
                 yield [(derive(self._seed, "sample", epoch, str(index)), index) for index in found]
             else:

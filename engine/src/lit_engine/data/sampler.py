@@ -113,7 +113,7 @@ class EpochBatches(Sampler[Tensor]):
             self.bounds = shares([*range(0, self.used, global_batch_size), self.used], self.parts)
         elif self.used < num_replicas or (batch_size == 1 and self.used % num_replicas):
             raise DataError(
-                f"{size} samples do not fill the same number of batches for each of {num_replicas} process(es) "
+                f"{size} samples cannot be split into the same number of batches for {num_replicas} process(es) "
                 f"with {'' if batch_size else 'global_'}batch_size {batch_size or global_batch_size}, "
                 f"drop_last {drop_last}{'; --trainer.devices=1 uses one process' if num_replicas > 1 else ''}"
             )
@@ -145,7 +145,7 @@ class EpochBatches(Sampler[Tensor]):
         return list(torch.tensor_split(share, cuts))
 
     def parts_of(self, order: Tensor, chosen: list[int]) -> list[Tensor]:
-        """Return the samples of the chosen parts. An empty part repeats the previous sample, which is in its step."""
+        """Return the samples of the chosen parts. An empty part repeats the previous sample of the same step."""
         ends = [(self.bounds[i], self.bounds[i + 1]) for i in chosen]
         self.fillers = {place for place, (start, end) in enumerate(ends) if start == end}
         return [order[min(start, end - 1) : end] for start, end in ends]
@@ -281,7 +281,7 @@ class Loader:
                 worker_init_fn=outlive_signals,
                 # Python 3.14 defaults to a fork server, which takes seconds to start and also receives signals.
                 multiprocessing_context="fork" if num_workers and sys.platform == "linux" else None,
-                generator=torch.Generator(),  # seeds the workers instead of the global generator
+                generator=torch.Generator(),  # seeds the workers without using the global generator
             )
 
     def __len__(self) -> int:
@@ -315,7 +315,7 @@ class Loader:
             set_worker_iterator(self.workers, iterator)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Return the epoch, the number of batches yielded in it, and the samples per batch and step (all processes)."""
+        """Return the epoch, the number of batches yielded in it, and the total samples per batch and per step."""
         sampler, epoch = self.sampler, self.sampler.epoch
         position = self.position % len(self) if epoch == self.epoch else 0  # the epoch may not have started
         return {"epoch": epoch, "position": position, "batch": sampler.together, "step": sampler.step}

@@ -38,7 +38,7 @@ def weights_for(sampling: str | Mapping[str, float], data: Any, size: int, class
         class_names: names of the classes. Default: their numbers.
 
     Raises:
-        DataError: if a weight is invalid, a class does not exist, or the samples have no classes but need them.
+        DataError: if a weight is invalid, a class does not exist, or classes are required but the samples have none.
     """
     if isinstance(sampling, str) and sampling != "balanced":
         weights = _read(sampling, size)

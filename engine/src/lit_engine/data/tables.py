@@ -98,7 +98,7 @@ class CSVFile:
         }
 
     def _rows(self) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield the row number, the first line and the cells of each row."""
+        """Yield the number, the starting line and the cells of each row."""
         lines = self._lines()
         first, _, _ = next(lines)
         number = None
@@ -111,7 +111,7 @@ class CSVFile:
             raise DataError(f"{self.file} has a header but no rows")
 
     def _lines(self) -> Iterator[tuple[int, int, list[str]]]:
-        """Yield the position, the first line and the cells of each record that is not blank."""
+        """Yield the position, the starting line and the cells of each record that is not blank."""
         if len(self.delimiter) != 1:
             raise DataError(f"delimiter must be one character, got {self.delimiter!r}")
         if not self.file.is_file():
@@ -165,7 +165,7 @@ STATISTICS = ("feature_mean", "feature_std", "target_mean", "target_std")
 
 
 class TabularData(SplitData):
-    """Tabular data with fixed random test rows, and validation rows that are a fixed random part of the other rows.
+    """Tabular data with a fixed random selection of test rows, and of validation rows from the remaining rows.
 
     Batches contain values in their original units. The task standardises them with the training split's statistics,
     which are the arguments and attributes `feature_mean`, `feature_std`, `target_mean` and `target_std`.

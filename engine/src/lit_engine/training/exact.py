@@ -13,7 +13,7 @@ from lit_engine.distributed.sharding import gradients, local_shards
 
 
 class Totals:
-    """Running sums and a sample count, to compute exact means even with uneven batches and several processes."""
+    """Running sums and a sample count for computing exact means, even with uneven batches and several processes."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -22,7 +22,7 @@ class Totals:
         self.mark()
 
     def add(self, count: int | Tensor, **sums: Tensor) -> None:
-        """Add scalar tensors of sums over `count` samples (or tokens), without waiting for the device."""
+        """Add scalar sums over `count` samples (or tokens) without waiting for the device."""
         self._total = None
         # Do not add in place, because the mark may refer to the same tensor.
         self.count = self.count + count
@@ -72,7 +72,7 @@ class Totals:
         return added
 
     def means(self) -> dict[str, float]:
-        """Return this process's mean, sum / count, for each name."""
+        """Return the mean (sum / count) of each name in this process."""
         count = int(self.count)
         return {name: value.item() / count for name, value in self.sums.items()} if count else {}
 

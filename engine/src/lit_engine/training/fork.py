@@ -124,7 +124,7 @@ class Fork(Callback):
             done = steps if config.interval == "step" else self.finished
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step\\(\\)` before")
-                # ReduceLROnPlateau monitors a metric, and starts with the new rate.
+                # Schedules that monitor a metric (ReduceLROnPlateau) start with the new rate.
                 for _ in range(0 if config.monitor else done // schedule.frequency):
                     config.scheduler.step()  # type: ignore[call-arg]
 

@@ -46,7 +46,7 @@ class ParameterGroups:
             function `layers` finds the layers, such as residual blocks or the blocks of a vision Transformer. Norms and
             single parameters, such as a position embedding, belong to the layer before them.
         decay_norms_and_biases: whether to apply weight decay to parameters with fewer than two axes, such as biases and
-            norm scales. False follows section 3.1 of "Bag of Tricks for Image Classification" (2019).
+            norm scales. Section 3.1 of "Bag of Tricks for Image Classification" (2019) disables it.
 
     Raises:
         GroupError: if `layer_decay` is outside (0, 1] or combined with `groups`, or if group names are not unique.

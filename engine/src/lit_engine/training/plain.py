@@ -13,8 +13,8 @@ from lit_engine.errors import UserError
 def inputs_of(module: LightningModule, batch: Any) -> dict[str, Tensor]:
     """Return the batch's inputs to `forward` by argument name.
 
-    If the batch is a tuple or list, its first elements are the inputs. If it is a dict, its keys must be the argument
-    names. A tensor is the only input.
+    A tuple or list contains the inputs as its first elements, and a dict contains them under the argument names. If the
+    batch is a tensor, this tensor is the only input.
 
     Raises:
         UserError: if the batch does not contain a tensor for each argument.

@@ -114,9 +114,9 @@ class Saver(Callback):
 
     A resumed run is bit-identical, because `last.ckpt` is only saved at three kinds of moments.
 
-    - `last.ckpt` is saved between epochs, before the first epoch, or after the last epoch.
-    - It is saved after an optimizer step that is not followed by a validation.
-    - It is saved before or during a validation, which a resumed run repeats from the start.
+    - The run is between epochs, before the first epoch, or after the last epoch.
+    - The run has finished an optimizer step that is not followed by a validation.
+    - The run is before or within a validation, which is repeated from its start after resuming.
 
     If a step of `global_batch_size` samples runs out of memory, a resumed run repeats it with smaller micro-batches.
 
@@ -137,9 +137,9 @@ class Saver(Callback):
     def __init__(self, signals: Signals | None = None) -> None:
         self.signals = signals or Signals()
         self.checkpoint: Checkpoint | None = None
-        self._moment = ""  # moment of the current save, such as `epoch` or `cut short`
+        self._moment = ""  # moment of the current save, such as `epoch` or `validation`
         self._saved_at, self._saved = monotonic(), (-1, "")  # optimizer step and moment of the last save
-        self._trained = False  # whether any step was trained, because a finished run is not saved again
+        self._trained = False  # False for a finished run, which is not saved again
         self._stops_later = False  # whether a stop was requested within an accumulation window
         self._cut_short = False  # whether training ends within an epoch
         self._counters: dict[str, Any] | None = None  # Lightning's loop counters when training ends within an epoch

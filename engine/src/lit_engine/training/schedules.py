@@ -150,8 +150,8 @@ class SequentialLR(lr_scheduler.SequentialLR):
             below 1 is a fraction of the run.
 
     Raises:
-        ScheduleError: if the milestones are not ascending or exceed the run, if there is not exactly one milestone
-            fewer than schedulers, or if a scheduler cannot be part of a sequence.
+        ScheduleError: if the milestones are not ascending, exceed the run or are not one fewer than the schedulers, or
+            if a scheduler cannot be part of a sequence.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ def build_schedulers(
         # The scheduler's state contains this attribute, so a resumed run can check its length.
         scheduler.planned_length = end if seen.used else None
         if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) != (schedule.monitor is not None):
-            raise ScheduleError(f"{name}: ReduceLROnPlateau needs a metric to monitor, which others must not set")
+            raise ScheduleError(f"{name}: only ReduceLROnPlateau needs a metric to monitor")
         config: dict[str, Any] = {
             "scheduler": scheduler,
             "interval": schedule.interval,

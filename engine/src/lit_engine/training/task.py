@@ -64,17 +64,17 @@ class Task(LightningModule):
     This task logs `train/loss`, `train/accuracy`, `val/loss` and `val/accuracy` at the end of each epoch, exact over
     all samples and processes. It also logs `train/samples_per_second` and the learning rate of each parameter group
     (`lr`, or `lr/NAME` if there are several groups). To log more in an evaluation, override `evaluation_start` and
-    `evaluation_metrics`.
+    `evaluation_metrics`. The split is `val` or `test`, and `predict_step` returns columns of the prediction table.
 
         def training_step(self, batch, batch_idx):
             logits = self(batch.images)
             correct = (logits.argmax(dim=1) == batch.targets).sum()
             return self.step(F.cross_entropy(logits, batch.targets), len(batch.targets), accuracy=correct)
 
-        def evaluation_step(self, batch, split):  # split: val or test
+        def evaluation_step(self, batch, split):
             return self.training_step(batch, 0)
 
-        def predict_step(self, batch, batch_idx):  # columns of the prediction table
+        def predict_step(self, batch, batch_idx):
             return {"index": batch.indices.tolist(), "prediction": self(batch.images).argmax(dim=1).tolist()}
 
     Args:
@@ -84,7 +84,7 @@ class Task(LightningModule):
         channels_last: store images and the convolutions of `net` in (B, H, W, C) order. The results are the same up to
             rounding. By default, this is used on a CPU with oneDNN and in half precision, where it is faster, unless
             oneDNN computes incorrect gradients for the network on a CPU.
-        compile: backend of `torch.compile` for `net`, usually `inductor` (which needs a C++ compiler on CPUs), or dict
+        compile: backend of `torch.compile` for `net`, usually `inductor` (it needs a C++ compiler on CPUs), or a dict
             of arguments, such as `mode` and `fullgraph`. Compilation does not change checkpoints.
         metrics: list of torchmetrics for each evaluation, which are logged as `val/multiclass_f1_score`…, or dict by
             name. `metric_inputs` returns their inputs. The task sets `num_classes` or `num_labels` if omitted.
@@ -191,7 +191,7 @@ class Task(LightningModule):
             clip_norm(gradients(optimizer), limit)
 
     def _is_still_scaled(self, optimizer: Any) -> bool:
-        """Return whether gradients are still scaled by 16-mixed precision, which fused optimizers undo themselves."""
+        """Return whether gradients are still scaled in 16-mixed precision, because fused optimizers unscale them."""
         return scales_loss(self.trainer) and unscales_itself(optimizer)
 
     @classmethod
@@ -398,7 +398,7 @@ class Task(LightningModule):
         raise NotImplementedError(f"{type(self).__name__} has no evaluation_step")
 
     def metric_inputs(self, outputs: Any) -> Iterable[Any]:
-        """Return the predictions and targets for `metrics`. By default, `evaluation_step` returns a dict of them."""
+        """Return the predictions and targets for `metrics`. By default, `evaluation_step` returns both in a dict."""
         if not isinstance(outputs, Mapping):
             raise UserError(f"model.metrics: {type(self).__name__}.evaluation_step returns no predictions and targets")
         return outputs.values()
