@@ -170,7 +170,7 @@ class SplitData(LightningDataModule):
         """Return the ascending sample indices outside and inside the test split, which are the same in every run.
 
         The test split contains `test_size` random samples, or the test fold. Folds contain equal shares of each class
-        in `labels` `(size,)`, to within one sample. With `stratified`, random samples also preserve the proportions.
+        in `labels` `(size,)`, to within one sample. With `stratified`, random samples also preserve class proportions.
         """
         if not self.folds:
             return split_by_class(size, test_size, labels if stratified else None)
